@@ -1,0 +1,272 @@
+"""Control records: Avro single-object encoding of AckInit, Ack and Result.
+
+Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; nothing is allocated on the
+word of a count that the bytes do not back. Id arrays are views into the bytes given, no loop per entry.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
+from numpy.typing import NDArray
+
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.ids import IdArray
+
+ID = np.dtype("<u8")
+ENTRY = np.dtype([("root", "<u8"), ("value", "<u8")])
+EntryArray = NDArray[np.void]
+
+MAGIC = b"\xc3\x01"
+FRAME_BYTES = 10
+
+
+class Cause(IntEnum):
+    """Why a root failed; the numbers are the Avro enum's."""
+
+    FAILED = 0
+    TIMED_OUT = 1
+
+
+class Fail(NamedTuple):
+    root: int
+    reason: str
+
+
+class Failure(NamedTuple):
+    root: int
+    cause: Cause
+    task: str
+    reason: str
+
+
+def no_ids() -> IdArray:
+    return np.empty(0, ID)
+
+
+def no_entries() -> EntryArray:
+    return np.empty(0, ENTRY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AckInit:
+    """Roots just emitted by one spout task; ``inits`` is an (n,) array of ENTRY."""
+
+    spout_task: int
+    version: int
+    inits: EntryArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ack:
+    """What one task says of roots born in one version; ``acks`` (n,) of ENTRY, ``resets`` (m,) of ID."""
+
+    task: str
+    version: int
+    acks: EntryArray = field(default_factory=no_entries)
+    fails: Sequence[Fail] = ()
+    resets: IdArray = field(default_factory=no_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """Verdicts of one acker for one spout task; ``acked`` (n,) of ID."""
+
+    acker: int
+    acked: IdArray = field(default_factory=no_ids)
+    failed: Sequence[Failure] = ()
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the Avro schema ``name`` (AckInit, Ack, Result) as it stands in its .avsc file."""
+    parsed: dict[str, Any] = json.loads(files("acktree.schemas").joinpath(f"{name}.avsc").read_text())
+    return parsed
+
+
+def _frame(name: str) -> bytes:
+    canonical = to_parsing_canonical_form(parse_schema(schema(name)))
+    return MAGIC + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
+
+
+ACK_INIT_FRAME, ACK_FRAME, RESULT_FRAME = _frame("AckInit"), _frame("Ack"), _frame("Result")
+
+
+def zigzag(number: int) -> bytes:
+    """Return an Avro int or long."""
+    rest = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return zigzag(len(raw)) + raw
+
+
+def _array(items: NDArray[Any]) -> bytes:
+    return b"".join((zigzag(len(items)), items.tobytes(), b"\0")) if len(items) else b"\0"
+
+
+def _id(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def encode_ack_init(record: AckInit) -> bytes:
+    """Return the framed Avro bytes of an AckInit."""
+    head = ACK_INIT_FRAME + zigzag(record.spout_task) + zigzag(record.version)
+    return head + _array(record.inits.astype(ENTRY, copy=False))
+
+
+def encode_ack(record: Ack) -> bytes:
+    """Return the framed Avro bytes of an Ack."""
+    fails = b"".join(_id(fail.root) + _string(fail.reason) for fail in record.fails)
+    return b"".join(
+        (
+            ACK_FRAME,
+            _string(record.task),
+            zigzag(record.version),
+            _array(record.acks.astype(ENTRY, copy=False)),
+            zigzag(len(record.fails)) + fails + b"\0" if record.fails else b"\0",
+            _array(record.resets.astype(ID, copy=False)),
+        )
+    )
+
+
+def encode_result(record: Result) -> bytes:
+    """Return the framed Avro bytes of a Result."""
+    failed = b"".join(
+        _id(f.root) + zigzag(f.cause) + _string(f.task) + _string(f.reason) for f in record.failed
+    )
+    return b"".join(
+        (
+            RESULT_FRAME,
+            zigzag(record.acker),
+            _array(record.acked.astype(ID, copy=False)),
+            zigzag(len(record.failed)) + failed + b"\0" if record.failed else b"\0",
+        )
+    )
+
+
+class _Reader:
+    """A cursor that never reads past the end and never believes a count."""
+
+    __slots__ = ("data", "position")
+
+    def __init__(self, data: bytes, frame: bytes) -> None:
+        if data[:FRAME_BYTES] != frame:
+            known = {ACK_INIT_FRAME: "AckInit", ACK_FRAME: "Ack", RESULT_FRAME: "Result"}
+            found = known.get(bytes(data[:FRAME_BYTES]), "no schema of ours")
+            raise MalformedRecord(f"expected a framed {known[frame]}, found {found}")
+        self.data = data
+        self.position = FRAME_BYTES
+
+    def long(self) -> int:
+        value = shift = 0
+        while shift < 70:
+            if self.position >= len(self.data):
+                raise MalformedRecord("record ends inside a number")
+            byte = self.data[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> 64:
+                    break
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+        raise MalformedRecord("number longer than 64 bits")
+
+    def int(self) -> int:
+        value = self.long()
+        if not -(2**31) <= value < 2**31:
+            raise MalformedRecord(f"int {value} does not fit 32 bits")
+        return value
+
+    def take(self, size: int, what: str) -> bytes:
+        if size < 0 or size > len(self.data) - self.position:
+            raise MalformedRecord(f"{what} of {size} bytes, {len(self.data) - self.position} left")
+        start = self.position
+        self.position += size
+        return self.data[start : self.position]
+
+    def string(self) -> str:
+        raw = self.take(self.long(), "string")
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise MalformedRecord(f"string is not UTF-8: {error.reason}") from error
+
+    def id(self) -> int:
+        return int.from_bytes(self.take(8, "id"), "little")
+
+    def count(self, smallest_item: int) -> int:
+        """Read a block count, 0 for the empty array; a negative one is followed by the block's size."""
+        count = self.long()
+        left = len(self.data) - self.position
+        if count < 0:
+            count, size = -count, self.long()
+            if size > left:
+                raise MalformedRecord(f"block of {size} bytes, {left} left")
+        if count * smallest_item > left:
+            raise MalformedRecord(f"array of {count} items, {left} bytes left")
+        return count
+
+    def end_of_array(self, count: int) -> None:
+        if count and self.long() != 0:
+            raise MalformedRecord("array in more than one block")
+
+    def array(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        count = self.count(dtype.itemsize)
+        items = np.frombuffer(self.take(count * dtype.itemsize, "array"), dtype)
+        self.end_of_array(count)
+        return items
+
+    def end(self) -> None:
+        if self.position != len(self.data):
+            raise MalformedRecord(f"{len(self.data) - self.position} bytes behind the record")
+
+
+def decode_ack_init(data: bytes) -> AckInit:
+    """Return the AckInit in data; raise MalformedRecord for anything else."""
+    reader = _Reader(data, ACK_INIT_FRAME)
+    record = AckInit(reader.int(), reader.int(), reader.array(ENTRY))
+    reader.end()
+    return record
+
+
+def decode_ack(data: bytes) -> Ack:
+    """Return the Ack in data; raise MalformedRecord for anything else."""
+    reader = _Reader(data, ACK_FRAME)
+    task, version, acks = reader.string(), reader.int(), reader.array(ENTRY)
+    count = reader.count(9)
+    fails = tuple(Fail(reader.id(), reader.string()) for _ in range(count))
+    reader.end_of_array(count)
+    record = Ack(task, version, acks, fails, reader.array(ID))
+    reader.end()
+    return record
+
+
+def decode_result(data: bytes) -> Result:
+    """Return the Result in data; raise MalformedRecord for anything else."""
+    reader = _Reader(data, RESULT_FRAME)
+    acker, acked = reader.int(), reader.array(ID)
+    count = reader.count(11)
+    failed = tuple(_failure(reader) for _ in range(count))
+    reader.end_of_array(count)
+    reader.end()
+    return Result(acker, acked, failed)
+
+
+def _failure(reader: _Reader) -> Failure:
+    root, cause = reader.id(), reader.int()
+    if cause not in (0, 1):
+        raise MalformedRecord(f"unknown cause {cause}")
+    return Failure(root, Cause(cause), reader.string(), reader.string())

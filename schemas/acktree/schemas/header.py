@@ -1,0 +1,75 @@
+"""The tuple header ``acktree``: which roots a record belongs to, and by which edges.
+
+Layout, little-endian: u8 format=1, u16 version of this emission, then per root u16 version, u64 root, u64 edge.
+Invariant: no header and a header without anchors both mean untracked. Broken bytes raise MalformedRecord.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.ids import IdArray
+
+HEADER = "acktree"
+FORMAT = 1
+MAX_VERSION = (1 << 16) - 1
+
+_HEAD = struct.Struct("<BH")
+_ANCHOR = struct.Struct("<HQQ")
+ANCHOR_BYTES = _ANCHOR.size
+ANCHOR = np.dtype([("version", "<u2"), ("root", "<u8"), ("edge", "<u8")])
+SINGLE = np.dtype(
+    [("format", "u1"), ("emission", "<u2"), ("version", "<u2"), ("root", "<u8"), ("edge", "<u8")]
+)
+
+
+class Anchor(NamedTuple):
+    """A tuple's place in one tree: the root, the version it was born in, and the edge to this tuple."""
+
+    version: int
+    root: int
+    edge: int
+
+
+class TupleHeader(NamedTuple):
+    """The decoded header: ``version`` names the readers of this record, ``anchors`` its trees."""
+
+    version: int
+    anchors: tuple[Anchor, ...]
+
+
+def encode_header(version: int, anchors: Iterable[Anchor]) -> bytes:
+    """Return the header bytes, 3 + 18 per anchor."""
+    return _HEAD.pack(FORMAT, version) + b"".join(_ANCHOR.pack(*anchor) for anchor in anchors)
+
+
+def decode_header(data: bytes) -> TupleHeader:
+    """Return the header in data; raise MalformedRecord for any other bytes."""
+    if len(data) < _HEAD.size or (len(data) - _HEAD.size) % ANCHOR_BYTES:
+        raise MalformedRecord(f"tuple header of {len(data)} bytes, expected 3 + 18 per anchor")
+    number, version = _HEAD.unpack_from(data)
+    if number != FORMAT:
+        raise MalformedRecord(f"tuple header of format {number}, this code reads format {FORMAT}")
+    anchors = tuple(map(Anchor._make, _ANCHOR.iter_unpack(data[_HEAD.size :])))
+    if any(anchor.root == 0 for anchor in anchors):
+        raise MalformedRecord("tuple header with root id 0")
+    return TupleHeader(version, anchors)
+
+
+def single_headers(version: int, root_version: int, roots: IdArray, edges: IdArray) -> bytes:
+    """Return the headers of many single-anchored tuples, one after the other, ``SINGLE.itemsize`` bytes each."""
+    rows = np.empty(len(roots), SINGLE)
+    rows["format"], rows["emission"], rows["version"] = FORMAT, version, root_version
+    rows["root"], rows["edge"] = roots, edges
+    return rows.tobytes()
+
+
+def find_header(headers: Sequence[tuple[str, bytes | None]] | None) -> bytes | None:
+    """Return the value of the last ``acktree`` header, or None."""
+    for key, value in reversed(headers or ()):
+        if key == HEADER:
+            return value
+    return None

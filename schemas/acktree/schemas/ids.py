@@ -1,0 +1,202 @@
+"""Root ids, edge ids and the arithmetic on them (DESIGN: ids).
+
+Invariant: every function is pure and works on unsigned 64-bit values; the numpy variants agree with the
+scalar ones on every input. Random edges come from :class:`EdgeSource`, the only state here.
+"""
+
+import os
+import random
+from typing import NamedTuple, NewType
+
+import numpy as np
+from numpy.typing import NDArray
+
+RootId = NewType("RootId", int)
+EdgeId = NewType("EdgeId", int)
+IdArray = NDArray[np.uint64]
+
+MASK = (1 << 64) - 1
+MAX_SLOTS = 1 << 12
+MAX_RUN = (1 << 8) - 1
+MAX_OFFSET = (1 << 40) - 1
+ATTEMPT_MASK = 0xF
+
+_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_M1_INVERSE, _M2_INVERSE = pow(_M1, -1, 1 << 64), pow(_M2, -1, 1 << 64)
+
+
+class Origin(NamedTuple):
+    """What a root id says: the source record's slot and offset, and which emission of it this is."""
+
+    slot: int
+    generation: int
+    offset: int
+
+    @property
+    def run(self) -> int:
+        return self.generation >> 4
+
+    @property
+    def attempt(self) -> int:
+        """Attempt modulo 16; 0 is the first emission."""
+        return self.generation & ATTEMPT_MASK
+
+
+def mix(x: int) -> int:
+    """Return the splitmix64 finalizer of x, a bijection on 64 bits (Steele, Lea, Flood 2014).
+
+    >>> hex(mix(1)), unmix(mix(2**64 - 1)) == 2**64 - 1
+    ('0x5692161d100b05e5', True)
+    """
+    x ^= x >> 30
+    x = x * _M1 & MASK
+    x ^= x >> 27
+    x = x * _M2 & MASK
+    return x ^ x >> 31
+
+
+def unmix(x: int) -> int:
+    """Return the one y with ``mix(y) == x``."""
+    x ^= x >> 31 ^ x >> 62
+    x = x * _M2_INVERSE & MASK
+    x ^= x >> 27 ^ x >> 54
+    x = x * _M1_INVERSE & MASK
+    return x ^ x >> 30 ^ x >> 60
+
+
+def mix_array(x: IdArray) -> IdArray:
+    """Return ``mix`` of every element."""
+    x = x ^ x >> np.uint64(30)
+    x *= np.uint64(_M1)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(_M2)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def unmix_array(x: IdArray) -> IdArray:
+    """Return ``unmix`` of every element."""
+    x = x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))
+    x *= np.uint64(_M2_INVERSE)
+    x ^= (x >> np.uint64(27)) ^ (x >> np.uint64(54))
+    x *= np.uint64(_M1_INVERSE)
+    x ^= (x >> np.uint64(30)) ^ (x >> np.uint64(60))
+    return x
+
+
+def generation_of(run: int, attempt: int) -> int:
+    """Return the generation of the given attempt (0 = first emission) in a run (1 to 255)."""
+    assert 1 <= run <= MAX_RUN, run
+    return run << 4 | attempt & ATTEMPT_MASK
+
+
+def next_run(run: int) -> int:
+    """Return the run after this one; 0 is no run, so 255 is followed by 1."""
+    return run % MAX_RUN + 1
+
+
+def run_at_least(run: int, floor: int) -> bool:
+    """Tell whether run is not below floor in serial-number arithmetic (after RFC 1982) on 1 to 255."""
+    return (run - floor) % MAX_RUN <= MAX_RUN // 2
+
+
+def root_id(slot: int, generation: int, offset: int) -> RootId:
+    """Return the root id of one emission of a source record.
+
+    >>> origin_of(root_id(3, generation_of(run=1, attempt=2), 77))
+    Origin(slot=3, generation=18, offset=77)
+    """
+    assert 0 <= slot < MAX_SLOTS, slot
+    assert 16 <= generation < 1 << 12, generation
+    return RootId(mix(slot << 52 | generation << 40 | offset & MAX_OFFSET))
+
+
+def root_ids(slot: int, generation: int, offsets: NDArray[np.int64]) -> IdArray:
+    """Return the root ids of one generation of many offsets of a slot."""
+    assert 0 <= slot < MAX_SLOTS, slot
+    assert 16 <= generation < 1 << 12, generation
+    packed = offsets.astype(np.uint64) & np.uint64(MAX_OFFSET)
+    return mix_array(packed | np.uint64(slot << 52 | generation << 40))
+
+
+def origin_of(root: int) -> Origin:
+    """Return what a root id was made of."""
+    x = unmix(root)
+    return Origin(x >> 52, x >> 40 & 0xFFF, x & MAX_OFFSET)
+
+
+def origins_of(roots: IdArray) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return slots, generations and offsets of many roots, each of the roots' shape."""
+    x = unmix_array(roots)
+    return (
+        (x >> np.uint64(52)).astype(np.int64),
+        (x >> np.uint64(40) & np.uint64(0xFFF)).astype(np.int64),
+        (x & np.uint64(MAX_OFFSET)).astype(np.int64),
+    )
+
+
+def acker_partition(root: int, ackers: int) -> int:
+    """Return the control partition of a root, the unsigned remainder.
+
+    >>> acker_partition(2**63, 3), acker_partition(2**64 - 1, 10)
+    (2, 5)
+    """
+    return (root & MASK) % ackers
+
+
+def fnv1a64(text: str) -> int:
+    """Return the FNV-1a hash of the text's UTF-8 bytes.
+
+    >>> hex(fnv1a64("a"))
+    '0xaf63dc4c8601ec8c'
+    """
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 & MASK
+    return value
+
+
+def consumer_edge(edge: int, bolt_hash: int) -> int:
+    """Return the edge that one bolt owns of a record; bolt_hash is ``fnv1a64`` of the bolt's name."""
+    return mix(edge ^ bolt_hash)
+
+
+def emitted_value(edge: int, reader_hashes: tuple[int, ...]) -> int:
+    """Return what the emitter of a record adds: the XOR of the consumer edges of all its readers."""
+    value = 0
+    for bolt_hash in reader_hashes:
+        value ^= mix(edge ^ bolt_hash)
+    return value
+
+
+def emitted_values(edges: IdArray, reader_hashes: tuple[int, ...]) -> IdArray:
+    """Return ``emitted_value`` of every edge."""
+    values = np.zeros_like(edges)
+    for bolt_hash in reader_hashes:
+        values ^= mix_array(edges ^ np.uint64(bolt_hash))
+    return values
+
+
+class EdgeSource:
+    """Random edge ids, never 0, seeded anew in every process: a fork does not repeat its parent's ids."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._reseed()
+
+    def _reseed(self) -> None:
+        self._pid = os.getpid()
+        self._scalar = random.Random(os.urandom(32))
+        self._vector = np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16), "little")))
+
+    def one(self) -> EdgeId:
+        """Return one edge id."""
+        if self._pid != os.getpid():
+            self._reseed()
+        return EdgeId(self._scalar.getrandbits(64) or 1)
+
+    def many(self, count: int) -> IdArray:
+        """Return ``count`` edge ids."""
+        if self._pid != os.getpid():
+            self._reseed()
+        return self._vector.integers(1, MASK, count, dtype=np.uint64, endpoint=True)

@@ -1,0 +1,225 @@
+"""The topology file: which spouts, bolts and ackers there are, and who reads what.
+
+Invariant: a Topology that exists is valid; unknown keys, dangling topics and settings that contradict each
+other are refused with the key, its line and what it may be. Nothing here speaks to a broker.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from acktree.schemas.errors import BadTopology
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
+TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)]
+Seconds = Annotated[float, Field(gt=0, le=10_000_000)]
+
+DEFAULT_RETENTION_S = 21_600.0
+ORPHAN_TIMEOUTS = 10
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class SpoutTable(_Table):
+    """One ``[spouts.NAME]``; without topics it is fed by Python code."""
+
+    topics: tuple[TopicName, ...] = ()
+    emits: tuple[TopicName, ...] = ()
+    tasks: int = Field(1, ge=1, le=1000)
+    max_pending: int = Field(100_000, ge=1)
+    max_attempts: int = Field(10, ge=1, le=1_000_000)
+    retry_initial_s: float = Field(1.0, ge=0)
+    retry_max_s: float = Field(60.0, ge=0)
+
+
+class BoltTable(_Table):
+    """One ``[bolts.NAME]``; its consumer group is TOPOLOGY.NAME."""
+
+    reads: tuple[TopicName, ...] = Field(min_length=1)
+    emits: tuple[TopicName, ...] = ()
+    exactly_once: bool = False
+
+
+class Topology(_Table):
+    """The content of one topology file. Times are in seconds; 0 ackers turn tracking off."""
+
+    name: Name
+    ackers: int = Field(1, ge=0, le=10_000)
+    message_timeout_s: Seconds = 30.0
+    orphan_timeout_s: Seconds = 300.0
+    control_retention_s: Seconds = DEFAULT_RETENTION_S
+    spouts: dict[Name, SpoutTable] = Field(default_factory=dict)
+    bolts: dict[Name, BoltTable] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_timeouts(cls, data: Any) -> Any:
+        """Fill in the timeouts that follow from others: orphans live ten message timeouts by default."""
+        if not isinstance(data, dict):
+            return data
+        message = data.get("message_timeout_s", 30.0)
+        if not isinstance(message, int | float) or isinstance(message, bool):
+            return data
+        filled = {"orphan_timeout_s": ORPHAN_TIMEOUTS * message, **data}
+        orphan = filled["orphan_timeout_s"]
+        if isinstance(orphan, int | float):
+            filled.setdefault("control_retention_s", max(DEFAULT_RETENTION_S, 2.0 * orphan, 2.0 * message))
+        return filled
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        least = 2 * max(self.orphan_timeout_s, self.message_timeout_s)
+        if self.control_retention_s < least:
+            raise _Mistake(
+                ("control_retention_s",),
+                f"{self.control_retention_s:g} is shorter than twice the longest timeout; at least {least:g}",
+            )
+        if both := set(self.spouts) & set(self.bolts):
+            raise _Mistake(("bolts", min(both)), "is the name of a spout, too; each needs its own")
+        owner: dict[str, str] = {}
+        for spout, table in self.spouts.items():
+            for topic in table.topics:
+                if owner.setdefault(topic, spout) != spout or table.topics.count(topic) > 1:
+                    raise _Mistake(("spouts", spout, "topics"), f"topic {topic!r} is read by a spout already")
+        emitted = self.emitted_topics()
+        for bolt, reader in self.bolts.items():
+            for topic in reader.reads:
+                if topic not in emitted:
+                    raise _Mistake(
+                        ("bolts", bolt, "reads"),
+                        f"nothing emits {topic!r}; it may be one of: {', '.join(emitted) or 'none'}",
+                    )
+        if sources := sorted(set(owner) & set(emitted)):
+            raise _Mistake(("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is emitted here, too")
+        reserved = {self.ack_init_topic, self.ack_topic, self.registry_topic, self.dead_letter_topic}
+        for topic in (*owner, *emitted):
+            if topic in reserved or topic.startswith(f"{self.name}.spout-"):
+                raise _Mistake(("name",), f"topic {topic!r} is one of the topology's own topics")
+        return self
+
+    @property
+    def ack_init_topic(self) -> str:
+        return f"{self.name}.ack-init"
+
+    @property
+    def ack_topic(self) -> str:
+        return f"{self.name}.ack"
+
+    @property
+    def registry_topic(self) -> str:
+        return registry_topic(self.name)
+
+    @property
+    def dead_letter_topic(self) -> str:
+        return f"{self.name}.dead-letter"
+
+    @property
+    def stats_topic(self) -> str:
+        return f"{self.name}.stats"
+
+    @property
+    def acker_group(self) -> str:
+        return f"{self.name}.acker"
+
+    def result_topic(self, spout_task: int) -> str:
+        return f"{self.name}.spout-{spout_task}"
+
+    def group_of(self, component: str) -> str:
+        """Return the consumer group of a spout or bolt."""
+        return f"{self.name}.{component}"
+
+    def emitted_topics(self) -> tuple[str, ...]:
+        """Return every topic that a spout or bolt of this topology emits, in file order."""
+        tables = (*self.spouts.values(), *self.bolts.values())
+        return tuple(dict.fromkeys(topic for table in tables for topic in table.emits))
+
+    def readers_of(self, topic: str) -> tuple[str, ...]:
+        """Return the bolts that read a topic, in file order."""
+        return tuple(name for name, bolt in self.bolts.items() if topic in bolt.reads)
+
+
+def registry_topic(name: str) -> str:
+    return f"{name}.topology"
+
+
+class _Mistake(ValueError):
+    """A contradiction between keys, with the place of the one to change."""
+
+    def __init__(self, place: tuple[str, ...], text: str) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+def load_topology(path: Path) -> Topology:
+    """Read and check a topology file.
+
+    Raises:
+        BadTopology: the file cannot be read, is not TOML, or has a mistake: key, line, what it may be.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadTopology(f"cannot read the topology file {path}: {error}") from error
+    return parse_topology(text, str(path))
+
+
+def parse_topology(text: str, source: str = "topology") -> Topology:
+    """Check the text of a topology file; ``source`` names it in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadTopology(f"{source} is not TOML: {error}") from error
+    try:
+        return Topology.model_validate(data)
+    except ValidationError as error:
+        raise BadTopology(_sentence(error, text, source)) from error
+
+
+def _sentence(error: ValidationError, text: str, source: str) -> str:
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    place = cause.place if isinstance(cause, _Mistake) else tuple(map(str, first["loc"]))
+    place = tuple(part for part in place if part != "[key]")
+    told = str(cause) if isinstance(cause, _Mistake) else first["msg"][:1].lower() + first["msg"][1:]
+    if first["type"] == "extra_forbidden":
+        told = f"unknown key; it may be one of: {', '.join(_keys_at(place[:-1]))}"
+    elif first["type"] not in ("missing", "value_error"):
+        told = f"{first['input']!r} is no good: {told}"
+    line = find_line(text, place)
+    return f"{source}, line {line}: {'.'.join(place)}: {told}"
+
+
+def _keys_at(place: tuple[str, ...]) -> list[str]:
+    tables: dict[str, type[_Table]] = {"spouts": SpoutTable, "bolts": BoltTable}
+    model = tables.get(place[0], Topology) if place else Topology
+    return sorted(model.model_fields)
+
+
+_HEADER = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+
+
+def find_line(text: str, place: tuple[str, ...]) -> int:
+    """Return the 1-based line where the key at ``place`` stands, or the nearest table around it, or 1."""
+    best_depth, best_line, table = 0, 1, ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = here = _parts(header[1])
+        elif key := _KEY.match(line):
+            here = table + _parts(key[1])
+        else:
+            continue
+        if here == place[: len(here)] and len(here) > best_depth:
+            best_depth, best_line = len(here), number
+    return best_line
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
