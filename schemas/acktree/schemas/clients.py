@@ -96,13 +96,13 @@ def admin_settings(bootstrap: str, user: Settings) -> dict[str, Any]:
 
 
 def make_consumer(settings: Mapping[str, Any]) -> Consumer:
-    """Return a Consumer that logs to ``acktree.kafka``; a property librdkafka refuses raises RefusedSetting."""
+    """Return a Consumer that logs to ``acktree.kafka``; a property that does not exist is refused."""
     with clear_settings():
         return Consumer(dict(settings), logger=_log)
 
 
 def make_producer(settings: Mapping[str, Any]) -> Producer:
-    """Return a Producer that logs to ``acktree.kafka``; a property librdkafka refuses raises RefusedSetting."""
+    """Return a Producer that logs to ``acktree.kafka``; a property that does not exist is refused."""
     with clear_settings():
         return Producer(dict(settings), logger=_log)
 

@@ -184,7 +184,7 @@ class _Reader:
             shift += 7
         raise MalformedRecord("number longer than 64 bits")
 
-    def int(self) -> int:
+    def int32(self) -> int:
         value = self.long()
         if not -(2**31) <= value < 2**31:
             raise MalformedRecord(f"int {value} does not fit 32 bits")
@@ -237,7 +237,7 @@ class _Reader:
 def decode_ack_init(data: bytes) -> AckInit:
     """Return the AckInit in data; raise MalformedRecord for anything else."""
     reader = _Reader(data, ACK_INIT_FRAME)
-    record = AckInit(reader.int(), reader.int(), reader.array(ENTRY))
+    record = AckInit(reader.int32(), reader.int32(), reader.array(ENTRY))
     reader.end()
     return record
 
@@ -245,7 +245,7 @@ def decode_ack_init(data: bytes) -> AckInit:
 def decode_ack(data: bytes) -> Ack:
     """Return the Ack in data; raise MalformedRecord for anything else."""
     reader = _Reader(data, ACK_FRAME)
-    task, version, acks = reader.string(), reader.int(), reader.array(ENTRY)
+    task, version, acks = reader.string(), reader.int32(), reader.array(ENTRY)
     count = reader.count(9)
     fails = tuple(Fail(reader.id(), reader.string()) for _ in range(count))
     reader.end_of_array(count)
@@ -257,7 +257,7 @@ def decode_ack(data: bytes) -> Ack:
 def decode_result(data: bytes) -> Result:
     """Return the Result in data; raise MalformedRecord for anything else."""
     reader = _Reader(data, RESULT_FRAME)
-    acker, acked = reader.int(), reader.array(ID)
+    acker, acked = reader.int32(), reader.array(ID)
     count = reader.count(11)
     failed = tuple(_failure(reader) for _ in range(count))
     reader.end_of_array(count)
@@ -266,7 +266,7 @@ def decode_result(data: bytes) -> Result:
 
 
 def _failure(reader: _Reader) -> Failure:
-    root, cause = reader.id(), reader.int()
+    root, cause = reader.id(), reader.int32()
     if cause not in (0, 1):
         raise MalformedRecord(f"unknown cause {cause}")
     return Failure(root, Cause(cause), reader.string(), reader.string())

@@ -2,7 +2,7 @@
 
 
 class AcktreeError(Exception):
-    """Base of every error acktree raises on purpose; the command line prints it as one sentence, exit code 2."""
+    """Base of every error raised on purpose; the command line prints it as one sentence, exit code 2."""
 
 
 class MalformedRecord(AcktreeError):

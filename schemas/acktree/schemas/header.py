@@ -1,6 +1,7 @@
 """The tuple header ``acktree``: which roots a record belongs to, and by which edges.
 
-Layout, little-endian: u8 format=1, u16 version of this emission, then per root u16 version, u64 root, u64 edge.
+Layout, little-endian: u8 format=1, u16 version of this emission, then per root: u16 version, u64 root,
+u64 edge.
 Invariant: no header and a header without anchors both mean untracked. Broken bytes raise MalformedRecord.
 """
 
@@ -60,7 +61,7 @@ def decode_header(data: bytes) -> TupleHeader:
 
 
 def single_headers(version: int, root_version: int, roots: IdArray, edges: IdArray) -> bytes:
-    """Return the headers of many single-anchored tuples, one after the other, ``SINGLE.itemsize`` bytes each."""
+    """Return the headers of many single-anchored tuples end to end, ``SINGLE.itemsize`` bytes each."""
     rows = np.empty(len(roots), SINGLE)
     rows["format"], rows["emission"], rows["version"] = FORMAT, version, root_version
     rows["root"], rows["edge"] = roots, edges

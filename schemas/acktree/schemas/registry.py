@@ -17,7 +17,7 @@ from acktree.schemas.topology import Topology, registry_topic
 
 
 class Slot(BaseModel):
-    """A source partition's number in its topology; a spout fed by Python has topic "" and its task's number."""
+    """A source partition's number in its topology; a Python-fed spout has topic "" and its task's index."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

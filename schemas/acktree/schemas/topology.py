@@ -135,7 +135,7 @@ class Topology(_Table):
 
     def emitted_topics(self) -> tuple[str, ...]:
         """Return every topic that a spout or bolt of this topology emits, in file order."""
-        tables = (*self.spouts.values(), *self.bolts.values())
+        tables: tuple[SpoutTable | BoltTable, ...] = (*self.spouts.values(), *self.bolts.values())
         return tuple(dict.fromkeys(topic for table in tables for topic in table.emits))
 
     def readers_of(self, topic: str) -> tuple[str, ...]:
@@ -208,7 +208,8 @@ _KEY = re.compile(
 
 def find_line(text: str, place: tuple[str, ...]) -> int:
     """Return the 1-based line where the key at ``place`` stands, or the nearest table around it, or 1."""
-    best_depth, best_line, table = 0, 1, ()
+    best_depth, best_line = 0, 1
+    table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
             table = here = _parts(header[1])
