@@ -1,0 +1,172 @@
+"""Packed control records say exactly what was handed in, whatever the order and the grouping."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acktree.producers import packing
+from acktree.producers.packing import AckPacker, InitPacker
+from acktree.schemas.codec import Ack, AckInit, decode_ack, decode_ack_init
+from acktree.schemas.errors import UnknownVersion
+from acktree.schemas.registry import History, Published
+
+IDS = st.one_of(st.integers(1, 40), st.integers(1, 2**64 - 1), st.sampled_from([2**63 - 1, 2**63, 2**64 - 1]))
+ENTRIES = st.lists(st.tuples(st.sampled_from([1, 2, 3]), IDS, st.integers(0, 2**64 - 1)), max_size=60)
+ACKERS = {1: 1, 2: 3, 3: 0}
+
+
+def history() -> History:
+    return History(
+        "t",
+        {v: Published(name="t", ackers=n, version=v, spout_tasks={}, slots=()) for v, n in ACKERS.items()},
+    )
+
+
+class Sent:
+    """A sender that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, int, bytes]] = []
+
+    def __call__(self, topic: str, partition: int, value: bytes) -> None:
+        self.records.append((topic, partition, value))
+
+    def acks(self) -> list[tuple[int, Ack]]:
+        assert all(topic == "t.ack" for topic, _, _ in self.records)
+        return [(partition, decode_ack(value)) for _, partition, value in self.records]
+
+    def inits(self) -> list[tuple[int, AckInit]]:
+        assert all(topic == "t.ack-init" for topic, _, _ in self.records)
+        return [(partition, decode_ack_init(value)) for _, partition, value in self.records]
+
+
+def fold(entries) -> dict[tuple[int, int], int]:
+    folded: dict[tuple[int, int], int] = defaultdict(int)
+    for version, root, value in entries:
+        folded[version, root] ^= value
+    return dict(folded)
+
+
+def u64(numbers) -> np.ndarray:
+    return np.array(list(numbers), np.uint64)
+
+
+@given(ENTRIES, st.booleans())
+def test_the_packed_acks_fold_to_what_the_entries_fold_to(entries, at_once):
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    if at_once:
+        for version in ACKERS:
+            mine = [e for e in entries if e[0] == version]
+            packer.ack_many(version, u64(e[1] for e in mine), u64(e[2] for e in mine))
+    else:
+        for entry in entries:
+            packer.ack(*entry)
+    packer.flush()
+    records = sent.acks()
+    assert len({(p, r.version) for p, r in records}) == len(records)
+    packed = [(r.version, int(e["root"]), int(e["value"])) for _, r in records for e in r.acks]
+    assert len({(v, root) for v, root, _ in packed}) == len(packed)
+    assert fold(packed) == fold(e for e in entries if ACKERS[e[0]])
+    assert all(int(root) % ACKERS[r.version] == p for p, r in records for root in r.acks["root"])
+
+
+@given(ENTRIES)
+def test_the_packed_inits_fold_to_what_the_entries_fold_to(entries):
+    sent = Sent()
+    packer = InitPacker(history(), 5, sent)
+    for entry in entries[::2]:
+        packer.add(*entry)
+    for version, root, value in entries[1::2]:
+        packer.add_many(version, u64([root]), u64([value]))
+    packer.flush()
+    packed = [(r.version, int(e["root"]), int(e["value"])) for _, r in sent.inits() for e in r.inits]
+    assert len({(v, root) for v, root, _ in packed}) == len(packed)
+    assert fold(packed) == fold(e for e in entries if ACKERS[e[0]])
+    assert all(r.spout_task == 5 for _, r in sent.inits())
+
+
+def test_an_init_of_value_zero_is_sent():
+    sent = Sent()
+    packer = InitPacker(history(), 0, sent)
+    packer.add(1, 9, 0)
+    packer.flush()
+    assert [r.inits.tolist() for _, r in sent.inits()] == [[(9, 0)]]
+
+
+def test_nothing_is_sent_twice():
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    packer.ack(1, 7, 3)
+    packer.flush()
+    packer.flush()
+    assert len(sent.records) == 1
+    assert len(packer) == 0
+
+
+def test_an_unknown_version_is_refused():
+    packer = AckPacker(history(), "task", Sent())
+    packer.ack(9, 7, 3)
+    with pytest.raises(UnknownVersion):
+        packer.flush()
+
+
+@given(st.lists(IDS, max_size=30), st.lists(IDS, max_size=30), st.lists(IDS, max_size=30))
+def test_no_ack_leaves_before_a_fail_of_its_partition_whatever_the_limits(acks, fails, resets):
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("MAX_ENTRIES", "MAX_FAILS", "MAX_RESETS"):
+            patch.setattr(packing, limit, 3)
+        sent = Sent()
+        packer = AckPacker(history(), "task", sent)
+        for root in acks:
+            packer.ack(2, root, root)
+        for root in fails:
+            packer.fail(2, root, f"because {root}")
+        for root in resets:
+            packer.reset(2, root)
+        packer.flush()
+    acked_in: set[int] = set()
+    for partition, record in sent.acks():
+        assert not (record.fails and partition in acked_in)
+        if len(record.acks):
+            acked_in.add(partition)
+        assert max(len(record.acks), len(record.fails), len(record.resets)) <= 3
+    said = [record for _, record in sent.acks()]
+    assert sorted(f.root for r in said for f in r.fails) == sorted(set(fails))
+    assert sorted(int(root) for r in said for root in r.resets) == sorted(set(resets))
+    assert sorted(int(root) for r in said for root in r.acks["root"]) == sorted(set(acks))
+
+
+def test_the_first_reason_of_a_root_stands():
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    packer.fail(1, 7, "first")
+    packer.fail(1, 7, "second")
+    packer.flush()
+    assert [f.reason for _, r in sent.acks() for f in r.fails] == ["first"]
+
+
+def test_a_reason_that_is_long_or_not_unicode_is_cut_not_refused():
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    packer.fail(1, 7, "\ud800" + "ä" * packing.MAX_REASON_BYTES)
+    packer.flush()
+    ((_, record),) = sent.acks()
+    assert record.fails[0].reason.startswith("?ä")
+    assert len(record.fails[0].reason.encode()) <= packing.MAX_REASON_BYTES
+
+
+def test_a_full_record_of_all_three_kinds_fits_the_brokers_default_limit():
+    sent = Sent()
+    packer = AckPacker(history(), "t" * 200, sent)
+    roots = np.arange(1, 70_000, dtype=np.uint64)
+    packer.ack_many(1, roots, roots)
+    for root in range(1, 1000):
+        packer.fail(1, root, "x" * 5000)
+    for root in range(1, 20_000):
+        packer.reset(1, root)
+    packer.flush()
+    assert max(len(value) for _, _, value in sent.records) < 1_000_000
