@@ -5,7 +5,7 @@ publish at once are put in order by a transactional producer that reads the regi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -236,8 +236,9 @@ def apply_topology(bootstrap: str, topology: Topology, user: Settings, *, dry_ru
     producer = make_producer(producer_settings(bootstrap, user, transactional_id=f"{name}.publisher"))
     with clear_errors(bootstrap):
         producer.init_transactions(BROKER_TIMEOUT_S)
-        plan = make_plan(admin, bootstrap, topology, user)
-        _change_topics(admin, bootstrap, plan)
+        again = make_plan(admin, bootstrap, topology, user)
+        _change_topics(admin, bootstrap, again)
+        plan = replace(plan, publish=again.publish)
         if (publish := plan.publish) is not None:
             producer.begin_transaction()
             producer.produce(name, publish.model_dump_json().encode(), str(publish.version).encode(), 0)

@@ -1,0 +1,60 @@
+"""`acktree spark run`: a user's transform between a spout's topics and the tuples it emits."""
+
+from pathlib import Path
+
+import click
+
+from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+from acktree.schemas.clients import make_admin
+
+
+@click.group()
+def spark() -> None:
+    """Run a Spark stage of a topology."""
+
+
+@spark.command()
+@click.argument("function", metavar="MODULE:FUNCTION")
+@bootstrap_option
+@topology_option
+@click.option("--spout", metavar="NAME", required=True, help="The spout whose topics are read.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for Spark's checkpoint. Default: a temporary one; what is done is kept in Kafka.",
+)
+@click.option(
+    "--trigger",
+    default="",
+    metavar="1s|available-now",
+    help="Interval between batches, or available-now: end when all that is there is done. "
+    "Default: batch after batch.",
+)
+@client_settings_option
+def run(
+    function: str,
+    bootstrap: str,
+    topology: str,
+    spout: str,
+    checkpoint: Path | None,
+    trigger: str,
+    settings: dict[str, str],
+) -> None:
+    """Run MODULE:FUNCTION as the Spark application of a spout.
+
+    FUNCTION takes the source's DataFrame and returns one with value and anchors (and if wanted key and
+    headers), or a dict of topic to such DataFrames.
+    """
+    make_admin(bootstrap, settings)
+    from acktree.spark import app
+
+    app.run(
+        function,
+        bootstrap=bootstrap,
+        topology=topology,
+        spout=spout,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        user=settings,
+        ready=lambda text: click.echo(text, err=True),
+    )

@@ -1,0 +1,103 @@
+"""Claim a spout task: an epoch that tells drivers apart, and a run that keeps generations apart.
+
+Invariant: epoch, run and floors are durable in the metadata of the committed ``T.spout-<task>`` offset before
+their first use; a reset of the source topic does not touch that one. Damaged metadata is refused, not guessed.
+"""
+
+import binascii
+import json
+import zlib
+from dataclasses import dataclass, field
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+
+from acktree.schemas.clients import BROKER_TIMEOUT_S
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.ids import next_run
+
+FORMAT = "1"
+
+
+class DamagedClaim(AcktreeError):
+    """The metadata of a result topic's committed offset is not ours or was damaged."""
+
+
+class LostClaim(AcktreeError):
+    """Another process claimed the same spout task in the same moment."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """What one process holds of a spout task; ``floors`` is the lowest run that counts, by slot."""
+
+    epoch: int
+    run: int
+    next_offset: int
+    floors: dict[int, int] = field(default_factory=dict)
+
+    def metadata(self) -> str:
+        """Return the ASCII text that is committed beside the result position.
+
+        >>> decode_claim(Claim(2, 7, 0, {3: 5}).metadata(), 0)
+        Claim(epoch=2, run=7, next_offset=0, floors={3: 5})
+        """
+        floors = json.dumps(
+            {str(slot): self.floors[slot] for slot in sorted(self.floors)}, separators=(",", ":")
+        )
+        packed = binascii.b2a_base64(zlib.compress(floors.encode(), 9), newline=False).decode()
+        body = f"{FORMAT}|{self.epoch}|{self.run}|{packed}"
+        return f"{body}|{zlib.crc32(body.encode()):08x}"
+
+
+def decode_claim(text: str, next_offset: int) -> Claim:
+    """Return the claim in metadata text; raise DamagedClaim for anything else."""
+    body, _, crc = text.rpartition("|")
+    parts = body.split("|")
+    if len(parts) != 4 or parts[0] != FORMAT or crc != f"{zlib.crc32(body.encode()):08x}":
+        raise DamagedClaim(
+            f"the metadata {text!r} of a result topic's committed offset is not ours; if somebody committed "
+            "there by hand, delete that offset of the group to begin with a fresh claim"
+        )
+    floors = json.loads(zlib.decompress(binascii.a2b_base64(parts[3])))
+    return Claim(int(parts[1]), int(parts[2]), next_offset, {int(slot): run for slot, run in floors.items()})
+
+
+def read_claim(consumer: Consumer, result_topic: str) -> Claim | None:
+    """Return what is committed for a spout task by the consumer's group, None if nothing is."""
+    (committed,) = consumer.committed([TopicPartition(result_topic, 0)], timeout=BROKER_TIMEOUT_S)
+    if committed.error is not None:
+        raise KafkaException(committed.error)
+    if committed.offset == OFFSET_INVALID:
+        return None
+    return decode_claim(committed.metadata or "", committed.offset)
+
+
+def claim_run(consumer: Consumer, result_topic: str) -> Claim:
+    """Take the next epoch and run of a spout task and return them once they are durable.
+
+    The consumer has the spout's group id and is no member of it. The result position is kept.
+
+    Raises:
+        DamagedClaim: what is committed is not ours.
+        LostClaim: another process claimed the task at the same time; start again.
+        KafkaException: the broker does not answer, or the group has members.
+    """
+    before = read_claim(consumer, result_topic)
+    if before is None:
+        claim = Claim(epoch=1, run=1, next_offset=0)
+    else:
+        claim = Claim(before.epoch + 1, next_run(before.run), before.next_offset, before.floors)
+    commit_claim(consumer, result_topic, claim)
+    if (after := read_claim(consumer, result_topic)) != claim:
+        raise LostClaim(
+            f"{result_topic} was claimed by another process at the same time ({after}); start again"
+        )
+    return claim
+
+
+def commit_claim(consumer: Consumer, result_topic: str, claim: Claim) -> None:
+    """Commit a claim with its result position."""
+    place = TopicPartition(result_topic, 0, claim.next_offset, metadata=claim.metadata())
+    for answer in consumer.commit(offsets=[place], asynchronous=False) or ():
+        if answer.error is not None:
+            raise KafkaException(answer.error)

@@ -1,0 +1,176 @@
+"""Run a user's transform as the Spark application of a spout: source, stage, checkpoint, clean stop."""
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from acktree.schemas.clients import Settings
+from acktree.schemas.errors import AcktreeError
+from acktree.spark.source import FORMAT, register
+from acktree.spark.stage import Stage, Transform
+
+AVAILABLE_NOW = "available-now"
+
+_SESSION = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.speculation": "false",
+}
+
+
+class BadFunction(AcktreeError):
+    """MODULE:FUNCTION names something that cannot be imported or called."""
+
+
+class QueryFailed(AcktreeError):
+    """The streaming query ended with an error; what was not done is replayed at the next start."""
+
+
+def load_function(place: str) -> Callable[..., Any]:
+    """Return the function at MODULE:FUNCTION, looked for in the working directory, too."""
+    module_name, _, name = place.partition(":")
+    if not (module_name and name):
+        raise BadFunction(f"{place!r} is not MODULE:FUNCTION, for example jobs:split_lines")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        raise BadFunction(f"cannot import {module_name!r}: {error}") from error
+    except AttributeError as error:
+        raise BadFunction(f"module {module_name!r} has no {name!r}") from error
+    if not callable(found):
+        raise BadFunction(f"{place!r} is not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def make_session(app_name: str) -> SparkSession:
+    """Return the session to run in: the one there is, else a local one on all cores.
+
+    Python workers run the interpreter that runs this, and find modules where this one does.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    paths = [path for path in (str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    builder = SparkSession.builder.appName(app_name)
+    if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master(f"local[{os.cpu_count() or 2},4]")
+    for key, value in _SESSION.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session
+
+
+def start(
+    spark: SparkSession,
+    transform: Transform,
+    *,
+    bootstrap: str,
+    topology: str,
+    spout: str,
+    checkpoint: Path,
+    trigger: str,
+    user: Settings,
+) -> StreamingQuery:
+    """Start the query of a spout and return it.
+
+    ``trigger`` is ``available-now`` or a Spark interval such as ``1 second``; "" runs batch after batch.
+    """
+    options = {"kafka.bootstrap.servers": bootstrap, "topology": topology, "spout": spout}
+    options |= {f"kafka.{key}": value for key, value in user.items()}
+    stage = Stage(transform, bootstrap=bootstrap, topology=topology, spout=spout, user=user)
+    rows = spark.readStream.format(FORMAT).options(**options).load()
+
+    def write(batch: Any, batch_id: int) -> None:
+        stage(batch, batch_id)
+
+    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    writer = writer.queryName(f"{topology}.{spout}")
+    if trigger == AVAILABLE_NOW:
+        writer = writer.trigger(availableNow=True)
+    elif trigger:
+        writer = writer.trigger(processingTime=trigger)
+    return writer.start()
+
+
+def run(
+    place: str,
+    *,
+    bootstrap: str,
+    topology: str,
+    spout: str,
+    checkpoint: Path | None,
+    trigger: str,
+    user: Settings,
+    ready: Callable[[str], None],
+) -> None:
+    """Run MODULE:FUNCTION until its trigger is served, or SIGTERM or SIGINT arrives.
+
+    Raises:
+        QueryFailed: the query ended with an error.
+    """
+    transform = load_function(place)
+    with contextlib.ExitStack() as stack:
+        if checkpoint is None:
+            checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
+        spark = make_session(f"acktree {topology}.{spout}")
+        stack.callback(spark.stop)
+        query = start(
+            spark,
+            transform,
+            bootstrap=bootstrap,
+            topology=topology,
+            spout=spout,
+            checkpoint=checkpoint,
+            trigger=trigger,
+            user=user,
+        )
+        stopping = _stop_on_signal()
+        ready(f"ready spout {spout} of topology {topology}, query {query.id}")
+        while query.isActive and not stopping:
+            try:
+                query.awaitTermination(1)
+            except Exception as error:
+                raise QueryFailed(_first_line(error)) from error
+        if query.isActive:
+            query.stop()
+        elif (failure := query.exception()) is not None:
+            raise QueryFailed(_first_line(failure))
+
+
+def _stop_on_signal() -> list[int]:
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    return received
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the innermost message of a Spark error, without its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("acktree.")]
+    text = (ours or lines or [type(error).__name__])[-1 if ours else 0]
+    return text.partition(": ")[2] if ours and ": " in text else text

@@ -1,0 +1,150 @@
+"""Offsets done above a frontier, and their form in the metadata of a committed offset.
+
+Invariant: a bit that the text claims is a bit that was set; what does not fit is left out from the far end,
+and :func:`encode_done` says how far the text reaches. Text that is not ours, or damaged, decodes to None.
+"""
+
+import base64
+import binascii
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+from pyroaring import BitMap64
+
+FORMAT = "1"
+MAX_METADATA_CHARS = 4_000
+
+
+class CommitMetadata(NamedTuple):
+    """What our commit of a source offset says beside the frontier; ``incarnation`` is the topic's id."""
+
+    epoch: int
+    incarnation: str
+    done: BitMap64
+
+
+def first_absent(done: BitMap64, start: int) -> int:
+    """Return the smallest offset >= start that is not in the set, in O(log n) range look-ups."""
+    reach = 1
+    while done.contains_range(start, start + reach):
+        reach *= 2
+    low, high = reach // 2, reach
+    while low < high:
+        middle = (low + high) // 2
+        if done.contains_range(start, start + middle + 1):
+            low = middle + 1
+        else:
+            high = middle
+    return start + low
+
+
+def next_done(done: BitMap64, start: int) -> int | None:
+    """Return the smallest offset >= start that is in the set, None if there is none."""
+    return done.next_set_bit(start) if done and done.max() >= start else None
+
+
+def runs(done: BitMap64, start: int, most: int) -> list[tuple[int, int]]:
+    """Return the first ``most`` runs [begin, end) of the set at or above start."""
+    found: list[tuple[int, int]] = []
+    while len(found) < most and (begin := next_done(done, start)) is not None:
+        start = first_absent(done, begin)
+        found.append((begin, start))
+    return found
+
+
+def encode_metadata(
+    epoch: int, incarnation: str, frontier: int, done: BitMap64, most_chars: int = MAX_METADATA_CHARS
+) -> tuple[str, int]:
+    """Return the metadata text and the offset up to which it tells everything (exclusive).
+
+    Two forms of the bits are tried, run lengths and a plain bitmap, and the one that reaches further is taken
+    (after Confluent's Parallel Consumer). ASCII only: zero bytes have come back as garbage elsewhere.
+    """
+    head = f"{FORMAT}|{epoch}|{incarnation}|"
+    room = (most_chars - len(head) - 10) // 4 * 3
+    if room < 8:
+        raise ValueError(f"{most_chars} characters hold no metadata")
+    by_runs, reach_runs = _encode_runs(frontier, done, room)
+    by_bits, reach_bits = _encode_bits(frontier, done, room)
+    better = ("R", by_runs, reach_runs) if reach_runs >= reach_bits else ("B", by_bits, reach_bits)
+    body = head + better[0] + base64.b64encode(better[1]).decode()
+    return f"{body}|{zlib.crc32(body.encode()):08x}", better[2]
+
+
+def decode_metadata(text: str | None, frontier: int) -> CommitMetadata | None:
+    """Return what a commit of ours says, None for anybody else's metadata or a damaged one."""
+    body, _, crc = (text or "").rpartition("|")
+    parts = body.split("|")
+    if (
+        len(parts) != 4
+        or parts[0] != FORMAT
+        or not body.isascii()
+        or crc != f"{zlib.crc32(body.encode()):08x}"
+    ):
+        return None
+    try:
+        raw = base64.b64decode(parts[3][1:], validate=True)
+        epoch = int(parts[1])
+    except (binascii.Error, ValueError):
+        return None
+    decode = {"R": _decode_runs, "B": _decode_bits}.get(parts[3][:1])
+    return CommitMetadata(epoch, parts[2], decode(frontier, raw)) if decode else None
+
+
+EVERYTHING = 1 << 62
+
+
+def _encode_runs(frontier: int, done: BitMap64, room: int) -> tuple[bytes, int]:
+    out = bytearray()
+    reach = frontier
+    for begin, end in runs(done, frontier, room // 2 + 1):
+        piece = _varint(begin - reach) + _varint(end - begin)
+        if len(out) + len(piece) > room:
+            return bytes(out), reach
+        out += piece
+        reach = end
+    return bytes(out), EVERYTHING
+
+
+def _decode_runs(frontier: int, raw: bytes) -> BitMap64:
+    done, position, at, lengths = BitMap64(), frontier, 0, []
+    while at < len(raw):
+        value = shift = 0
+        while at < len(raw):
+            byte = raw[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        lengths.append(value)
+    for gap, length in zip(lengths[::2], lengths[1::2], strict=False):
+        done.add_range(position + gap, position + gap + length)
+        position += gap + length
+    return done
+
+
+def _encode_bits(frontier: int, done: BitMap64, room: int) -> tuple[bytes, int]:
+    reach = frontier + room * 8
+    window = BitMap64()
+    window.add_range(frontier, reach)
+    offsets = np.asarray((done & window).to_array(), np.int64) - frontier
+    flags = np.zeros(room * 8, np.uint8)
+    flags[offsets] = 1
+    raw = np.packbits(flags, bitorder="little").tobytes().rstrip(b"\0")
+    return raw, EVERYTHING if not done or int(done.max()) < reach else reach
+
+
+def _decode_bits(frontier: int, raw: bytes) -> BitMap64:
+    flags = np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")
+    return BitMap64((np.flatnonzero(flags) + frontier).astype(np.uint64))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

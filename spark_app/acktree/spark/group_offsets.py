@@ -1,0 +1,120 @@
+"""The committed offsets of a spout's consumer group: ours, an operator's, or a zombie's.
+
+Invariant: a commit carries our epoch; one of ours with a higher epoch stops this driver, one with a lower
+is overwritten, and one without our metadata is an operator's wish that is obeyed. Explicit offsets only:
+librdkafka's offset store would drop a grown bitmap at an unmoved frontier.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from pyroaring import BitMap64
+
+from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
+from acktree.schemas.errors import AcktreeError
+from acktree.spark.done_set import CommitMetadata, decode_metadata, encode_metadata
+from acktree.spark.task_ledger import SourcePartition
+
+
+class ZombieDriver(AcktreeError):
+    """A newer driver has taken over this spout; this one must stop."""
+
+
+class GroupInUse(AcktreeError):
+    """A consumer is a member of the spout's group, so the broker refuses the spout's commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What stands committed for one source partition; ``ours`` is None for anybody else's commit."""
+
+    next_offset: int
+    ours: CommitMetadata | None
+
+    def done(self) -> BitMap64:
+        return self.ours.done if self.ours else BitMap64()
+
+
+class GroupOffsets:
+    """Reads and writes the group's offsets through one consumer that is no member of the group."""
+
+    def __init__(self, consumer: Consumer, group: str, bootstrap: str) -> None:
+        self._consumer = consumer
+        self._group = group
+        self._bootstrap = bootstrap
+        self._last: dict[int, tuple[int, str]] = {}
+
+    def fetch(self, sources: Iterable[SourcePartition], epochs: Mapping[int, int]) -> dict[int, Committed]:
+        """Return by slot what is committed and is not our own last commit; ``epochs`` is ours by slot.
+
+        Raises:
+            ZombieDriver: a commit carries a higher epoch than ours.
+        """
+        by_place = {(source.topic, source.partition): source for source in sources}
+        asked = [TopicPartition(*place) for place in by_place]
+        found: dict[int, Committed] = {}
+        with clear_errors(self._bootstrap):
+            answer = self._consumer.committed(asked, timeout=BROKER_TIMEOUT_S)
+        for partition in answer:
+            if partition.error is not None:
+                with clear_errors(self._bootstrap):
+                    raise KafkaException(partition.error)
+            if partition.offset == OFFSET_INVALID:
+                continue
+            source = by_place[partition.topic, partition.partition]
+            if self._last.get(source.slot) == (partition.offset, partition.metadata or ""):
+                continue
+            ours = decode_metadata(partition.metadata, partition.offset)
+            if ours is not None and ours.epoch > epochs[source.slot]:
+                raise ZombieDriver(
+                    f"a newer driver (epoch {ours.epoch}, this one has {epochs[source.slot]}) commits for "
+                    f"group {self._group}; only one driver may run per spout task, this one stops"
+                )
+            if ours is not None and ours.incarnation != source.topic_id:
+                ours = None
+            found[source.slot] = Committed(partition.offset, ours)
+        return found
+
+    def commit(
+        self,
+        states: Mapping[int, tuple[SourcePartition, int, int, BitMap64]],
+        result_positions: Iterable[TopicPartition],
+    ) -> None:
+        """Commit (source, epoch, frontier, done) by slot together with result positions, in one request."""
+        texts = {
+            slot: encode_metadata(epoch, source.topic_id, frontier, done)[0]
+            for slot, (source, epoch, frontier, done) in states.items()
+        }
+        offsets = [
+            TopicPartition(source.topic, source.partition, frontier, metadata=texts[slot])
+            for slot, (source, _, frontier, _) in states.items()
+        ]
+        commit_offsets(self._consumer, [*offsets, *result_positions], self._group, self._bootstrap)
+        for slot, (_, _, frontier, _) in states.items():
+            self._last[slot] = (frontier, texts[slot])
+
+
+_MEMBERS = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
+
+
+def commit_offsets(consumer: Consumer, offsets: list[TopicPartition], group: str, bootstrap: str) -> None:
+    """Commit explicit offsets and check every partition's answer.
+
+    Raises:
+        GroupInUse: the group has members.
+        BrokerUnreachable, BrokerRefused: the broker does not answer, or refuses a part.
+    """
+    try:
+        answer = consumer.commit(offsets=offsets, asynchronous=False) or []
+        for partition in answer:
+            if partition.error is not None:
+                raise KafkaException(partition.error)
+    except KafkaException as error:
+        if error.args[0].code() in _MEMBERS:
+            raise GroupInUse(
+                f"a consumer is a member of group {group}, so its offsets cannot be committed; "
+                "stop it: the group belongs to the spout"
+            ) from error
+        with clear_errors(bootstrap):
+            raise

@@ -1,0 +1,87 @@
+"""Options of the source and the stage, named as Spark's Kafka source names them.
+
+Invariant: an option that is not understood is refused with the list of those that are; nothing is ignored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from acktree.schemas.errors import AcktreeError
+
+_KNOWN = (
+    "topology",
+    "spout",
+    "bolt",
+    "subscribe",
+    "startingOffsets",
+    "maxOffsetsPerTrigger",
+    "includeHeaders",
+    "kafka.*",
+)
+
+
+class BadOption(AcktreeError):
+    """An option of the acktree source has a name or a value that it cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Checked options of one ``format("acktree")`` source in the spout role."""
+
+    bootstrap: str
+    topology: str
+    spout: str
+    starting_offsets: str = "earliest"
+    max_offsets: int | None = None
+    include_headers: bool = False
+    subscribe: tuple[str, ...] | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Return the checked options.
+
+        Raises:
+            BadOption: one is missing, unknown or has a value it cannot have.
+        """
+        given = {key.lower(): value for key, value in options.items()}
+        kafka = {key[6:]: given.pop(key) for key in list(given) if key.startswith("kafka.")}
+        given.pop("path", None)
+        names = {name.lower(): name for name in _KNOWN}
+        if unknown := [key for key in given if key not in names]:
+            raise BadOption(f"unknown option {unknown[0]!r}; the acktree source knows: {', '.join(_KNOWN)}")
+        if "bolt" in given:
+            raise BadOption("the acktree source reads for a spout; give option spout=NAME")
+        for key in ("topology", "spout"):
+            if not given.get(key):
+                raise BadOption(f"option {key!r} is missing")
+        if not (bootstrap := kafka.pop("bootstrap.servers", "")):
+            raise BadOption("option 'kafka.bootstrap.servers' is missing")
+        starting = given.get("startingoffsets", "earliest").lower()
+        if starting not in ("earliest", "latest"):
+            raise BadOption(f"startingOffsets={starting!r} is no good; it may be earliest or latest")
+        subscribe = given.get("subscribe")
+        return cls(
+            bootstrap,
+            given["topology"],
+            given["spout"],
+            starting,
+            _whole_number("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
+            _truth("includeHeaders", given.get("includeheaders", "false")),
+            tuple(topic.strip() for topic in subscribe.split(",")) if subscribe else None,
+            kafka,
+        )
+
+
+def _whole_number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise BadOption(f"{name}={text!r} is no good; it may be a whole number from 1")
+    return int(text)
+
+
+def _truth(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise BadOption(f"{name}={text!r} is no good; it may be true or false")
+    return text.lower() == "true"

@@ -1,0 +1,203 @@
+"""The executor side of the source: read exactly the offsets a batch names, as Arrow batches.
+
+Invariant: a task ends only when it has read up to the end of its range; offsets that are not there
+(compaction, transaction markers) are proven absent by reading past them. Clients live in this module, so
+they outlast a task where Spark re-uses the Python process.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from pyspark.sql.datasource import InputPartition
+
+from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import ANCHOR
+from acktree.schemas.ids import root_ids
+from acktree.spark.batch import Range, Replays
+from acktree.spark.options import SourceOptions
+
+MAX_ROWS = 10_000
+MAX_CACHED_CONSUMERS = 16
+STALL_S = 60.0
+REPLAY_GAP = 1_000
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int, anchors binary"
+)
+HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class OffsetOutOfRange(AcktreeError):
+    """A planned offset is no longer in the topic."""
+
+
+class ReadStalled(AcktreeError):
+    """The broker delivered nothing for STALL_S seconds though the range is not read."""
+
+
+@dataclass(frozen=True)
+class Piece(InputPartition):
+    """One task's share: offsets [start, end) of one partition, all of them or only ``only``."""
+
+    options: SourceOptions
+    topic: str
+    partition: int
+    slot: int
+    generation: int
+    version: int
+    tracked: bool
+    start: int
+    end: int
+    only: tuple[int, ...] | None = None
+
+
+def pieces(options: SourceOptions, version: int, tracked: bool, range_: Range) -> list[Piece]:
+    """Return the task of a range, none for an empty one."""
+    if range_.start >= range_.end:
+        return []
+    generation = range_.run << 4
+    place = (range_.topic, range_.partition, range_.slot)
+    return [Piece(options, *place, generation, version, tracked, range_.start, range_.end)]
+
+
+def replay_pieces(options: SourceOptions, version: int, tracked: bool, replays: Replays) -> list[Piece]:
+    """Return the tasks of a replay: neighbours are read in one stretch, far ones are sought one by one."""
+    stretches: list[list[int]] = []
+    for offset in replays.offsets:
+        if stretches and offset - stretches[-1][-1] <= REPLAY_GAP:
+            stretches[-1].append(offset)
+        else:
+            stretches.append([offset])
+    place = (replays.topic, replays.partition, replays.slot)
+    return [
+        Piece(
+            options, *place, replays.generation, version, tracked, stretch[0], stretch[-1] + 1, tuple(stretch)
+        )
+        for stretch in stretches
+    ]
+
+
+def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one piece.
+
+    Raises:
+        OffsetOutOfRange: the topic no longer holds the start.
+        ReadStalled: no progress for STALL_S seconds.
+    """
+    only = None if piece.only is None else frozenset(piece.only)
+    for messages in _read(piece):
+        rows = messages if only is None else [m for m in messages if m.offset() in only]
+        if rows:
+            yield _to_arrow(piece, rows)
+
+
+_consumers: dict[tuple[Any, ...], Consumer] = {}
+_positions: dict[tuple[Any, ...], int] = {}
+
+
+def _consumer(piece: Piece) -> tuple[tuple[Any, ...], Consumer]:
+    options = piece.options
+    place = (
+        os.getpid(),
+        options.bootstrap,
+        piece.topic,
+        piece.partition,
+        tuple(sorted(options.kafka.items())),
+    )
+    if place not in _consumers:
+        while len(_consumers) >= MAX_CACHED_CONSUMERS:
+            oldest = next(iter(_consumers))
+            _consumers.pop(oldest).close()
+            _positions.pop(oldest, None)
+        settings = consumer_settings(
+            options.bootstrap,
+            f"{options.topology}.{options.spout}",
+            options.kafka,
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            queued_max_messages_kbytes=16_384,
+        )
+        _consumers[place] = make_consumer(settings)
+    return place, _consumers[place]
+
+
+def _read(piece: Piece) -> Iterator[list[Message]]:
+    place, consumer = _consumer(piece)
+    if _positions.pop(place, None) != piece.start:
+        consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
+    position, last_progress_s = piece.start, time.monotonic()
+    while position < piece.end:
+        messages: list[Message] = []
+        for message in consumer.consume(min(MAX_ROWS, piece.end - position), 1.0):
+            error = message.error()
+            if error is None:
+                position = (message.offset() or 0) + 1
+                if position <= piece.end:
+                    messages.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, message.offset() or 0)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise OffsetOutOfRange(
+                    f"{piece.topic}/{piece.partition} no longer holds offset {position}: it was removed by "
+                    "retention, or the topic was re-created; to go on behind the gap, set the offset of "
+                    f"group {piece.options.topology}.{piece.options.spout} with kafka-consumer-groups"
+                )
+            elif not error.retriable():
+                raise KafkaException(error)
+            last_progress_s = time.monotonic()
+        if messages:
+            yield messages
+        if time.monotonic() - last_progress_s > STALL_S:
+            raise ReadStalled(
+                f"{piece.topic}/{piece.partition} delivered nothing from offset {position} "
+                f"(of {piece.start} to {piece.end}) for {STALL_S:g} s"
+            )
+    if position == piece.end:
+        _positions[place] = position
+
+
+def _to_arrow(piece: Piece, messages: list[Message]) -> pa.RecordBatch:
+    count = len(messages)
+    offsets = np.fromiter((m.offset() for m in messages), np.int64, count)
+    stamps = [m.timestamp() for m in messages]
+    columns = [
+        pa.array([m.key() for m in messages], pa.binary()),
+        pa.array([m.value() for m in messages], pa.binary()),
+        pa.array([piece.topic], pa.string()).take(pa.array(np.zeros(count, np.int32))),
+        pa.array(np.full(count, piece.partition, np.int32)),
+        pa.array(offsets),
+        pa.array(np.fromiter((s[1] for s in stamps), np.int64, count) * 1000, pa.timestamp("us", tz="UTC")),
+        pa.array(np.fromiter((s[0] - 1 for s in stamps), np.int32, count)),
+        _anchors(piece, offsets),
+    ]
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "anchors"]
+    if piece.options.include_headers:
+        columns.append(pa.array([_header_rows(m.headers()) for m in messages], _HEADERS))
+        names.append("headers")
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
+def _header_rows(headers: Any) -> list[dict[str, Any]] | None:
+    return [{"key": key, "value": value} for key, value in headers] if headers else None
+
+
+def _anchors(piece: Piece, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    if not piece.tracked:
+        return pa.nulls(len(offsets), pa.binary())
+    rows = np.zeros(len(offsets), ANCHOR)
+    rows["version"] = piece.version
+    rows["root"] = root_ids(piece.slot, piece.generation, offsets)
+    bounds = np.arange(len(offsets) + 1, dtype=np.int32) * ANCHOR.itemsize
+    return pa.Array.from_buffers(
+        pa.binary(), len(offsets), [None, pa.py_buffer(bounds.tobytes()), pa.py_buffer(rows.tobytes())]
+    )

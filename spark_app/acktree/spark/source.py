@@ -1,0 +1,125 @@
+"""``spark.readStream.format("acktree")``: a spout as a Spark streaming source.
+
+Invariant: what Spark has logged is what is read; the driver-side state is in Kafka and in that log. Spark
+builds the reader in several processes, so nothing is opened before the first offset is asked for.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from acktree.schemas.registry import read_history
+from acktree.spark.batch import Batch
+from acktree.spark.options import SourceOptions
+from acktree.spark.reading import HEADERS_COLUMN, SCHEMA, Piece, pieces, read_piece, replay_pieces
+from acktree.spark.spout_driver import IDLE_WAIT_S, SpoutDriver
+
+FORMAT = "acktree"
+
+
+class AcktreeSource(DataSource):
+    """Records of a spout's topics with Spark's Kafka columns, plus ``anchors``: keep that column."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        wanted = SourceOptions.parse(dict(self.options)).include_headers
+        return SCHEMA + (HEADERS_COLUMN if wanted else "")
+
+    def streamReader(self, schema: StructType) -> "AcktreeStreamReader":
+        return AcktreeStreamReader(SourceOptions.parse(dict(self.options)))
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("acktree")`` known to a session."""
+    spark.dataSource.register(AcktreeSource)
+
+
+class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches from a spout's ledger; reads them from their description alone."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._driver: SpoutDriver | None = None
+        self._targets: dict[int, int] | None = None
+        self._tracked: dict[int, bool] = {}
+
+    def _connected(self) -> SpoutDriver:
+        if self._driver is None:
+            self._driver = SpoutDriver(self._options)
+        return self._driver
+
+    def _opened(self, logged: Batch | None) -> SpoutDriver:
+        driver = self._connected()
+        if not driver.is_open:
+            driver.open(logged)
+        return driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._opened(None).position().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._targets = self._connected().topics.log_ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        logged = Batch.from_json(start)
+        driver = self._opened(logged)
+        driver.written(logged)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        wait_s = 0.0
+        while True:
+            driver.service(wait_s)
+            ends = driver.topics.log_ends() if self._targets is None else self._targets
+            batch = driver.next_batch(ends, most)
+            if batch is not None:
+                return batch.to_json()
+            if self._targets is None and wait_s:
+                return start
+            if self._targets is not None and driver.all_done(self._targets):
+                driver.settle()
+                return start
+            wait_s = IDLE_WAIT_S
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start == end:
+            return []
+        batch = Batch.from_json(end)
+        tracked = self._is_tracked(batch.version)
+        planned: list[InputPartition] = []
+        for range_ in batch.ranges:
+            planned += pieces(self._options, batch.version, tracked, range_)
+        for replays in batch.replays:
+            planned += replay_pieces(self._options, batch.version, tracked, replays)
+        return planned
+
+    def _is_tracked(self, version: int) -> bool:
+        if version not in self._tracked:
+            options = self._options
+            history = read_history(options.bootstrap, options.topology, options.kafka)
+            self._tracked[version] = history.ackers(version) > 0
+        return self._tracked[version]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Piece), partition
+        return read_piece(partition)
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None

@@ -1,0 +1,101 @@
+"""The stage: what leaves a spout's Spark job, as tuples on Kafka topics and one init per root.
+
+Invariant: tuples are in the log before the init of their root, and a root has one init, over all outputs.
+The way that is right by construction: inputs and outputs are united and shuffled by root, so any plan the
+user writes (explode, union, join, several outputs) is safe, and a record without output is done at once.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+from acktree.schemas.clients import Settings
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.registry import Registry
+from acktree.spark.writing import (
+    COUNT_SCHEMA,
+    VALUES_SCHEMA,
+    BadColumn,
+    StagePlan,
+    input_roots,
+    write_inits,
+    write_tuples,
+)
+
+Outputs = DataFrame | Mapping[str, DataFrame]
+Transform = Callable[[DataFrame], Outputs]
+
+
+class BadTransform(AcktreeError):
+    """The user's function returned something that the stage cannot send anywhere."""
+
+
+class Stage:
+    """Use with ``foreachBatch``: applies a transform to each batch and writes what comes out of it."""
+
+    def __init__(
+        self, transform: Transform, *, bootstrap: str, topology: str, spout: str, user: Settings
+    ) -> None:
+        """Read the topology.
+
+        Raises:
+            UnknownTopology, BrokerUnreachable, BadTransform: the topology, broker or spout is not there.
+        """
+        self._transform = transform
+        self._bootstrap, self._user, self._spout = bootstrap, user, spout
+        self._registry = Registry(bootstrap, topology, user)
+        if spout not in self._registry.history.latest.spouts:
+            raise BadTransform(f"topology {topology} has no spout {spout!r}")
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> int:
+        """Write one batch; return the number of inits written."""
+        self._registry.refresh()
+        history = self._registry.history
+        plan = StagePlan(self._bootstrap, self._user, history, history.latest.version)
+        batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            values = batch.select("anchors").mapInArrow(input_roots, VALUES_SCHEMA)
+            for topic, output in self._outputs(batch).items():
+                written = partial(write_tuples, plan=plan, topic=topic)
+                values = values.union(_columns(output, topic).mapInArrow(written, VALUES_SCHEMA))
+            tasks = batch.sparkSession.sparkContext.defaultParallelism
+            inits = values.repartition(tasks, "root").mapInArrow(
+                partial(write_inits, plan=plan), COUNT_SCHEMA
+            )
+            return sum(row["inits"] for row in inits.collect())
+        finally:
+            batch.unpersist()
+
+    def _outputs(self, batch: DataFrame) -> Mapping[str, DataFrame]:
+        emits = self._registry.history.latest.spouts[self._spout].emits
+        made = self._transform(batch)
+        if isinstance(made, DataFrame):
+            if len(emits) != 1:
+                raise BadTransform(
+                    f"the transform returned one DataFrame, but spout {self._spout} emits "
+                    f"{', '.join(emits) or 'nothing'}; return a dict of topic to DataFrame"
+                )
+            return {emits[0]: made}
+        if not isinstance(made, Mapping):
+            raise BadTransform(
+                f"the transform returned a {type(made).__name__}; it may return a DataFrame "
+                "or a dict of topic to DataFrame"
+            )
+        if unknown := [topic for topic in made if topic not in emits]:
+            raise BadTransform(
+                f"the transform returned rows for topic {unknown[0]!r}, which spout {self._spout} does not "
+                f"emit in the topology; it emits: {', '.join(emits) or 'nothing'}"
+            )
+        return made
+
+
+def _columns(output: DataFrame, topic: str) -> DataFrame:
+    missing = [name for name in ("value", "anchors") if name not in output.columns]
+    if missing:
+        raise BadColumn(
+            f"the rows for topic {topic!r} have no column {missing[0]!r}; it needs value and anchors "
+            "(carry anchors along from the source), and may have key and headers"
+        )
+    return output.select(*[name for name in ("value", "anchors", "key", "headers") if name in output.columns])

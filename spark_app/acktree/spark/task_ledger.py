@@ -1,0 +1,138 @@
+"""One spout task's state: the ledgers of its slots, its run, and how far its results may be committed.
+
+Invariant: a verdict changes nothing twice, and the result position never passes a verdict whose effect is
+neither committed nor in a written batch. Pure: the Kafka side (spout_driver) feeds it and asks it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from acktree.schemas.codec import Cause, Result
+from acktree.schemas.ids import origin_of, origins_of
+from acktree.spark.batch import MAX_RANGES_PER_SLOT, Range, Replays, group_replays
+from acktree.spark.ledger import PartitionLedger, Verdict
+from acktree.spark.result_cut import Place, ResultCut
+
+
+class SourcePartition(NamedTuple):
+    """Where a slot's records stand; ``topic_id`` tells a re-created topic from the old one."""
+
+    slot: int
+    topic: str
+    partition: int
+    topic_id: str
+
+
+class DeadLetter(NamedTuple):
+    """A source record whose attempts are used up, with what its last failure said."""
+
+    source: SourcePartition
+    offset: int
+    attempts: int
+    cause: Cause
+    task: str
+    reason: str
+
+
+@dataclass(slots=True)
+class TaskLedger:
+    """Ledgers by slot of one spout task; times in seconds of any one monotonic clock."""
+
+    task: int
+    run: int
+    sources: Mapping[int, SourcePartition]
+    slots: dict[int, PartitionLedger]
+    results: ResultCut
+    message_timeout_s: float
+    counters: Counter[str] = field(default_factory=Counter)
+    _last_acked_s: float = -1e18
+
+    @property
+    def pending(self) -> int:
+        return sum(ledger.pending for ledger in self.slots.values())
+
+    def take(self, offset: int, result: Result, now_s: float, jitter: float) -> list[DeadLetter]:
+        """Apply one result record; return the records whose attempts are used up."""
+        highest = self._take_acked(result, now_s)
+        opened: list[Place] = []
+        letters: list[DeadLetter] = []
+        for failure in result.failed:
+            origin = origin_of(failure.root)
+            ledger = self.slots.get(origin.slot)
+            if ledger is None:
+                continue
+            alive = now_s - self._last_acked_s <= self.message_timeout_s
+            counts = failure.cause is Cause.FAILED or alive
+            verdict = ledger.failed(origin.generation, origin.offset, now_s, counts=counts, jitter=jitter)
+            if verdict is Verdict.IGNORED:
+                continue
+            self.counters["failed" if failure.cause is Cause.FAILED else "timed_out"] += 1
+            opened.append((origin.slot, origin.offset))
+            if verdict is Verdict.EXHAUSTED:
+                attempts = ledger.retries[origin.offset].attempts
+                source = self.sources[origin.slot]
+                letters.append(
+                    DeadLetter(source, origin.offset, attempts, failure.cause, failure.task, failure.reason)
+                )
+        self.results.note(offset, highest, opened)
+        return letters
+
+    def _take_acked(self, result: Result, now_s: float) -> dict[int, int]:
+        slots, generations, offsets = origins_of(result.acked)
+        highest: dict[int, int] = {}
+        for slot in np.unique(slots).tolist():
+            ledger = self.slots.get(slot)
+            if ledger is None:
+                continue
+            mine = slots == slot
+            finished = ledger.acked(generations[mine], offsets[mine])
+            if finished:
+                self._last_acked_s = now_s
+                self.counters["completed"] += finished
+            highest[slot] = min(int(offsets[mine].max()), ledger.next_offset - 1)
+        return highest
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Note that a dead letter is written: its record is done."""
+        finished = self.slots[letter.source.slot].finish(letter.offset, letter.offset + 1)
+        self.counters["dead_lettered"] += finished
+
+    def finish_batch(self, ranges: Iterable[Range]) -> None:
+        """Note that all of a batch is done: tracking is off, a record is done when its batch is."""
+        for range_ in ranges:
+            if (ledger := self.slots.get(range_.slot)) is not None:
+                self.counters["completed"] += ledger.finish(range_.start, range_.end)
+
+    def emit(self, ends: Mapping[int, int], most: int) -> list[Range]:
+        """Emit at most ``most`` new offsets below the ends per slot, shared out evenly over the slots."""
+        ranges: list[Range] = []
+        waiting = sorted(self.slots, key=lambda slot: ends.get(slot, 0) - self.slots[slot].next_offset)
+        for place, slot in enumerate(waiting):
+            ledger, source = self.slots[slot], self.sources[slot]
+            start = ledger.next_offset
+            share = max(0, min(most // (len(waiting) - place), ends.get(slot, 0) - start))
+            parts = ledger.emit(start + share, MAX_RANGES_PER_SLOT)
+            parts = parts or [(ledger.next_offset, ledger.next_offset)]
+            ranges += [Range(source.topic, source.partition, slot, self.run, *part) for part in parts]
+            fresh = sum(end - begin for begin, end in parts)
+            self.counters["emitted"] += fresh
+            most -= fresh
+        return ranges
+
+    def replay_due(self, now_s: float, most: int) -> list[Replays]:
+        """Emit again what is due, at most ``most`` offsets."""
+        replays: list[Replays] = []
+        for slot, ledger in self.slots.items():
+            due = ledger.take_due(now_s, self.run, most)
+            most -= len(due)
+            self.counters["replayed"] += len(due)
+            source = self.sources[slot]
+            replays += group_replays(source.topic, source.partition, slot, due)
+        return replays
+
+    def is_open(self, slot: int, offset: int) -> bool:
+        return slot in self.slots and self.slots[slot].is_open(offset)

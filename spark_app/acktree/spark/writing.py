@@ -1,0 +1,214 @@
+"""The executor side of the stage: write tuples, then one init per root, through producers kept per process.
+
+Invariant: a task ends only when everything it produced is in the broker's log; a failed delivery fails the
+task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, Message, Producer
+
+from acktree.producers.packing import InitPacker, fold_entries
+from acktree.schemas.clients import Settings, make_producer, producer_settings
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import ANCHOR, HEADER, SINGLE, Anchor, encode_header, single_headers
+from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values, origins_of
+from acktree.schemas.registry import History
+
+FLUSH_TIMEOUT_S = 120.0
+ANCHOR_BYTES = ANCHOR.itemsize
+
+VALUES_SCHEMA = "version int, root bigint, value bigint"
+_VALUES = pa.schema([("version", pa.int32()), ("root", pa.int64()), ("value", pa.int64())])
+COUNT_SCHEMA = "inits bigint"
+
+
+class DeliveryFailed(AcktreeError):
+    """The broker did not take a record; the task fails and its batch is run again."""
+
+
+class BadColumn(AcktreeError):
+    """A DataFrame given to the stage lacks a column or holds a value that cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What the tasks of one batch need to know; ``version`` is the one the tuples are emitted in."""
+
+    bootstrap: str
+    user: Settings
+    history: History
+    version: int
+
+
+@dataclass(slots=True)
+class Outbox:
+    """One process's producer and the first delivery that failed since it was last asked."""
+
+    producer: Producer
+    failure: KafkaError | None = None
+    edges: EdgeSource = field(default_factory=EdgeSource)
+
+    def send(
+        self, topic: str, value: bytes | str | None, key: Any, headers: Any, partition: int = -1
+    ) -> None:
+        """Produce one record, waiting where the queue is full."""
+        while True:
+            try:
+                self.producer.produce(
+                    topic, value, key, partition, on_delivery=self.delivered, headers=headers
+                )
+                return
+            except BufferError:
+                self.producer.poll(0.1)
+
+    def delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None and self.failure is None:
+            self.failure = error
+
+    def flush(self) -> None:
+        """Wait until all is delivered; raise DeliveryFailed if anything was not."""
+        left = self.producer.flush(FLUSH_TIMEOUT_S)
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise DeliveryFailed(f"the broker did not take a record: {failure.str()}")
+        if left:
+            raise DeliveryFailed(f"{left} records were not taken within {FLUSH_TIMEOUT_S:g} s")
+
+
+_outboxes: dict[tuple[Any, ...], Outbox] = {}
+
+
+def outbox(plan: StagePlan) -> Outbox:
+    """Return this process's outbox for the plan's broker and settings."""
+    place = (os.getpid(), plan.bootstrap, tuple(sorted(plan.user.items())))
+    if place not in _outboxes:
+        settings = producer_settings(plan.bootstrap, plan.user, linger_ms=20, batch_size=262_144)
+        _outboxes[place] = Outbox(make_producer(settings))
+    return _outboxes[place]
+
+
+def write_tuples(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) -> Iterator[pa.RecordBatch]:
+    """Write rows (value, anchors, optional key and headers) to a topic; yield the values per root."""
+    box = outbox(plan)
+    reader_hashes = plan.history.readers(plan.version, topic).hashes
+    for batch in batches:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        headers, values = _anchor(columns["anchors"], plan.version, box.edges, reader_hashes)
+        payloads = columns["value"].to_pylist()
+        keys = columns["key"].to_pylist() if "key" in columns else [None] * len(payloads)
+        extra = columns["headers"].to_pylist() if "headers" in columns else None
+        send, produce, delivered = box.send, box.producer.produce, box.delivered
+        for index, (payload, key, header) in enumerate(zip(payloads, keys, headers, strict=True)):
+            pairs: Any = None if header is None else [(HEADER, header)]
+            if extra is not None and extra[index]:
+                pairs = [*((pair["key"], pair["value"]) for pair in extra[index]), *(pairs or [])]
+            try:
+                produce(topic, payload, key, on_delivery=delivered, headers=pairs)
+            except BufferError:
+                send(topic, payload, key, pairs)
+        box.producer.poll(0)
+        if values is not None:
+            yield values
+    box.flush()
+
+
+def _anchor(
+    column: pa.Array, version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
+) -> tuple[list[bytes | None], pa.RecordBatch | None]:
+    """Return a header per row (None: untracked) and the rows' values folded per root."""
+    raw = column.to_pylist()
+    if not raw:
+        return [], None
+    if not column.null_count and all(len(item) == ANCHOR_BYTES for item in raw):
+        rows = np.frombuffer(b"".join(raw), ANCHOR)
+        fresh = edges.many(len(rows))
+        if len(versions := np.unique(rows["version"])) == 1:
+            packed = single_headers(version, int(versions[0]), rows["root"], fresh)
+            size = SINGLE.itemsize
+            headers: list[bytes | None] = [packed[at : at + size] for at in range(0, len(packed), size)]
+            values = emitted_values(fresh, reader_hashes)
+            return headers, values_batch(rows["version"], rows["root"], values)
+    return _anchor_each(raw, version, edges, reader_hashes)
+
+
+def _anchor_each(
+    raw: list[bytes | None], version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
+) -> tuple[list[bytes | None], pa.RecordBatch | None]:
+    headers: list[bytes | None] = []
+    told: list[tuple[int, int, int]] = []
+    for item in raw:
+        if not item:
+            headers.append(None)
+            continue
+        if len(item) % ANCHOR_BYTES:
+            raise BadColumn(f"column anchors holds {len(item)} bytes; keep it as it is, or concat several")
+        anchors = np.unique(np.frombuffer(item, ANCHOR)[["version", "root"]])
+        fresh = [Anchor(int(v), int(r), edges.one()) for v, r in anchors]
+        headers.append(encode_header(version, fresh))
+        told += [(anchor.version, anchor.root, emitted_value(anchor.edge, reader_hashes)) for anchor in fresh]
+    if not told:
+        return headers, None
+    versions, roots, values = zip(*told, strict=True)
+    return headers, values_batch(
+        np.array(versions, np.uint16), np.array(roots, np.uint64), np.array(values, np.uint64)
+    )
+
+
+def values_batch(versions: np.ndarray[Any, Any], roots: IdArray, values: IdArray) -> pa.RecordBatch:
+    """Return the values XORed per root, a root born in one version, as rows of VALUES_SCHEMA."""
+    columns: list[list[np.ndarray[Any, Any]]] = [[], [], []]
+    for version in np.unique(versions).tolist():
+        mine = versions == version
+        entries = fold_entries(np.ascontiguousarray(roots[mine]), np.ascontiguousarray(values[mine]))
+        columns[0].append(np.full(len(entries), version, np.int32))
+        columns[1].append(np.ascontiguousarray(entries["root"]).view(np.int64))
+        columns[2].append(np.ascontiguousarray(entries["value"]).view(np.int64))
+    return pa.RecordBatch.from_arrays([pa.array(np.concatenate(parts)) for parts in columns], schema=_VALUES)
+
+
+def input_roots(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield every input root with value 0, so that a record that yields no row gets its init, too."""
+    for batch in batches:
+        raw = [item for item in batch.column("anchors").to_pylist() if item]
+        if raw:
+            rows = np.frombuffer(b"".join(raw), ANCHOR)
+            yield values_batch(rows["version"], rows["root"], np.zeros(len(rows), np.uint64))
+
+
+def write_inits(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
+    """Fold all values of each root of this task and write its one init; yield how many were written."""
+    box = outbox(plan)
+    table = pa.Table.from_batches(batches, _VALUES)
+    versions = table.column("version").to_numpy()
+    roots = table.column("root").to_numpy().view(np.uint64)
+    values = table.column("value").to_numpy().view(np.uint64)
+    written = 0
+    for version in np.unique(versions).tolist():
+        mine = versions == version
+        entries = fold_entries(roots[mine], values[mine])
+        written += len(entries)
+        for task, chosen in _by_spout_task(plan.history, version, entries["root"]):
+            packer = InitPacker(plan.history, task, lambda t, p, v: box.send(t, v, None, None, p))
+            packer.add_many(version, entries["root"][chosen], entries["value"][chosen])
+            packer.flush()
+    box.flush()
+    yield pa.RecordBatch.from_arrays([pa.array([written], pa.int64())], ["inits"])
+
+
+def _by_spout_task(
+    history: History, version: int, roots: IdArray
+) -> Iterator[tuple[int, np.ndarray[Any, np.dtype[np.bool_]]]]:
+    published = history.at(version)
+    task_of = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
+    for slot in published.slots:
+        if slot.spout in published.spout_tasks:
+            task_of[slot.slot] = published.task_of(slot)
+    tasks = task_of[origins_of(np.ascontiguousarray(roots))[0]]
+    for task in np.unique(tasks).tolist():
+        yield task, tasks == task

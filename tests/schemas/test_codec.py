@@ -1,0 +1,137 @@
+"""Control records: byte for byte what fastavro writes, and any bytes decoded whole or refused."""
+
+import io
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acktree.schemas import codec
+from acktree.schemas.codec import ENTRY, Ack, AckInit, Cause, Fail, Failure, Result, zigzag
+from acktree.schemas.errors import MalformedRecord
+
+U64 = st.integers(0, 2**64 - 1)
+INT = st.integers(-(2**31), 2**31 - 1)
+ENTRIES = st.lists(st.tuples(U64, U64), max_size=300)
+TEXT = st.text(max_size=40)
+
+
+def fixed(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, codec.schema(name), datum)
+    frame = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}[name]
+    return frame + out.getvalue()
+
+
+@given(INT, INT, ENTRIES)
+def test_an_ack_init_is_plain_avro(task: int, version: int, entries: list[tuple[int, int]]) -> None:
+    record = AckInit(task, version, np.array(entries, ENTRY))
+    data = codec.encode_ack_init(record)
+    pairs = [{"root": fixed(r), "value": fixed(v)} for r, v in entries]
+    assert data == by_fastavro("AckInit", {"spout_task": task, "version": version, "inits": pairs})
+    back = codec.decode_ack_init(data)
+    assert (back.spout_task, back.version, back.inits.tolist()) == (task, version, entries)
+
+
+@given(TEXT, INT, ENTRIES, st.lists(st.tuples(U64, TEXT), max_size=20), st.lists(U64, max_size=50))
+def test_an_ack_is_plain_avro(
+    task: str, version: int, acks: list[Any], fails: list[Any], resets: list[int]
+) -> None:
+    told = tuple(Fail(*fail) for fail in fails)
+    data = codec.encode_ack(Ack(task, version, np.array(acks, ENTRY), told, np.array(resets, "<u8")))
+    assert data == by_fastavro(
+        "Ack",
+        {
+            "task": task,
+            "version": version,
+            "acks": [{"root": fixed(r), "value": fixed(v)} for r, v in acks],
+            "fails": [{"root": fixed(r), "reason": reason} for r, reason in fails],
+            "resets": [fixed(r) for r in resets],
+        },
+    )
+    back = codec.decode_ack(data)
+    assert (back.task, back.version, back.acks.tolist()) == (task, version, acks)
+    assert (back.fails, back.resets.tolist()) == (told, resets)
+
+
+@given(INT, st.lists(U64, max_size=100), st.lists(st.tuples(U64, st.booleans(), TEXT, TEXT), max_size=20))
+def test_a_result_is_plain_avro(acker: int, acked: list[int], failed: list[Any]) -> None:
+    told = tuple(Failure(r, Cause(int(late)), t, why) for r, late, t, why in failed)
+    data = codec.encode_result(Result(acker, np.array(acked, "<u8"), told))
+    assert data == by_fastavro(
+        "Result",
+        {
+            "acker": acker,
+            "acked": [fixed(r) for r in acked],
+            "failed": [
+                {"root": fixed(f.root), "cause": f.cause.name, "task": f.task, "reason": f.reason}
+                for f in told
+            ],
+        },
+    )
+    back = codec.decode_result(data)
+    assert (back.acker, back.acked.tolist(), back.failed) == (acker, acked, told)
+
+
+DECODERS = [codec.decode_ack_init, codec.decode_ack, codec.decode_result]
+SAMPLE_ACK = codec.encode_ack(
+    Ack("count-0", 3, np.array([(1, 2), (3, 4)], ENTRY), (Fail(5, "no"),), np.array([6], "<u8"))
+)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+    for decode in DECODERS:
+        with pytest.raises(MalformedRecord):
+            decode(data)
+
+
+@given(st.integers(0, len(SAMPLE_ACK) - 1), st.binary(min_size=1, max_size=12))
+def test_damaged_records_never_raise_anything_else(place: int, noise: bytes) -> None:
+    damaged = SAMPLE_ACK[:place] + noise + SAMPLE_ACK[place + len(noise) :]
+    try:
+        codec.decode_ack(damaged)
+    except MalformedRecord:
+        pass
+
+
+@pytest.mark.parametrize("cut", range(len(SAMPLE_ACK)))
+def test_a_truncated_record_is_refused(cut: int) -> None:
+    with pytest.raises(MalformedRecord):
+        codec.decode_ack(SAMPLE_ACK[:cut])
+
+
+def test_trailing_bytes_are_refused() -> None:
+    with pytest.raises(MalformedRecord, match="behind the record"):
+        codec.decode_ack(SAMPLE_ACK + b"\0")
+
+
+@pytest.mark.parametrize("count", [2, 2**31, 2**62, -(2**62)])
+def test_a_count_that_lies_is_refused_before_anything_is_allocated(count: int) -> None:
+    head = codec.ACK_INIT_FRAME + zigzag(0) + zigzag(1) + zigzag(count)
+    with pytest.raises(MalformedRecord):
+        codec.decode_ack_init(head + (zigzag(16) if count < 0 else b"") + bytes(16) + b"\0")
+
+
+def test_an_array_in_two_blocks_is_refused() -> None:
+    block = zigzag(1) + bytes(16)
+    with pytest.raises(MalformedRecord, match="more than one block"):
+        codec.decode_ack_init(codec.ACK_INIT_FRAME + zigzag(0) + zigzag(1) + block + block + b"\0")
+
+
+def test_a_block_with_its_size_is_read() -> None:
+    body = zigzag(0) + zigzag(1) + zigzag(-1) + zigzag(16) + fixed(7) + fixed(8) + b"\0"
+    assert codec.decode_ack_init(codec.ACK_INIT_FRAME + body).inits.tolist() == [(7, 8)]
+
+
+def test_the_frames_are_the_fingerprints_of_the_schemas() -> None:
+    """Test vectors for other languages: they change only with the wire format."""
+    assert codec.ACK_INIT_FRAME.hex() == "c301a46b883c449a2826"
+    assert len({codec.ACK_INIT_FRAME, codec.ACK_FRAME, codec.RESULT_FRAME}) == 3

@@ -1,0 +1,77 @@
+"""Done sets: first absent offset, runs, and the metadata text that carries them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from acktree.spark.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, first_absent, runs
+
+FRONTIERS = st.sampled_from([0, 1, 63, 2**31, 2**40 - 5_000])
+SHAPES = st.one_of(
+    st.sets(st.integers(1, 3_000)),
+    st.sets(st.integers(1, 200_000), max_size=50),
+    st.integers(1, 60_000).map(lambda n: set(range(1, n))),
+    st.just(set(range(1, 120_000, 2))),
+)
+
+
+@given(st.sets(st.integers(0, 400)), st.integers(0, 420))
+def test_first_absent_is_the_smallest_offset_missing(offsets: set[int], start: int) -> None:
+    expected = next(offset for offset in range(start, 1_000) if offset not in offsets)
+    assert first_absent(BitMap64(offsets), start) == expected
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_runs_cover_exactly_the_set(offsets: set[int]) -> None:
+    covered = {offset for begin, end in runs(BitMap64(offsets), 0, 1_000) for offset in range(begin, end)}
+    assert covered == offsets
+
+
+@given(FRONTIERS, SHAPES, st.integers(0, 2**31))
+def test_what_is_claimed_was_done_and_everything_below_the_reach_is_told(
+    frontier: int, above: set[int], epoch: int
+) -> None:
+    done = BitMap64([frontier + offset for offset in above])
+    text, reach = encode_metadata(epoch, "topic-id", frontier, done)
+    assert len(text) <= MAX_METADATA_CHARS
+    assert text.isascii()
+    back = decode_metadata(text, frontier)
+    assert back is not None
+    assert (back.epoch, back.incarnation) == (epoch, "topic-id")
+    assert back.done <= done
+    told = BitMap64(done)
+    if reach <= int(done.max() if done else 0):
+        told.remove_range(reach, 1 << 62)
+    assert told <= back.done
+
+
+def test_every_other_offset_of_twenty_thousand_fits() -> None:
+    done = BitMap64(range(1, 20_000, 2))
+    text, _ = encode_metadata(1, "x" * 22, 0, done)
+    back = decode_metadata(text, 0)
+    assert back is not None
+    assert back.done == done
+
+
+def test_a_hundred_thousand_done_behind_one_hole_are_a_few_characters() -> None:
+    text, _ = encode_metadata(1, "x" * 22, 0, BitMap64(range(1, 100_000)))
+    assert len(text) < 60
+
+
+def test_one_flipped_character_makes_the_metadata_ignored() -> None:
+    text, _ = encode_metadata(7, "topic-id", 10, BitMap64([12, 13, 40]))
+    for place in range(len(text)):
+        damaged = text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :]
+        assert decode_metadata(damaged, 10) is None, damaged
+
+
+def test_metadata_of_strangers_is_not_ours() -> None:
+    for text in (None, "", "1", "1|2|3", "hello", "1|x|y|Rz|00000000", "ü|1|2|R|0", "|" * 4):
+        assert decode_metadata(text, 0) is None
+
+
+def test_nothing_done_above_the_frontier_is_told_too() -> None:
+    text, _ = encode_metadata(3, "t", 5, BitMap64())
+    back = decode_metadata(text, 5)
+    assert back is not None
+    assert len(back.done) == 0

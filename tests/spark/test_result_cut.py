@@ -1,0 +1,70 @@
+"""How far the result topic may be committed."""
+
+from acktree.spark.result_cut import ResultCut
+
+
+class Tester:
+    """A cut with what is open said in the test."""
+
+    def __init__(self) -> None:
+        self.results = ResultCut(100)
+        self.open: set[tuple[int, int]] = set()
+
+    def cut(self, **reach: int) -> int:
+        return self.results.cut(
+            {int(slot[1:]): upto for slot, upto in reach.items()},
+            lambda slot, offset: (slot, offset) in self.open,
+        )
+
+
+def test_with_nothing_read_the_position_stays() -> None:
+    assert Tester().cut() == 100
+
+
+def test_an_ack_inside_the_commit_lets_the_position_pass() -> None:
+    tester = Tester()
+    tester.results.note(100, {0: 49}, ())
+    assert tester.cut(s0=50) == 101
+
+
+def test_an_ack_beyond_the_reach_of_the_commit_holds_the_position() -> None:
+    tester = Tester()
+    tester.results.note(100, {0: 10}, ())
+    tester.results.note(101, {0: 50}, ())
+    tester.results.note(102, {0: 20}, ())
+    assert tester.cut(s0=50) == 101
+    assert tester.cut(s0=51) == 103
+
+
+def test_every_slot_of_a_record_must_be_reached() -> None:
+    tester = Tester()
+    tester.results.note(100, {0: 10, 1: 99}, ())
+    assert tester.cut(s0=50, s1=99) == 100
+    assert tester.cut(s0=50, s1=100) == 101
+
+
+def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
+    tester = Tester()
+    tester.open = {(0, 7)}
+    tester.results.note(100, {}, [(0, 7)])
+    tester.results.note(101, {0: 3}, ())
+    assert tester.cut(s0=5) == 100
+    tester.results.written([(0, 7)])
+    assert tester.cut(s0=5) == 102
+
+
+def test_a_failure_that_was_finished_since_holds_it_until_the_commit_tells_so() -> None:
+    tester = Tester()
+    tester.results.note(100, {}, [(0, 7)])
+    assert tester.cut(s0=7) == 100
+    assert tester.cut(s0=8) == 101
+
+
+def test_a_second_failure_of_the_same_record_holds_again() -> None:
+    tester = Tester()
+    tester.open = {(0, 7)}
+    tester.results.note(100, {}, [(0, 7)])
+    tester.results.written([(0, 7)])
+    assert tester.cut(s0=5) == 101
+    tester.results.note(101, {}, [(0, 7)])
+    assert tester.cut(s0=5) == 101
