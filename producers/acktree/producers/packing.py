@@ -136,7 +136,7 @@ class _Said:
 
 
 class AckPacker:
-    """Collects the acks, fails and resets of one task; one input tuple's ack must come in before one flush."""
+    """Collects the acks, fails and resets of one task; an input tuple's ack comes in before one flush."""
 
     def __init__(self, history: History, task_name: str, send: Send) -> None:
         self._history = history
