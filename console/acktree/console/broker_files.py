@@ -1,0 +1,121 @@
+"""What the development broker keeps in its folder: settings, log, and Kafka's data, formatted once."""
+
+import base64
+import re
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from acktree.console.ports import LOOPBACK
+from acktree.schemas.errors import AcktreeError
+
+LOG_TAIL_BYTES = 4_000
+# Kafka's log is for the moment it fails: warnings are enough.
+LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+
+# One node: nothing is replicated. A small machine: few internal partitions. Nobody waits for latecomers.
+# A broker that was killed is let in again when its old session is over; with Kafka's own 9 s that takes 12 s.
+DEFAULTS = {
+    "auto.create.topics.enable": "false",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": "16777216",
+    "log.preallocate": "false",
+    "offsets.topic.num.partitions": "8",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+}
+
+
+class FormatFailed(AcktreeError):
+    """Kafka's storage tool refused the folder or the settings; the text holds what it said."""
+
+
+class ReservedSetting(AcktreeError):
+    """A broker setting that follows from the port and the folder."""
+
+
+class BrokerFiles:
+    """The folder of one broker. Formatting and writing settings again is harmless."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        reserved = settings.keys() & _own_settings(folder, 1, 2).keys()
+        if reserved:
+            raise ReservedSetting(f"{min(reserved)} cannot be set: it follows from --port and --data-dir")
+        self.folder = folder
+        self._settings = {**DEFAULTS, **settings}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def settings_file(self) -> Path:
+        """Kafka's server.properties."""
+        return self.folder / "server.properties"
+
+    @property
+    def log_file(self) -> Path:
+        """What the JVM prints."""
+        return self.folder / "broker.log"
+
+    def write_settings(self, port: int, controller_port: int) -> None:
+        """Write server.properties."""
+        settings = self._settings | _own_settings(self.folder, port, controller_port)
+        lines = [f"{key}={_escaped(value)}\n" for key, value in settings.items()]
+        self.settings_file.write_text("".join(lines), encoding="ascii")
+
+    def format_once(self, java: list[str]) -> None:
+        """Give an empty folder a cluster id. Raises FormatFailed.
+
+        A formatting that was cut off is done again: Kafka's tool writes meta.properties last.
+        """
+        if self._identity_file.exists():
+            return
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c"]
+        command = [java[0], "-XX:TieredStopAtLevel=1", *java[1:], *tool, str(self.settings_file)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stdout + done.stderr).strip()[-LOG_TAIL_BYTES:]
+            raise FormatFailed(f"Kafka cannot use the folder {self.folder}:\n{said}")
+
+    def cluster_id(self) -> str:
+        """Return the cluster id of the formatted folder."""
+        found = re.search(r"^cluster\.id=(\S+)$", self._identity_file.read_text(), re.MULTILINE)
+        assert found, f"{self._identity_file} has no cluster.id"
+        return found[1]
+
+    def log_tail(self) -> str:
+        """Return the end of what the JVM printed."""
+        if not self.log_file.exists():
+            return ""
+        return self.log_file.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+
+    @property
+    def _identity_file(self) -> Path:
+        return self.folder / "data" / "meta.properties"
+
+
+def _own_settings(folder: Path, port: int, controller_port: int) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
+        "log.dirs": str(folder / "data"),
+    }
+
+
+def _escaped(value: str) -> str:
+    """Write a value as Java's Properties reads it: ASCII, everything else as \\uXXXX."""
+    units = value.encode("utf-16-be")
+    codes = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    return "".join(chr(code) if 32 <= code < 127 and code != 92 else f"\\u{code:04x}" for code in codes)

@@ -1,0 +1,45 @@
+"""`acktree broker`: a real single-node Kafka in the foreground."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from acktree.console.broker import LocalBroker
+from acktree.console.commands.options import settings_option
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9092,
+    show_default=True,
+    help="The port for clients on 127.0.0.1; 0 takes a free one.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the data is kept for the next start; by default a temporary folder, removed at the end.",
+)
+@settings_option("A broker setting of Kafka, over our defaults for one small machine; repeatable.")
+def broker(port: int, data_dir: Path | None, settings: dict[str, str]) -> None:
+    """Run a Kafka for development.
+
+    Prints its address alone on stdout when it serves, and ends on SIGTERM or Ctrl-C. Needs Java 17 or newer;
+    fetches Kafka itself on the first start. Only this machine can reach it.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    with LocalBroker(port, data_dir, settings) as kafka:
+        click.echo(kafka.bootstrap)
+        click.echo(f"ready: Kafka serves at {kafka.bootstrap}", err=True)
+        kafka.wait()
+
+
+def _leave(_signal: int, _frame: Any) -> None:
+    """End with code 0 through the `with`, whose stop is short and must not be cut off by a second Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise SystemExit(0)

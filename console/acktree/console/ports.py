@@ -1,0 +1,47 @@
+"""Free ports on the loopback interface."""
+
+import random
+import socket
+from contextlib import ExitStack
+
+LOOPBACK = "127.0.0.1"
+# Below the range from which systems give ports to outgoing connections: a client that tries a port of that
+# range before its server listens can connect to itself, and so take the port away from the server.
+FIRST_PORT, LAST_PORT = 20_000, 32_000
+TRIES = 200
+
+
+def refusal(port: int) -> str | None:
+    """Return why a server cannot listen on `port` of the loopback interface, None if it can."""
+    with socket.socket() as probe:
+        return _bind(probe, port)
+
+
+def listens(port: int) -> bool:
+    """Say whether a server listens on `port` of the loopback interface."""
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different free ports; somebody may take them at once, so be ready to ask again."""
+    ports: list[int] = []
+    with ExitStack() as held:
+        for port in random.sample(range(FIRST_PORT, LAST_PORT), TRIES):
+            if len(ports) == count:
+                break
+            if _bind(held.enter_context(socket.socket()), port) is None:
+                ports.append(port)
+    assert len(ports) == count, f"of {TRIES} ports from {FIRST_PORT} only {len(ports)} are free"
+    return ports
+
+
+def _bind(probe: socket.socket, port: int) -> str | None:
+    probe.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # as Java does: a closed connection is no user
+    try:
+        probe.bind((LOOPBACK, port))
+    except OSError as error:
+        return error.strerror
+    return None
