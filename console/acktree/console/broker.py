@@ -193,7 +193,7 @@ def _answers(bootstrap: str, cluster_id: str) -> bool:
     """Say whether our cluster answers there, and not a stranger's that took the port."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False})
     try:
-        cluster = admin.list_topics(timeout=5)
+        cluster = admin.list_topics(timeout=1)
     except KafkaException:
         return False
     return cluster.cluster_id == cluster_id and bool(cluster.brokers)
