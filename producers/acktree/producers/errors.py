@@ -41,15 +41,3 @@ class BadHandler(AcktreeError):
 
 class UnknownComponent(AcktreeError):
     """The topology has no bolt or spout of that name."""
-
-
-class MalformedClaim(AcktreeError):
-    """Committed metadata that is not a claim of ours, or was altered."""
-
-
-class ClaimTooLarge(AcktreeError):
-    """The floors of a spout task do not fit into the metadata of one commit."""
-
-
-class ClaimRefused(AcktreeError):
-    """The broker did not keep a claim: somebody else uses the spout's consumer group."""
