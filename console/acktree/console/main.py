@@ -77,3 +77,7 @@ def load(name: str, command: Command) -> click.Command:
 @click.version_option(package_name="acktree", message="%(prog)s %(version)s")
 def main() -> None:
     """Commit a Kafka offset when everything derived from its record is done."""
+
+
+if __name__ == "__main__":
+    main()

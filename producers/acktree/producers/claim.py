@@ -1,11 +1,12 @@
 """Claim a spout task: an epoch that tells drivers apart, and a run that keeps generations apart.
 
-Invariant: epoch, run and floors are durable in the metadata of the committed ``T.spout-<task>`` offset before
-their first use; a reset of the source topic does not touch that one. Damaged metadata is refused, not guessed.
+Invariant: epoch, run and floors are durable in the metadata of the committed ``T.spout-<task>`` offset
+before their first use; a reset of the source topic does not touch that one. Damaged metadata is refused.
 """
 
 import binascii
 import json
+import secrets
 import zlib
 from dataclasses import dataclass, field
 
@@ -84,15 +85,20 @@ def claim_run(consumer: Consumer, result_topic: str) -> Claim:
     """
     before = read_claim(consumer, result_topic)
     if before is None:
-        claim = Claim(epoch=1, run=1, next_offset=0)
+        claim = Claim(_next_epoch(0), run=1, next_offset=0)
     else:
-        claim = Claim(before.epoch + 1, next_run(before.run), before.next_offset, before.floors)
+        claim = Claim(_next_epoch(before.epoch), next_run(before.run), before.next_offset, before.floors)
     commit_claim(consumer, result_topic, claim)
     if (after := read_claim(consumer, result_topic)) != claim:
         raise LostClaim(
             f"{result_topic} was claimed by another process at the same time ({after}); start again"
         )
     return claim
+
+
+def _next_epoch(epoch: int) -> int:
+    """Return a higher epoch, one that two processes claiming at once do not share: 16 bits are random."""
+    return (epoch >> 16) + 1 << 16 | secrets.randbits(16)
 
 
 def commit_claim(consumer: Consumer, result_topic: str, claim: Claim) -> None:

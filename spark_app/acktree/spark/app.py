@@ -71,6 +71,7 @@ def make_session(app_name: str) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     builder = SparkSession.builder.appName(app_name)
     if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.master(f"local[{os.cpu_count() or 2},4]")
     for key, value in _SESSION.items():
         builder = builder.config(key, value)
@@ -133,7 +134,7 @@ def run(
         if checkpoint is None:
             checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
         spark = make_session(f"acktree {topology}.{spout}")
-        stack.callback(spark.stop)
+        stack.callback(_stop_session, spark)
         query = start(
             spark,
             transform,
@@ -146,15 +147,19 @@ def run(
         )
         stopping = _stop_on_signal()
         ready(f"ready spout {spout} of topology {topology}, query {query.id}")
-        while query.isActive and not stopping:
-            try:
-                query.awaitTermination(1)
-            except Exception as error:
-                raise QueryFailed(_first_line(error)) from error
-        if query.isActive:
+        try:
+            while not query.awaitTermination(1) and not stopping:
+                pass
             query.stop()
-        elif (failure := query.exception()) is not None:
-            raise QueryFailed(_first_line(failure))
+        except Exception as error:
+            # A signal to the whole process group also ends the JVM; what was in hand is replayed.
+            if not stopping:
+                raise QueryFailed(_first_line(error)) from error
+
+
+def _stop_session(spark: SparkSession) -> None:
+    with contextlib.suppress(Exception):
+        spark.stop()
 
 
 def _stop_on_signal() -> list[int]:

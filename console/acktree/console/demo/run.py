@@ -1,0 +1,184 @@
+"""Run the demo: text in, Spark, worker and ackers on a real broker, one kill, and a checked account."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka.admin import NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from acktree.console.broker import LocalBroker
+from acktree.console.demo.account import Line, committed_offsets, counted_words, differing
+from acktree.console.demo.children import Child, ChildFailed
+from acktree.console.demo.progress import Watch
+from acktree.console.demo.text import count_words, library_lines, split
+from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import Topology, load_topology
+
+TOPIC = "lines"
+PARTITIONS = 4
+FAIL_EVERY = 1_000
+KILL_AT = 0.3
+LIMIT_S = 900.0
+
+
+class WrongAccount(AcktreeError):
+    """The demo's account does not hold."""
+
+
+def wordcount_folder() -> Path:
+    """Return the folder of the example that the demo runs, in a checkout or in an installed package."""
+    here = Path(__file__).resolve()
+    for folder in (here.parents[4] / "examples" / "wordcount", here.parent / "wordcount"):
+        if (folder / "topology.toml").is_file():
+            return folder
+    raise ChildFailed("the wordcount example is not installed; run the demo from a checkout")
+
+
+@dataclass(slots=True)
+class Sent:
+    """The text as it was sent: lines by partition, in offset order."""
+
+    lines: list[str]
+    partitions: list[list[str]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+
+    def failures(self) -> int:
+        """Return how many lines the worker is going to fail on their first attempt."""
+        return sum(bool(split(line)) for lines in self.partitions for line in lines[::FAIL_EVERY])
+
+
+def send_text(bootstrap: str, most: int | None) -> Sent:
+    """Send the text to the source topic, line n to partition n mod PARTITIONS, and wait for the broker."""
+    sent = Sent(list(library_lines(most)))
+    producer = make_producer(producer_settings(bootstrap, {}))
+    for number, line in enumerate(sent.lines):
+        partition = number % PARTITIONS
+        while True:
+            try:
+                producer.produce(TOPIC, line.encode(), partition=partition)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        sent.partitions[partition].append(line)
+    if left := producer.flush(60):
+        raise ChildFailed(f"the broker did not take {left} lines of the text")
+    return sent
+
+
+def run_demo(console: Console, most: int | None) -> None:
+    """Run it all; raise WrongAccount if a line of the account does not hold."""
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-demo-")))
+        console.print("starting a Kafka broker", highlight=False)
+        broker = stack.enter_context(LocalBroker())
+        topology = load_topology(wordcount_folder() / "topology.toml")
+        admin = make_admin(broker.bootstrap, {})
+        with clear_errors(broker.bootstrap):
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
+        for line in apply_topology(broker.bootstrap, topology, {}).lines():
+            console.print(f"  {line}", highlight=False)
+        sent = send_text(broker.bootstrap, most)
+        failures = sent.failures()
+        console.print(f"sent {len(sent.lines):,} lines of the Python standard library to topic {TOPIC}")
+        watch = Watch(console, broker.bootstrap, topology.stats_topic, len(sent.lines), failures)
+        with watch, _children(home, broker.bootstrap, topology) as children:
+            seconds = _pipeline(watch, children, len(sent.lines))
+        lines = _account(broker.bootstrap, topology, sent, watch.counts, home / "words.sqlite")
+    _show(console, lines, len(sent.lines), seconds, time.monotonic() - started_s)
+    if not all(line.holds for line in lines):
+        raise WrongAccount("the account does not hold; the lines marked ✗ say what differs")
+
+
+@contextmanager
+def _children(home: Path, bootstrap: str, topology: Topology) -> Iterator[dict[str, Child]]:
+    folder = wordcount_folder()
+    common = ["--topology", topology.name, "-b", bootstrap]
+    environment = {
+        "WORDCOUNT_DATABASE": str(home / "words.sqlite"),
+        "WORDCOUNT_FAIL_EVERY": str(FAIL_EVERY),
+        "PYTHONUNBUFFERED": "1",
+    }
+    spark = ["spark", "run", "split_lines:words", "--spout", "lines", "--trigger", "available-now"]
+    commands = {
+        "acker-1": ["acker", "run", *common],
+        "acker-2": ["acker", "run", *common],
+        "worker": ["bolt", "run", "count_words:CountWords", *common],
+        "spark": [*spark, "--checkpoint", str(home / "checkpoint"), *common],
+    }
+    children = {
+        name: Child(name, command, folder, home / f"{name}.log", environment)
+        for name, command in commands.items()
+    }
+    try:
+        yield children
+    finally:
+        for child in reversed(children.values()):
+            child.stop()
+
+
+def _pipeline(watch: Watch, children: dict[str, Child], lines: int) -> float:
+    """Start everything, kill one acker on the way, wait for Spark to end; return its seconds."""
+    for child in children.values():
+        child.start()
+    for name in ("acker-1", "acker-2", "worker", "spark"):
+        children[name].wait_ready(lambda: watch.tick(0.05))
+    watch.say("two ackers, a worker and the Spark application are ready")
+    started_s = time.monotonic()
+    spark, victim = children["spark"], children["acker-1"]
+    killed = False
+    while spark.exit_code is None:
+        if time.monotonic() - started_s > LIMIT_S:
+            raise ChildFailed(f"the text was not done within {LIMIT_S:g} s:\n{spark.tail()}")
+        watch.tick()
+        if not killed and watch.counts["completed"] >= KILL_AT * lines:
+            killed = True
+            victim.kill()
+            watch.say(f"killed acker-1 with signal 9 at {watch.counts['completed']:,} completed lines")
+            victim.start()
+            watch.say("started acker-1 again")
+        for name in ("acker-1", "acker-2", "worker"):
+            children[name].check_alive()
+    if spark.exit_code:
+        raise ChildFailed(f"the Spark application ended with code {spark.exit_code}:\n{spark.tail()}")
+    seconds = time.monotonic() - started_s
+    watch.tick(1.0)
+    return seconds
+
+
+def _account(
+    bootstrap: str, topology: Topology, sent: Sent, counts: dict[str, int], database: Path
+) -> list[Line]:
+    ends, committed = committed_offsets(bootstrap, topology.group_of("lines"), TOPIC, PARTITIONS)
+    expected = count_words(sent.lines)
+    stored, failed = counted_words(database)
+    return [
+        Line("lines in the source topic", len(sent.lines), ends),
+        Line("source offsets committed", len(sent.lines), committed),
+        Line("lines completed", len(sent.lines), counts["completed"]),
+        Line("lines pending", 0, counts["pending"]),
+        Line("words counted", expected.total(), stored.total()),
+        Line("words whose count differs", 0, differing(expected, stored)),
+        Line("lines failed on purpose", sent.failures(), failed),
+        Line("lines replayed", failed, counts["replayed"]),
+    ]
+
+
+def _show(console: Console, lines: list[Line], records: int, seconds: float, total_s: float) -> None:
+    table = Table("", "account", "expected", "found")
+    for line in lines:
+        table.add_row("✓" if line.holds else "✗", line.name, f"{line.expected:,}", f"{line.found:,}")
+    console.print(table)
+    rate = records / seconds
+    cores = os.cpu_count()
+    console.print(
+        f"{records:,} lines in {seconds:.1f} s on {cores} cores: {rate:,.0f} lines/s; {total_s:.0f} s in all",
+        highlight=False,
+    )
