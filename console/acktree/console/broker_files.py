@@ -76,8 +76,7 @@ class BrokerFiles:
         """
         if self._identity_file.exists():
             return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c"]
+        tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", new_cluster_id(), "-c"]
         command = [java[0], "-XX:TieredStopAtLevel=1", *java[1:], *tool, str(self.settings_file)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
@@ -99,6 +98,11 @@ class BrokerFiles:
     @property
     def _identity_file(self) -> Path:
         return self.folder / "data" / "meta.properties"
+
+
+def new_cluster_id() -> str:
+    """Return 22 characters of base64 without `-`: one at the start would be taken for an option."""
+    return base64.b64encode(uuid.uuid4().bytes, altchars=b"__").decode().rstrip("=")
 
 
 def _own_settings(folder: Path, port: int, controller_port: int) -> dict[str, str]:

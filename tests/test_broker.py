@@ -1,0 +1,282 @@
+"""The development broker: it serves, keeps its data, and never outlives its owner."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+import zipfile
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.console import jars, ports
+from acktree.console.broker import AlreadyRunning, BrokerDied, LocalBroker, PortUnavailable
+from acktree.console.broker_files import FormatFailed, ReservedSetting, _escaped, new_cluster_id
+
+pytestmark = pytest.mark.timeout(120)
+WAIT_S = 30
+
+
+def write(bootstrap: str, value: bytes) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(WAIT_S)
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer.produce("kept", value)
+    assert producer.flush(WAIT_S) == 0
+
+
+def read(bootstrap: str) -> bytes | None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("kept", 0, 0)])
+    message = consumer.poll(WAIT_S)
+    consumer.close()
+    return message.value() if message is not None else None
+
+
+def cluster_id(bootstrap: str) -> str:
+    return AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=WAIT_S).cluster_id
+
+
+def await_end(pid: int) -> bool:
+    """Wait for the end of a process that need not be our child; False if it outlives the deadline."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], WAIT_S)[0])
+    finally:
+        os.close(process)
+
+
+def test_another_start_on_the_same_folder_finds_the_same_cluster_and_records(own_broker, tmp_path):
+    first = own_broker(data_dir=tmp_path / "kafka")
+    before = cluster_id(first.bootstrap)
+    write(first.bootstrap, b"a record")
+    first.stop()
+    second = own_broker(data_dir=tmp_path / "kafka")
+    assert cluster_id(second.bootstrap) == before
+    assert read(second.bootstrap) == b"a record"
+
+
+def test_a_killed_broker_comes_back_at_its_address_with_its_records(own_broker):
+    broker = own_broker()
+    address = broker.bootstrap
+    write(address, b"a record")
+    broker.kill()
+    assert not ports.listens(int(address.split(":")[1]))
+    broker.start()
+    assert broker.bootstrap == address
+    assert read(address) == b"a record"
+
+
+def test_a_temporary_folder_goes_with_its_broker(own_broker, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    broker = own_broker(data_dir=None)
+    assert [path.name for path in tmp_path.iterdir()] != []
+    broker.stop()
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_a_stopped_broker_may_be_stopped_again(own_broker):
+    broker = own_broker()
+    pid = broker.pid
+    broker.stop()
+    broker.stop()
+    broker.kill()
+    assert await_end(pid)
+
+
+def test_the_jvm_dies_when_its_owner_is_killed(own_broker, tmp_path):
+    own_broker().stop()  # the jars are there, or this test is skipped
+    program = (
+        "import signal, sys; from acktree.console.broker import LocalBroker;"
+        "print(LocalBroker(data_dir=sys.argv[1]).start().pid, flush=True); signal.pause()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path / "kafka"], stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        jvm = int(owner.stdout.readline())
+        owner.kill()
+    assert await_end(jvm)
+
+
+def test_the_jvm_is_not_in_the_session_of_its_owner(own_broker):
+    broker = own_broker()
+    assert os.getsid(broker.pid) == broker.pid != os.getsid(0)
+
+
+def test_nobody_else_can_reach_it(own_broker):
+    broker = own_broker()
+    with socket.socket() as neighbour:  # refused if the broker listened on every address
+        neighbour.bind(("127.0.0.2", int(broker.bootstrap.split(":")[1])))
+
+
+def test_topics_are_not_made_by_asking_for_them(own_broker):
+    broker = own_broker()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000})
+    failures = []
+    producer.produce("misspelled", b"", on_delivery=lambda error, _message: failures.append(error))
+    producer.flush(WAIT_S)
+    assert failures[0] is not None
+
+
+def test_a_port_in_use_is_told_before_anything_starts(own_broker, tmp_path):
+    with socket.create_server((ports.LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortUnavailable, match=f"port {port} cannot be had .*in use"):
+            own_broker(port=port, data_dir=tmp_path / "kafka")
+    assert not (tmp_path / "kafka" / "data").exists()
+
+
+def test_a_port_lost_to_somebody_faster_is_replaced(own_broker, monkeypatch):
+    with socket.create_server((ports.LOOPBACK, 0)) as faster:
+        lost = faster.getsockname()[1]
+        draws = [[lost, *ports.free_ports(2)], ports.free_ports(3)]
+        monkeypatch.setattr(ports, "free_ports", lambda _count: draws.pop(0))
+        broker = own_broker()
+    assert broker.bootstrap != f"{ports.LOOPBACK}:{lost}"
+    assert not draws
+
+
+def test_two_brokers_on_one_folder_are_refused_with_the_log_of_kafka(own_broker, tmp_path):
+    own_broker(data_dir=tmp_path / "kafka")
+    with pytest.raises(BrokerDied, match="lock"):
+        own_broker(data_dir=tmp_path / "kafka")
+
+
+def test_a_setting_that_kafka_refuses_is_told_in_its_words(own_broker):
+    with pytest.raises(FormatFailed, match=r"Invalid value many for configuration num\.network\.threads"):
+        own_broker(settings={"num.network.threads": "many"})
+
+
+def test_a_setting_that_follows_from_port_or_folder_is_refused(own_broker):
+    with pytest.raises(ReservedSetting, match="listeners"):
+        own_broker(settings={"listeners": "PLAINTEXT://0.0.0.0:9092"})
+
+
+def test_a_running_broker_is_not_started_twice(own_broker):
+    broker = own_broker()
+    with pytest.raises(AlreadyRunning):
+        broker.start()
+
+
+def test_waiting_for_a_broker_that_dies_raises(own_broker):
+    broker = own_broker()
+    os.kill(broker.pid, signal.SIGKILL)
+    with pytest.raises(BrokerDied, match="code -9"):
+        broker.wait()
+
+
+def test_a_start_that_is_interrupted_leaves_nothing_running(own_broker, monkeypatch, tmp_path):
+    own_broker().stop()
+    broker = LocalBroker(data_dir=tmp_path / "kafka")
+    pids = []
+
+    def interrupt(_port: int) -> bool:
+        pids.append(broker.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ports, "listens", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        broker.start()
+    assert await_end(pids[0])
+
+
+def test_a_cluster_id_is_never_taken_for_an_option():
+    drawn = {new_cluster_id() for _ in range(2_000)}
+    assert len(drawn) == 2_000
+    assert {len(cluster_id) for cluster_id in drawn} == {22}
+    assert not any("-" in cluster_id for cluster_id in drawn)
+
+
+def test_free_ports_are_different_and_free():
+    found = ports.free_ports(20)
+    assert len(set(found)) == 20
+    assert all(ports.refusal(port) is None for port in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("plain 1:2=3", "plain 1:2=3"),
+        ("back\\slash", r"back\u005cslash"),
+        ("ü\n🙂", r"\u00fc\u000a\ud83d\ude42"),
+    ],
+)
+def test_a_value_is_written_as_java_reads_it(value, written):
+    assert _escaped(value) == written
+
+
+class FakeArtifact:
+    """A jgo artifact whose first fetch is cut off."""
+
+    def __init__(self, jar: Path) -> None:
+        self.jar = jar
+        self.fetches = 0
+
+    def resolve(self) -> Path:
+        if not self.jar.exists():
+            self.fetches += 1
+            if self.fetches == 1:
+                self.jar.write_bytes(b"PK\x03\x04 and then the network went away")
+            else:
+                zipfile.ZipFile(self.jar, "w").close()
+        return self.jar
+
+
+@pytest.fixture
+def fetched(tmp_path, monkeypatch) -> list[FakeArtifact]:
+    """Every artifact that a stand-in for jgo was asked for."""
+    asked: list[FakeArtifact] = []
+
+    def resolve(_coordinates: str) -> list[FakeArtifact]:
+        asked.append(FakeArtifact(tmp_path / "kafka.jar"))
+        return asked[-1:]
+
+    monkeypatch.setitem(sys.modules, "jgo", types.SimpleNamespace(resolve=resolve))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return asked
+
+
+def test_jars_are_resolved_once(fetched):
+    assert jars.broker_jars() == jars.broker_jars()
+    assert len(fetched) == 1
+
+
+def test_a_jar_that_was_cut_off_is_fetched_again(fetched):
+    (jar,) = jars.broker_jars()
+    assert fetched[0].fetches == 2
+    assert zipfile.is_zipfile(jar)
+
+
+def test_a_jar_that_vanished_is_fetched_again(fetched):
+    (jar,) = jars.broker_jars()
+    jar.unlink()
+    assert jars.broker_jars() == [jar]
+    assert jar.exists()
+    assert len(fetched) == 2
+
+
+def test_other_coordinates_are_resolved_anew(fetched, monkeypatch):
+    jars.broker_jars()
+    monkeypatch.setattr(jars, "COORDINATES", ("another:kafka:5",))
+    jars.broker_jars()
+    assert len(fetched) == 2
+
+
+def test_a_failed_fetch_is_told(fetched, monkeypatch):
+    def no_network(_coordinates: str) -> None:
+        raise RuntimeError("name resolution failed")
+
+    monkeypatch.setattr(sys.modules["jgo"], "resolve", no_network)
+    with pytest.raises(jars.JarsUnavailable, match="name resolution failed"):
+        jars.broker_jars()
+    assert not fetched

@@ -1,0 +1,288 @@
+"""The command line as other programs see it: stdout, exit codes, signals, one sentence an error."""
+
+import doctest
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.console import ports
+from acktree.console.commands.options import bootstrap_option, parse_settings
+from acktree.console.main import COMMANDS, Command, MissingExtra, load
+
+pytestmark = pytest.mark.timeout(120)
+ACKTREE = Path(sys.executable).with_name("acktree")
+WAIT_S = 30
+LEAVE = pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
+
+
+def environment(**changes: str | None) -> dict[str, str]:
+    """Return this process's environment with some variables set, or taken out where the value is None."""
+    merged = {**os.environ, "ACKTREE_BOOTSTRAP_SERVER": None, **changes}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def acktree(*arguments: object, **changes: str | None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [ACKTREE, *map(str, arguments)],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+
+def await_file(path: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+# --- broker
+
+
+@LEAVE
+def test_broker_prints_its_address_alone_and_leaves_cleanly(own_broker, tmp_path, how):
+    own_broker().stop()
+    with subprocess.Popen(
+        [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as broker:
+        assert broker.stdout is not None
+        address = broker.stdout.readline().rstrip("\n")
+        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=WAIT_S).brokers
+        broker.send_signal(how)
+        stdout, stderr = broker.communicate(timeout=WAIT_S)
+    assert broker.returncode == 0
+    assert stdout == ""
+    assert stderr == f"ready: Kafka serves at {address}\n"
+    host, port = address.split(":")
+    assert host == "127.0.0.1"
+    assert not ports.listens(int(port))
+    assert (tmp_path / "kafka" / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_broker_leaves_cleanly_while_it_still_starts(own_broker, tmp_path):
+    own_broker().stop()
+    with subprocess.Popen(
+        [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as broker:
+        await_file(tmp_path / "kafka" / "broker.log")
+        broker.terminate()
+        stdout, _ = broker.communicate(timeout=WAIT_S)
+    assert (broker.returncode, stdout) == (0, "")
+
+
+def test_broker_passes_its_settings_to_kafka(own_broker):
+    own_broker().stop()
+    done = acktree("broker", "--port", "0", "-X", "log.roll.hours=0")
+    assert done.returncode == 2
+    assert "Invalid value 0 for configuration log.roll.hours" in done.stderr
+
+
+def test_broker_without_java_says_what_to_install(tmp_path):
+    assert_one_sentence(
+        acktree("broker", PATH=str(tmp_path), JAVA_HOME=None), "Java 17 or newer", "JAVA_HOME"
+    )
+
+
+def test_broker_does_not_look_beyond_a_wrong_java_home(tmp_path):
+    assert_one_sentence(
+        acktree("broker", JAVA_HOME=str(tmp_path)), "Java 17 or newer", f"JAVA_HOME={tmp_path}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prints", "told"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
+        ('java version "1.8.0_452"', "is Java 8"),
+        ("what?", "does not say its version"),
+    ],
+)
+def test_broker_refuses_an_old_java(tmp_path, prints, told):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{prints}' >&2\n")
+    java.chmod(0o755)
+    assert_one_sentence(acktree("broker", JAVA_HOME=str(tmp_path)), "Java 17 or newer", told)
+
+
+# --- topology
+
+
+@pytest.fixture
+def topology_file(tmp_path: Path, bootstrap: str, topology_name: str) -> Path:
+    """A topology whose source topic exists."""
+    source = f"{topology_name}.lines"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(source, 3, 1)])[source].result(WAIT_S)
+    file = tmp_path / "topology.toml"
+    file.write_text(
+        f"name = '{topology_name}'\nackers = 4\n"
+        f"[spouts.lines]\ntopics = ['{source}']\nemits = ['{topology_name}.words']\n"
+        f"[bolts.count]\nreads = ['{topology_name}.words']\n"
+    )
+    return file
+
+
+def test_a_dry_run_says_what_apply_then_does(bootstrap, topology_name, topology_file):
+    dry = acktree("topology", "apply", topology_file, "--dry-run", "-b", bootstrap)
+    assert f"publish version 1 of topology {topology_name}" in dry.stdout
+    assert_one_sentence(
+        acktree("topology", "show", "--topology", topology_name, "-b", bootstrap), "is not published"
+    )
+    done = acktree("topology", "apply", topology_file, "-b", bootstrap)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == dry.stdout
+
+
+def test_applying_the_same_file_again_publishes_nothing(bootstrap, topology_name, topology_file):
+    acktree("topology", "apply", topology_file, "-b", bootstrap)
+    again = acktree("topology", "apply", topology_file, "-b", bootstrap)
+    assert again.returncode == 0
+    assert again.stdout == f"nothing to do: version 1 of topology {topology_name} says the same\n"
+
+
+def test_show_prints_the_newest_version(bootstrap, topology_name, topology_file):
+    acktree("topology", "apply", topology_file, "-b", bootstrap)
+    topology_file.write_text(topology_file.read_text().replace("ackers = 4", "ackers = 5"))
+    acktree("topology", "apply", topology_file, ACKTREE_BOOTSTRAP_SERVER=bootstrap)
+    shown = acktree("topology", "show", "--topology", topology_name, "--format", "json", "-b", bootstrap)
+    published = json.loads(shown.stdout)
+    assert (published["name"], published["version"], published["ackers"]) == (topology_name, 2, 5)
+    assert len(published["slots"]) == 3
+    text = acktree("topology", "show", "--topology", topology_name, "-b", bootstrap).stdout
+    assert text.splitlines()[1].split()[:3] == [topology_name, "2", "5"]
+
+
+def test_show_lists_every_topology(bootstrap, topology_name, topology_file):
+    acktree("topology", "apply", topology_file, "-b", bootstrap)
+    rows = [line.split() for line in acktree("topology", "show", "-b", bootstrap).stdout.splitlines()]
+    assert rows[0] == ["TOPOLOGY", "VERSION", "ACKERS", "SPOUTS", "BOLTS"]
+    assert [topology_name, "1", "4", "lines", "count"] in rows
+
+
+def test_a_mistake_in_the_file_is_one_sentence(tmp_path):
+    file = tmp_path / "topology.toml"
+    file.write_text("name = 'x'\nakers = 4\n")
+    assert_one_sentence(acktree("topology", "apply", file, "-b", "127.0.0.1:1"), "line 2", "akers")
+
+
+# --- the root
+
+
+def test_the_help_lists_every_command():
+    done = acktree("--help")
+    assert done.returncode == 0
+    for name, command in COMMANDS.items():
+        assert f"{name} " in done.stdout
+        assert command.summary in done.stdout
+
+
+def written(name: str, command: Command) -> object:
+    """Return a command to test; one that is only announced must fail until its module is there."""
+    missing = find_spec(command.target.split(":")[0]) is None
+    return pytest.param(
+        name, marks=pytest.mark.xfail(strict=True, reason="not written yet") if missing else ()
+    )
+
+
+@pytest.mark.parametrize("name", [written(*each) for each in COMMANDS.items()])
+def test_every_command_explains_itself(name):
+    pages = [[name]]
+    while pages:
+        page = pages.pop()
+        done = acktree(*page, "--help")
+        assert done.returncode == 0, done.stderr
+        assert f"Usage: acktree {' '.join(page)}" in done.stdout
+        if len(page) == 1:
+            command = load(name, COMMANDS[name])
+            pages += [[name, verb] for verb in getattr(command, "commands", ())]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], {"pyspark", "numba", "numpy", "pandas", "pyarrow", "pydantic", "confluent_kafka"}),
+        (["broker", "--help"], {"pyspark", "numba", "numpy", "pandas", "pyarrow", "pydantic", "jgo"}),
+        (["topology", "--help"], {"pyspark", "numba", "pandas", "pyarrow"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_imports_only_what_it_needs(arguments, heavy):
+    program = (
+        "import sys; from acktree.console.main import main; main(sys.argv[1:], standalone_mode=False);"
+        "print('imported:', *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+    assert heavy & set(done.stdout.rpartition("imported:")[2].split()) == set()
+
+
+def test_a_missing_extra_is_named():
+    with pytest.raises(MissingExtra, match=r"needs no_such_package: pip install 'acktree\[spark\]'"):
+        load("spark", Command("no_such_package.module:spark", "", "spark"))
+
+
+def test_a_missing_module_of_our_own_is_a_bug_and_no_extra():
+    with pytest.raises(ModuleNotFoundError):
+        load("spark", Command("acktree.no_such_module:spark", "", "spark"))
+
+
+@pytest.mark.parametrize("value", ["linger.ms", "=5", " =5", ""])
+def test_a_setting_that_is_not_key_and_value_is_a_usage_error(value):
+    done = acktree("topology", "show", "-b", "127.0.0.1:1", "-X", value)
+    assert done.returncode == 2
+    assert "is not KEY=VALUE" in done.stderr
+
+
+def test_the_last_setting_of_a_key_wins():
+    assert parse_settings(("a=1", "b=2", "a=3")) == {"a": "3", "b": "2"}
+
+
+def test_a_bootstrap_server_must_be_given():
+    done = acktree("topology", "show")
+    assert done.returncode == 2
+    assert "--bootstrap-server" in done.stderr
+
+
+def test_the_flag_wins_over_the_environment(monkeypatch):
+    told: list[str] = []
+    command = click.command()(bootstrap_option(lambda bootstrap: told.append(bootstrap)))
+    monkeypatch.setenv("ACKTREE_BOOTSTRAP_SERVER", "from-environment:1")
+    command.main([], standalone_mode=False)
+    command.main(["-b", "from-flag:1"], standalone_mode=False)
+    assert told == ["from-environment:1", "from-flag:1"]
+
+
+@pytest.mark.parametrize("module", ["java", "columns", "commands.options"])
+def test_the_examples_in_docstrings_hold(module):
+    outcome = doctest.testmod(import_module(f"acktree.console.{module}"))
+    assert outcome.attempted
+    assert not outcome.failed

@@ -1,0 +1,110 @@
+"""Imports point one way: schemas ← producers ← spark; schemas ← acker; everything ← console.
+
+Read from the sources, so an import inside a function counts as one at the top.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parent.parent
+ROOTS = {
+    "schemas": HOUSE / "schemas",
+    "producers": HOUSE / "producers",
+    "acker": HOUSE / "acker_consumer",
+    "spark": HOUSE / "spark_app",
+    "console": HOUSE / "console",
+}
+MAY_IMPORT = {
+    "schemas": {"schemas"},
+    "producers": {"schemas", "producers"},
+    "acker": {"schemas", "acker"},
+    "spark": {"schemas", "producers", "spark"},
+    "console": {"schemas", "producers", "acker", "spark", "console"},
+}
+MODULES = [
+    pytest.param(package, path, id=str(path.relative_to(HOUSE)))
+    for package, root in ROOTS.items()
+    for path in sorted((root / "acktree" / package).rglob("*.py"))
+]
+
+
+def imports(source: str, module: str) -> Iterator[str]:
+    """Yield the dotted name of everything a module imports, relative imports resolved."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")[: -node.level] if node.level else []
+            origin = ".".join([*above, *filter(None, [node.module])])
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.args[0].value
+
+
+def wrong_imports(source: str, package: str, module: str) -> list[str]:
+    """Return the imports of a module that point the wrong way."""
+    wrong = []
+    for name in imports(source, module):
+        top, *below = name.split(".")
+        if top == "acktree" and (not below or below[0] not in MAY_IMPORT[package]):
+            wrong.append(name)
+        if top == "pyspark" and package != "spark":
+            wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize(("package", "path"), MODULES)
+def test_imports_point_one_way(package, path):
+    module = ".".join(path.relative_to(ROOTS[package]).with_suffix("").parts)
+    assert wrong_imports(path.read_text("utf-8"), package, module) == []
+
+
+def test_every_package_was_looked_at():
+    assert {parameter.values[0] for parameter in MODULES} == set(ROOTS)
+
+
+@pytest.mark.parametrize("root", ROOTS.values(), ids=ROOTS)
+def test_the_namespace_has_no_init(root):
+    assert not (root / "acktree" / "__init__.py").exists()
+    assert [entry.name for entry in (root / "acktree").iterdir() if entry.suffix == ".py"] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("schemas", "import acktree.producers.collector"),
+        ("schemas", "from acktree import acker"),
+        ("schemas", "import acktree"),
+        ("producers", "def late():\n    from acktree.spark.ledger import Ledger"),
+        ("producers", "from acktree.acker import table"),
+        ("acker", "from acktree.producers.packing import Packer"),
+        ("acker", "class A:\n    def f(self):\n        import acktree.console.main as m"),
+        ("spark", "from acktree.acker.table import Table"),
+        ("spark", "if TYPE_CHECKING:\n    from acktree.console import broker"),
+        ("producers", "from ..spark import ledger"),
+        ("acker", "import importlib\nimportlib.import_module('acktree.spark.ledger')"),
+        ("console", "import pyspark.sql"),
+        ("producers", "def late():\n    from pyspark.sql import DataFrame"),
+    ],
+)
+def test_a_wrong_import_is_found(package, source):
+    assert wrong_imports(source, package, f"acktree.{package}.module") != []
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("producers", "from acktree.schemas.ids import mix"),
+        ("producers", "from . import packing\nfrom .packing import Packer\nfrom ..schemas import ids"),
+        ("spark", "import pyspark\nfrom acktree.producers.packing import Packer"),
+        ("acker", "import acktree.schemas.codec\nimport acktree_other"),
+        ("console", "from acktree.spark import stage\nfrom acktree.acker import service"),
+    ],
+)
+def test_a_right_import_is_let_through(package, source):
+    assert wrong_imports(source, package, f"acktree.{package}.module") == []
