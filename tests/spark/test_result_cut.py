@@ -3,7 +3,7 @@
 from acktree.spark.result_cut import ResultCut
 
 
-class Tester:
+class Cut:
     """A cut with what is open said in the test."""
 
     def __init__(self) -> None:
@@ -18,17 +18,17 @@ class Tester:
 
 
 def test_with_nothing_read_the_position_stays() -> None:
-    assert Tester().cut() == 100
+    assert Cut().cut() == 100
 
 
 def test_an_ack_inside_the_commit_lets_the_position_pass() -> None:
-    tester = Tester()
+    tester = Cut()
     tester.results.note(100, {0: 49}, ())
     assert tester.cut(s0=50) == 101
 
 
 def test_an_ack_beyond_the_reach_of_the_commit_holds_the_position() -> None:
-    tester = Tester()
+    tester = Cut()
     tester.results.note(100, {0: 10}, ())
     tester.results.note(101, {0: 50}, ())
     tester.results.note(102, {0: 20}, ())
@@ -37,14 +37,14 @@ def test_an_ack_beyond_the_reach_of_the_commit_holds_the_position() -> None:
 
 
 def test_every_slot_of_a_record_must_be_reached() -> None:
-    tester = Tester()
+    tester = Cut()
     tester.results.note(100, {0: 10, 1: 99}, ())
     assert tester.cut(s0=50, s1=99) == 100
     assert tester.cut(s0=50, s1=100) == 101
 
 
 def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
-    tester = Tester()
+    tester = Cut()
     tester.open = {(0, 7)}
     tester.results.note(100, {}, [(0, 7)])
     tester.results.note(101, {0: 3}, ())
@@ -54,14 +54,14 @@ def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
 
 
 def test_a_failure_that_was_finished_since_holds_it_until_the_commit_tells_so() -> None:
-    tester = Tester()
+    tester = Cut()
     tester.results.note(100, {}, [(0, 7)])
     assert tester.cut(s0=7) == 100
     assert tester.cut(s0=8) == 101
 
 
 def test_a_second_failure_of_the_same_record_holds_again() -> None:
-    tester = Tester()
+    tester = Cut()
     tester.open = {(0, 7)}
     tester.results.note(100, {}, [(0, 7)])
     tester.results.written([(0, 7)])

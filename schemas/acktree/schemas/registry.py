@@ -117,7 +117,7 @@ class Registry:
         self.history = History(name)
         self._topic = registry_topic(name)
         settings = consumer_settings(
-            bootstrap, f"{name}.registry", user, enable_partition_eof=True, queued_min_messages=100
+            bootstrap, f"{name}.registry", user, enable_partition_eof=True, fetch_wait_max_ms=100
         )
         self._consumer: Consumer = make_consumer(settings)
         try:
