@@ -171,7 +171,8 @@ def test_applying_the_same_file_again_publishes_nothing(bootstrap, topology_name
 def test_show_prints_the_newest_version(bootstrap, topology_name, topology_file):
     acktree("topology", "apply", topology_file, "-b", bootstrap)
     topology_file.write_text(topology_file.read_text().replace("ackers = 4", "ackers = 5"))
-    acktree("topology", "apply", topology_file, ACKTREE_BOOTSTRAP_SERVER=bootstrap)
+    grown = acktree("topology", "apply", topology_file, ACKTREE_BOOTSTRAP_SERVER=bootstrap)
+    assert grown.stdout.splitlines()[-1] == f"publish version 2 of topology {topology_name}"
     shown = acktree("topology", "show", "--topology", topology_name, "--format", "json", "-b", bootstrap)
     published = json.loads(shown.stdout)
     assert (published["name"], published["version"], published["ackers"]) == (topology_name, 2, 5)
