@@ -1,0 +1,7 @@
+"""What a worker links against: bolts, spouts, and the acks that go with them."""
+
+from acktree.producers.bolt import BasicBolt, Bolt, Context, Emit
+from acktree.producers.collector import Collector
+from acktree.producers.tuples import SourceOrigin, Tuple
+
+__all__ = ["BasicBolt", "Bolt", "Collector", "Context", "Emit", "SourceOrigin", "Tuple"]

@@ -1,0 +1,97 @@
+"""What a user subclasses: Bolt, with Storm's shape, or BasicBolt, which anchors and acks by itself.
+
+Invariant: one instance is called by one thread only, from ``prepare`` to ``cleanup``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from acktree.producers.collector import Collector, UserHeaders
+from acktree.producers.errors import NotInHand
+from acktree.producers.tuples import Tuple
+from acktree.schemas.registry import Published
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where a bolt runs; ``topology`` is the version that was newest at the start."""
+
+    topology: Published
+    bolt: str
+    task: str
+
+
+class Emit:
+    """What a BasicBolt emits with: a child of the tuple being executed."""
+
+    __slots__ = ("_collector", "current")
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self.current: Tuple | None = None
+
+    def __call__(
+        self,
+        value: bytes | str | None,
+        *,
+        topic: str | None = None,
+        key: bytes | str | None = None,
+        headers: UserHeaders | None = None,
+    ) -> None:
+        """Emit a child; ``topic`` may be left out where the bolt emits to one topic only.
+
+        Raises:
+            NotInHand: called outside of ``execute``.
+            WrongTopic, ReservedHeader: see there.
+        """
+        if self.current is None:
+            raise NotInHand("a BasicBolt emits while it executes a tuple; to emit later, write a Bolt")
+        self._collector.emit_one(self.current, value, topic, key, headers)
+
+
+class _AnyBolt:
+    """What both kinds have in common."""
+
+    name: ClassVar[str] = ""
+    """The bolt's name in the topology; may stay empty where it is given by --bolt or is the only one."""
+
+    def prepare(self, context: Context) -> None:
+        """Open what ``execute`` needs; called once, before the first tuple."""
+
+    def cleanup(self) -> None:
+        """Close what ``prepare`` opened; called once at a clean stop, and after an error as well."""
+
+
+class Bolt(_AnyBolt):
+    """Emits, acks and fails by hand; may hold tuples and ack them later, in any order.
+
+    An exception out of ``execute`` fails the tuple it was called with, if that is still in hand.
+    """
+
+    max_in_hand: ClassVar[int] = 100_000
+    """So many tuples in hand stop the reading until half of them are acked or failed."""
+
+    tick_interval_s: ClassVar[float | None] = None
+    """How often ``tick`` is called between tuples; None: never."""
+
+    def execute(self, tuple: Tuple, collector: Collector) -> None:
+        """Handle one tuple. Each must be acked or failed once, here or in a later call."""
+        raise NotImplementedError
+
+    def tick(self, collector: Collector) -> None:
+        """Do what is due by the clock, such as closing a window."""
+
+    def drop(self, tuples: Sequence[Tuple]) -> None:
+        """Forget tuples in hand: their partition went to another worker, which reads them again."""
+
+
+class BasicBolt(_AnyBolt):
+    """Handles one tuple at a time: what it emits is anchored to the tuple, which is acked when it returns.
+
+    An exception fails the tuple with its type and text.
+    """
+
+    def execute(self, tuple: Tuple, emit: Emit) -> None:
+        """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it."""
+        raise NotImplementedError

@@ -1,0 +1,137 @@
+"""A tuple as a bolt sees it: one input record and its place in the trees of its source records.
+
+Invariant: a tuple is in hand until it is acked or failed, once; or dropped, when its partition went to
+another worker. Fields are decoded when asked for. Created a million times a run, so it stays small.
+"""
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from confluent_kafka import KafkaError
+
+from acktree.schemas.header import ANCHOR_BYTES, HEADER, Anchor, decode_header
+
+if TYPE_CHECKING:
+    from acktree.producers.collector import Collector
+
+Headers = list[tuple[str, bytes | None]]
+
+_ANY_HEAD = b"\x01\0\0"
+
+
+class Record(Protocol):
+    """What a tuple needs of a Kafka record; confluent_kafka.Message has it."""
+
+    def error(self) -> KafkaError | None: ...
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Headers | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+
+
+class State(Enum):
+    """Where a tuple stands with its collector."""
+
+    IN_HAND = "in hand"
+    DONE = "acked or failed"
+    DROPPED = "dropped with its partition"
+
+
+IN_HAND, DONE, DROPPED = State.IN_HAND, State.DONE, State.DROPPED
+
+
+class SourceOrigin(NamedTuple):
+    """The source record a tuple descends from: unique and stable, so a key for idempotent writes.
+
+    ``attempt`` counts its emissions from 0, modulo 16; a spout written in Python has topic "" and its task's
+    number as partition.
+    """
+
+    spout: str
+    topic: str
+    partition: int
+    offset: int
+    attempt: int
+
+
+class Tuple:
+    """One input record of a bolt."""
+
+    __slots__ = ("_anchors", "_collector", "_hand", "_owed", "_record", "_state")
+
+    def __init__(
+        self, record: Record, anchors: bytes, collector: "Collector", hand: "Hand | None" = None
+    ) -> None:
+        self._record = record
+        self._anchors = anchors
+        self._collector = collector
+        self._hand = hand
+        self._state = IN_HAND
+        self._owed: list[tuple[list[bytes], bytes]] | None = None
+
+    @property
+    def value(self) -> bytes:
+        """The record's value; empty where the record has none."""
+        return self._record.value() or b""
+
+    @property
+    def key(self) -> bytes | None:
+        return self._record.key()
+
+    @property
+    def topic(self) -> str:
+        return self._record.topic() or ""
+
+    @property
+    def partition(self) -> int:
+        partition = self._record.partition()
+        return -1 if partition is None else partition
+
+    @property
+    def offset(self) -> int:
+        offset = self._record.offset()
+        return -1 if offset is None else offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._record.timestamp()[1]
+
+    @property
+    def headers(self) -> Headers:
+        """The record's headers but for ``acktree``, so they may be handed on."""
+        return [header for header in self._record.headers() or () if header[0] != HEADER]
+
+    @property
+    def tracked(self) -> bool:
+        """Whether a tree waits for this tuple."""
+        return bool(self._anchors)
+
+    @property
+    def anchors(self) -> tuple[Anchor, ...]:
+        """The tuple's place in each of its trees; none for an untracked tuple."""
+        return decode_header(_ANY_HEAD + self._anchors).anchors
+
+    @property
+    def origins(self) -> tuple[SourceOrigin, ...]:
+        """The source records of all its trees; more than one after a join."""
+        find = self._collector.find_origin
+        found = (find(anchor) for anchor in self.anchors)
+        return tuple(origin for origin in found if origin is not None)
+
+    @property
+    def origin(self) -> SourceOrigin | None:
+        """The source record of its first tree; None for an untracked tuple."""
+        if not self._anchors:
+            return None
+        first = decode_header(_ANY_HEAD + self._anchors[:ANCHOR_BYTES]).anchors[0]
+        return self._collector.find_origin(first)
+
+    def __repr__(self) -> str:
+        return f"Tuple({self.topic}[{self.partition}]@{self.offset}, {self._state.value})"
+
+
+Hand = dict[int, Tuple]
+"""The tuples of one input partition that are in hand, by offset, in the order they came."""
