@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.schemas import codec
-from acktree.schemas.codec import ENTRY, Ack, AckInit, Cause, Fail, Failure, Result, zigzag
+from acktree.schemas.codec import ENTRY, Absent, Ack, AckInit, Cause, Fail, Failure, Result, Span, zigzag
 from acktree.schemas.errors import MalformedRecord
 
 U64 = st.integers(0, 2**64 - 1)
@@ -26,8 +26,8 @@ def fixed(value: int) -> bytes:
 def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, codec.schema(name), datum)
-    frame = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}[name]
-    return frame + out.getvalue()
+    frames = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}
+    return {**frames, "Absent": codec.ABSENT_FRAME}[name] + out.getvalue()
 
 
 @given(INT, INT, ENTRIES)
@@ -80,7 +80,22 @@ def test_a_result_is_plain_avro(acker: int, acked: list[int], failed: list[Any])
     assert (back.acker, back.acked.tolist(), back.failed) == (acker, acked, told)
 
 
-DECODERS = [codec.decode_ack_init, codec.decode_ack, codec.decode_result]
+@given(INT, st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50))
+def test_an_absent_is_plain_avro(slot: int, pairs: list[tuple[int, int]]) -> None:
+    spans = tuple(Span(first, first + length) for first, length in pairs)
+    data = codec.encode_absent(Absent(slot, spans))
+    assert data == by_fastavro("Absent", {"slot": slot, "spans": [span._asdict() for span in spans]})
+    back = codec.decode_told_to_spout(data)
+    assert isinstance(back, Absent)
+    assert (back.slot, back.spans) == (slot, spans)
+
+
+def test_a_span_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(MalformedRecord, match="ends before"):
+        codec.decode_absent(codec.encode_absent(Absent(0, [Span(5, 5)])))
+
+
+DECODERS = [codec.decode_ack_init, codec.decode_ack, codec.decode_result, codec.decode_absent]
 SAMPLE_ACK = codec.encode_ack(
     Ack("count-0", 3, np.array([(1, 2), (3, 4)], ENTRY), (Fail(5, "no"),), np.array([6], "<u8"))
 )

@@ -1,4 +1,4 @@
-"""Control records: Avro single-object encoding of AckInit, Ack and Result.
+"""Control records: Avro single-object encoding of AckInit, Ack, Result and Absent.
 
 Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; nothing is allocated on the
 word of a count that the bytes do not back. Id arrays are views into the bytes given, no loop per entry.
@@ -82,8 +82,23 @@ class Result:
     failed: Sequence[Failure] = ()
 
 
+class Span(NamedTuple):
+    """Offsets [first, next)."""
+
+    first: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Absent:
+    """Offsets of a slot that hold no record; told to the spout's ledger by who read past them."""
+
+    slot: int
+    spans: Sequence[Span]
+
+
 def schema(name: str) -> dict[str, Any]:
-    """Return the Avro schema ``name`` (AckInit, Ack, Result) as it stands in its .avsc file."""
+    """Return the Avro schema ``name`` as it stands in its .avsc file."""
     parsed: dict[str, Any] = json.loads(files("acktree.schemas").joinpath(f"{name}.avsc").read_text())
     return parsed
 
@@ -93,7 +108,8 @@ def _frame(name: str) -> bytes:
     return MAGIC + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
 
 
-ACK_INIT_FRAME, ACK_FRAME, RESULT_FRAME = _frame("AckInit"), _frame("Ack"), _frame("Result")
+ACK_INIT_FRAME, ACK_FRAME = _frame("AckInit"), _frame("Ack")
+RESULT_FRAME, ABSENT_FRAME = _frame("Result"), _frame("Absent")
 
 
 def zigzag(number: int) -> bytes:
@@ -156,6 +172,16 @@ def encode_result(record: Result) -> bytes:
     )
 
 
+def encode_absent(record: Absent) -> bytes:
+    """Return the framed Avro bytes of an Absent."""
+    spans = b"".join(zigzag(first) + zigzag(following) for first, following in record.spans)
+    told = zigzag(len(record.spans)) + spans + b"\0" if record.spans else b"\0"
+    return ABSENT_FRAME + zigzag(record.slot) + told
+
+
+_NAMES = {ACK_INIT_FRAME: "AckInit", ACK_FRAME: "Ack", RESULT_FRAME: "Result", ABSENT_FRAME: "Absent"}
+
+
 class _Reader:
     """A cursor that never reads past the end and never believes a count."""
 
@@ -163,9 +189,8 @@ class _Reader:
 
     def __init__(self, data: bytes, frame: bytes) -> None:
         if data[:FRAME_BYTES] != frame:
-            known = {ACK_INIT_FRAME: "AckInit", ACK_FRAME: "Ack", RESULT_FRAME: "Result"}
-            found = known.get(bytes(data[:FRAME_BYTES]), "no schema of ours")
-            raise MalformedRecord(f"expected a framed {known[frame]}, found {found}")
+            found = _NAMES.get(bytes(data[:FRAME_BYTES]), "no schema of ours")
+            raise MalformedRecord(f"expected a framed {_NAMES[frame]}, found {found}")
         self.data = data
         self.position = FRAME_BYTES
 
@@ -270,3 +295,21 @@ def _failure(reader: _Reader) -> Failure:
     if cause not in (0, 1):
         raise MalformedRecord(f"unknown cause {cause}")
     return Failure(root, Cause(cause), reader.string(), reader.string())
+
+
+def decode_absent(data: bytes) -> Absent:
+    """Return the Absent in data; raise MalformedRecord for anything else."""
+    reader = _Reader(data, ABSENT_FRAME)
+    slot = reader.int32()
+    count = reader.count(2)
+    spans = tuple(Span(reader.long(), reader.long()) for _ in range(count))
+    reader.end_of_array(count)
+    reader.end()
+    if any(not 0 <= first < following for first, following in spans):
+        raise MalformedRecord("span that ends before it begins")
+    return Absent(slot, spans)
+
+
+def decode_told_to_spout(data: bytes) -> Result | Absent:
+    """Return what a record of a result topic says; raise MalformedRecord for anything else."""
+    return decode_absent(data) if data[:FRAME_BYTES] == ABSENT_FRAME else decode_result(data)

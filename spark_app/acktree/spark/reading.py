@@ -1,8 +1,8 @@
 """The executor side of the source: read exactly the offsets a batch names, as Arrow batches.
 
 Invariant: a task ends only when it has read up to the end of its range; offsets that are not there
-(compaction, transaction markers) are proven absent by reading past them. Clients live in this module, so
-they outlast a task where Spark re-uses the Python process.
+(compaction, transaction markers) are proven absent by reading past them, and the ledger is told. Clients live
+in this module, so they outlast a task where Spark re-uses the Python process.
 """
 
 import os
@@ -14,19 +14,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.codec import Absent, Span, encode_absent
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import root_ids
 from acktree.spark.batch import Range, Replays
 from acktree.spark.options import SourceOptions
+from acktree.spark.outbox import outbox
 
 MAX_ROWS = 10_000
 MAX_CACHED_CONSUMERS = 16
 STALL_S = 60.0
 REPLAY_GAP = 1_000
+MAX_SPANS = 20_000
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -47,7 +51,10 @@ class ReadStalled(AcktreeError):
 
 @dataclass(frozen=True)
 class Piece(InputPartition):
-    """One task's share: offsets [start, end) of one partition, all of them or only ``only``."""
+    """One task's share: offsets [start, end) of one partition, all of them or only ``only``.
+
+    ``result_topic`` is where the ledger is told of absent offsets, None where tracking is off.
+    """
 
     options: SourceOptions
     topic: str
@@ -55,22 +62,24 @@ class Piece(InputPartition):
     slot: int
     generation: int
     version: int
-    tracked: bool
+    result_topic: str | None
     start: int
     end: int
     only: tuple[int, ...] | None = None
 
 
-def pieces(options: SourceOptions, version: int, tracked: bool, range_: Range) -> list[Piece]:
+def pieces(options: SourceOptions, version: int, result_topic: str | None, range_: Range) -> list[Piece]:
     """Return the task of a range, none for an empty one."""
     if range_.start >= range_.end:
         return []
     generation = range_.run << 4
     place = (range_.topic, range_.partition, range_.slot)
-    return [Piece(options, *place, generation, version, tracked, range_.start, range_.end)]
+    return [Piece(options, *place, generation, version, result_topic, range_.start, range_.end)]
 
 
-def replay_pieces(options: SourceOptions, version: int, tracked: bool, replays: Replays) -> list[Piece]:
+def replay_pieces(
+    options: SourceOptions, version: int, result_topic: str | None, replays: Replays
+) -> list[Piece]:
     """Return the tasks of a replay: neighbours are read in one stretch, far ones are sought one by one."""
     stretches: list[list[int]] = []
     for offset in replays.offsets:
@@ -81,7 +90,14 @@ def replay_pieces(options: SourceOptions, version: int, tracked: bool, replays: 
     place = (replays.topic, replays.partition, replays.slot)
     return [
         Piece(
-            options, *place, replays.generation, version, tracked, stretch[0], stretch[-1] + 1, tuple(stretch)
+            options,
+            *place,
+            replays.generation,
+            version,
+            result_topic,
+            stretch[0],
+            stretch[-1] + 1,
+            tuple(stretch),
         )
         for stretch in stretches
     ]
@@ -94,11 +110,27 @@ def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
         OffsetOutOfRange: the topic no longer holds the start.
         ReadStalled: no progress for STALL_S seconds.
     """
+    wanted = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
     only = None if piece.only is None else frozenset(piece.only)
+    seen: list[NDArray[np.int64]] = []
     for messages in _read(piece):
         rows = messages if only is None else [m for m in messages if m.offset() in only]
         if rows:
-            yield _to_arrow(piece, rows)
+            offsets = np.fromiter((m.offset() for m in rows), np.int64, len(rows))
+            seen.append(offsets)
+            yield _to_arrow(piece, rows, offsets)
+    if piece.result_topic is not None and sum(map(len, seen)) < len(wanted):
+        absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)
+        _tell_absent(piece, piece.result_topic, absent)
+
+
+def _tell_absent(piece: Piece, topic: str, absent: NDArray[np.int64]) -> None:
+    runs = np.split(absent, np.flatnonzero(np.diff(absent) != 1) + 1)
+    spans = [Span(int(run[0]), int(run[-1]) + 1) for run in runs]
+    box = outbox(piece.options.bootstrap, piece.options.kafka)
+    for at in range(0, len(spans), MAX_SPANS):
+        box.send(topic, encode_absent(Absent(piece.slot, spans[at : at + MAX_SPANS])), None, None)
+    box.flush()
 
 
 _consumers: dict[tuple[Any, ...], Consumer] = {}
@@ -166,9 +198,8 @@ def _read(piece: Piece) -> Iterator[list[Message]]:
         _positions[place] = position
 
 
-def _to_arrow(piece: Piece, messages: list[Message]) -> pa.RecordBatch:
+def _to_arrow(piece: Piece, messages: list[Message], offsets: NDArray[np.int64]) -> pa.RecordBatch:
     count = len(messages)
-    offsets = np.fromiter((m.offset() for m in messages), np.int64, count)
     stamps = [m.timestamp() for m in messages]
     columns = [
         pa.array([m.key() for m in messages], pa.binary()),
@@ -191,8 +222,8 @@ def _header_rows(headers: Any) -> list[dict[str, Any]] | None:
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
-def _anchors(piece: Piece, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    if not piece.tracked:
+def _anchors(piece: Piece, offsets: NDArray[np.int64]) -> pa.Array:
+    if piece.result_topic is None:
         return pa.nulls(len(offsets), pa.binary())
     rows = np.zeros(len(offsets), ANCHOR)
     rows["version"] = piece.version

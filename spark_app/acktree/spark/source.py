@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from acktree.schemas.registry import read_history
+from acktree.schemas.registry import Published, read_history
 from acktree.spark.batch import Batch
 from acktree.spark.options import SourceOptions
 from acktree.spark.reading import HEADERS_COLUMN, SCHEMA, Piece, pieces, read_piece, replay_pieces
@@ -54,7 +54,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._driver: SpoutDriver | None = None
         self._targets: dict[int, int] | None = None
-        self._tracked: dict[int, bool] = {}
+        self._versions: dict[int, Published] = {}
 
     def _connected(self) -> SpoutDriver:
         if self._driver is None:
@@ -100,20 +100,25 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         batch = Batch.from_json(end)
-        tracked = self._is_tracked(batch.version)
+        published = self._published(batch.version)
+        task_of = {slot.slot: published.task_of(slot) for slot in published.slots_of(self._options.spout)}
+
+        def told(slot: int) -> str | None:
+            return published.result_topic(task_of[slot]) if published.ackers else None
+
         planned: list[InputPartition] = []
         for range_ in batch.ranges:
-            planned += pieces(self._options, batch.version, tracked, range_)
+            planned += pieces(self._options, batch.version, told(range_.slot), range_)
         for replays in batch.replays:
-            planned += replay_pieces(self._options, batch.version, tracked, replays)
+            planned += replay_pieces(self._options, batch.version, told(replays.slot), replays)
         return planned
 
-    def _is_tracked(self, version: int) -> bool:
-        if version not in self._tracked:
+    def _published(self, version: int) -> Published:
+        if version not in self._versions:
             options = self._options
             history = read_history(options.bootstrap, options.topology, options.kafka)
-            self._tracked[version] = history.ackers(version) > 0
-        return self._tracked[version]
+            self._versions[version] = history.at(version)
+        return self._versions[version]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Piece), partition

@@ -8,9 +8,9 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
-from acktree.producers.claim import Claim, claim_run
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from acktree.producers.claim import Claim, claim_run
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     consumer_settings,
@@ -19,7 +19,7 @@ from acktree.schemas.clients import (
     make_producer,
     producer_settings,
 )
-from acktree.schemas.codec import decode_result
+from acktree.schemas.codec import Absent, decode_told_to_spout
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.ids import next_run, run_at_least
 from acktree.schemas.registry import Registry
@@ -202,12 +202,15 @@ class SpoutDriver:
     def _take(self, topic: str, offset: int, value: bytes) -> None:
         task = next(t for t in self._tasks.values() if self.topology.result_topic(t.task) == topic)
         try:
-            result = decode_result(value)
+            told = decode_told_to_spout(value)
         except MalformedRecord:
             task.counters["set_aside"] += 1
             task.results.note(offset, {}, ())
             return
-        for letter in task.take(offset, result, self._monotonic(), self._jitter()):
+        if isinstance(told, Absent):
+            task.take_absent(offset, told)
+            return
+        for letter in task.take(offset, told, self._monotonic(), self._jitter()):
             self._bury(task, letter)
 
     def _bury(self, task: TaskLedger, letter: DeadLetter) -> None:
@@ -263,8 +266,8 @@ class SpoutDriver:
 
     def _report(self) -> None:
         for task in self._tasks.values():
-            names = ("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "set_aside")
-            values = {name: task.counters[name] for name in (*names, "rewinds")}
+            names = ("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "absent")
+            values = {name: task.counters[name] for name in (*names, "set_aside", "rewinds")}
             values |= {"pending": task.pending, "run": task.run, "version": self.topology.version}
             values |= {
                 f"frontier.{task.sources[slot].topic}.{task.sources[slot].partition}": ledger.frontier

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.schemas.codec import Cause, Result
+from acktree.schemas.codec import Absent, Cause, Result
 from acktree.schemas.ids import origin_of, origins_of
 from acktree.spark.batch import MAX_RANGES_PER_SLOT, Range, Replays, group_replays
 from acktree.spark.ledger import PartitionLedger, Verdict
@@ -95,6 +95,17 @@ class TaskLedger:
                 self.counters["completed"] += finished
             highest[slot] = min(int(offsets[mine].max()), ledger.next_offset - 1)
         return highest
+
+    def take_absent(self, offset: int, absent: Absent) -> None:
+        """Apply the proof that offsets hold no record: they are done."""
+        highest: dict[int, int] = {}
+        if (ledger := self.slots.get(absent.slot)) is not None:
+            for first, following in absent.spans:
+                self.counters["absent"] += ledger.finish(first, following)
+                highest[absent.slot] = max(
+                    highest.get(absent.slot, 0), min(following, ledger.next_offset) - 1
+                )
+        self.results.note(offset, highest, ())
 
     def bury(self, letter: DeadLetter) -> None:
         """Note that a dead letter is written: its record is done."""

@@ -4,32 +4,26 @@ Invariant: a task ends only when everything it produced is in the broker's log; 
 task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch.
 """
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaError, Message, Producer
 
 from acktree.producers.packing import InitPacker, fold_entries
-from acktree.schemas.clients import Settings, make_producer, producer_settings
+from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER, SINGLE, Anchor, encode_header, single_headers
 from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values, origins_of
 from acktree.schemas.registry import History
+from acktree.spark.outbox import outbox
 
-FLUSH_TIMEOUT_S = 120.0
 ANCHOR_BYTES = ANCHOR.itemsize
 
 VALUES_SCHEMA = "version int, root bigint, value bigint"
 _VALUES = pa.schema([("version", pa.int32()), ("root", pa.int64()), ("value", pa.int64())])
 COUNT_SCHEMA = "inits bigint"
-
-
-class DeliveryFailed(AcktreeError):
-    """The broker did not take a record; the task fails and its batch is run again."""
 
 
 class BadColumn(AcktreeError):
@@ -46,56 +40,9 @@ class StagePlan:
     version: int
 
 
-@dataclass(slots=True)
-class Outbox:
-    """One process's producer and the first delivery that failed since it was last asked."""
-
-    producer: Producer
-    failure: KafkaError | None = None
-    edges: EdgeSource = field(default_factory=EdgeSource)
-
-    def send(
-        self, topic: str, value: bytes | str | None, key: Any, headers: Any, partition: int = -1
-    ) -> None:
-        """Produce one record, waiting where the queue is full."""
-        while True:
-            try:
-                self.producer.produce(
-                    topic, value, key, partition, on_delivery=self.delivered, headers=headers
-                )
-                return
-            except BufferError:
-                self.producer.poll(0.1)
-
-    def delivered(self, error: KafkaError | None, _message: Message) -> None:
-        if error is not None and self.failure is None:
-            self.failure = error
-
-    def flush(self) -> None:
-        """Wait until all is delivered; raise DeliveryFailed if anything was not."""
-        left = self.producer.flush(FLUSH_TIMEOUT_S)
-        failure, self.failure = self.failure, None
-        if failure is not None:
-            raise DeliveryFailed(f"the broker did not take a record: {failure.str()}")
-        if left:
-            raise DeliveryFailed(f"{left} records were not taken within {FLUSH_TIMEOUT_S:g} s")
-
-
-_outboxes: dict[tuple[Any, ...], Outbox] = {}
-
-
-def outbox(plan: StagePlan) -> Outbox:
-    """Return this process's outbox for the plan's broker and settings."""
-    place = (os.getpid(), plan.bootstrap, tuple(sorted(plan.user.items())))
-    if place not in _outboxes:
-        settings = producer_settings(plan.bootstrap, plan.user, linger_ms=20, batch_size=262_144)
-        _outboxes[place] = Outbox(make_producer(settings))
-    return _outboxes[place]
-
-
 def write_tuples(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) -> Iterator[pa.RecordBatch]:
     """Write rows (value, anchors, optional key and headers) to a topic; yield the values per root."""
-    box = outbox(plan)
+    box = outbox(plan.bootstrap, plan.user)
     reader_hashes = plan.history.readers(plan.version, topic).hashes
     for batch in batches:
         columns = {name: batch.column(name) for name in batch.schema.names}
@@ -183,7 +130,7 @@ def input_roots(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def write_inits(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
     """Fold all values of each root of this task and write its one init; yield how many were written."""
-    box = outbox(plan)
+    box = outbox(plan.bootstrap, plan.user)
     table = pa.Table.from_batches(batches, _VALUES)
     versions = table.column("version").to_numpy()
     roots = table.column("root").to_numpy().view(np.uint64)
