@@ -1,4 +1,4 @@
-"""The Java to run the development broker with.
+"""The Java to run the development broker and Spark with.
 
 JAVA_HOME wins where it is set, and a wrong JAVA_HOME is an error, not a reason to look elsewhere. Without it,
 `java` from PATH.
@@ -21,7 +21,7 @@ class MissingJava(AcktreeError):
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"the development broker needs Java {OLDEST_JAVA} or newer, but {found}: "
+            f"the development broker and Spark need Java {OLDEST_JAVA} or newer, but {found}: "
             f"install one, or set JAVA_HOME to the folder that holds its bin/java"
         )
 

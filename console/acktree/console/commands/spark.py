@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+from acktree.console.java import find_java
 from acktree.schemas.clients import make_admin
 
 
@@ -45,6 +46,7 @@ def run(
     FUNCTION takes the source's DataFrame and returns one with value and anchors (and if wanted key and
     headers), or a dict of topic to such DataFrames.
     """
+    find_java()
     make_admin(bootstrap, settings)
     from acktree.spark import app
 
