@@ -1,0 +1,85 @@
+"""Log time: what time it is for the trees of one acker partition, told by the log and not by this machine.
+
+Invariant: log time never goes back, and is never later than what has been folded allows: every record that
+was appended before it, on both control topics, has been folded. Pure; times in milliseconds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from acktree.schemas.batch_codec import Integers
+
+UNKNOWN_MS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The end of a log: ``high`` (not the last stable offset), and the wall clock from before asking."""
+
+    wall_ms: int
+    high: int
+
+
+class TopicClock:
+    """Log time of one partition of one topic.
+
+    While behind: the append time of the last record folded, believed once the next record confirms it, so
+    that one record dated wrongly moves nothing. At the end of the log: the wall clock from before the end
+    was asked for. A read_committed position that a hanging transaction holds back is not at the end.
+    """
+
+    __slots__ = ("_awaited", "_last_ms", "next_offset", "time_ms")
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self.time_ms = UNKNOWN_MS
+        self._last_ms = UNKNOWN_MS
+        self._awaited: Watermark | None = None
+
+    def fold(self, append_ms: Integers, next_offset: int, wall_ms: int) -> None:
+        """Note records folded, by their append times (UNKNOWN_MS where the broker did not give one)."""
+        times = append_ms[append_ms >= 0]
+        if len(times):
+            confirmed = np.minimum(times, np.concatenate(([self._last_ms], times[:-1])))
+            self.time_ms = max(self.time_ms, min(int(confirmed.max()), wall_ms))
+            self._last_ms = int(times[-1])
+        self.reach(next_offset)
+
+    def reach(self, next_offset: int) -> None:
+        """Note that everything below an offset has been folded or is no record."""
+        self.next_offset = max(self.next_offset, next_offset)
+        if self._awaited is not None and self.next_offset >= self._awaited.high:
+            self.time_ms = max(self.time_ms, self._awaited.wall_ms)
+            self._awaited = None
+
+    def observe(self, watermark: Watermark) -> None:
+        """Note where the log ended; the first end not yet reached is the one that counts."""
+        if self._awaited is None:
+            self._awaited = watermark
+            self.reach(self.next_offset)
+
+
+class LogClock:
+    """The smaller of both topics' clocks."""
+
+    __slots__ = ("acks", "inits")
+
+    def __init__(self, inits: TopicClock, acks: TopicClock) -> None:
+        self.inits, self.acks = inits, acks
+
+    @property
+    def time_ms(self) -> int:
+        """Log time, UNKNOWN_MS until both topics have told theirs."""
+        return min(self.inits.time_ms, self.acks.time_ms)
+
+    def ages_of(self, append_ms: Integers, wall_ms: int) -> Integers:
+        """Return the log times at which the roots of records count as (re)born.
+
+        The append time, held between log time and the wall clock: a record dated wrongly can make its own
+        roots neither older than what is folded with it nor younger than now.
+        """
+        latest = max(wall_ms, self.time_ms)
+        known = np.where(append_ms >= 0, append_ms, latest)
+        ages: Integers = np.clip(known, self.time_ms, latest)
+        return ages

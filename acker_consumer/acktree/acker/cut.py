@@ -1,0 +1,93 @@
+"""The cut: from where a new owner of an acker partition must fold to have what this one has.
+
+Entries are born in buckets; each remembers the positions on both topics at which it was opened. The cut is
+the positions of the oldest bucket with an entry left, else the current ones.
+Invariant: the cut lies at or below the first record of every entry, and never goes back. Pure.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from acktree.acker.clock import UNKNOWN_MS
+from acktree.acker.kernels import BIRTH_BUCKETS, Births
+
+BUCKET_MS = 250
+
+
+class Positions(NamedTuple):
+    """Next offsets on T.ack-init and T.ack."""
+
+    inits: int
+    acks: int
+
+
+@dataclass(slots=True)
+class Bucket:
+    number: int
+    opened_ms: int
+    positions: Positions
+    last_birth_ms: int = UNKNOWN_MS
+
+
+class BirthBuckets:
+    """Birth buckets, oldest first; ``counts`` is the table's, by number modulo BIRTH_BUCKETS.
+
+    When all of them are in use, the newest simply stays open: the cut is coarser, never wrong.
+    """
+
+    def __init__(self, counts: Births, start: Positions) -> None:
+        self._counts = counts
+        self._buckets = deque([Bucket(0, UNKNOWN_MS, start)])
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    @property
+    def oldest(self) -> int:
+        return self._buckets[0].number
+
+    def open(self, wall_ms: int, positions: Positions, latest_ms: int) -> int:
+        """Return the bucket for entries born by the records from ``positions`` on.
+
+        Args:
+            wall_ms: any clock of the process; a bucket stays open for BUCKET_MS of it.
+            latest_ms: log time of the youngest record about to be folded.
+        """
+        self._drop_empty()
+        newest = self._buckets[-1]
+        if self._is_empty(newest):
+            newest.opened_ms, newest.positions = wall_ms, positions
+        elif abs(wall_ms - newest.opened_ms) >= BUCKET_MS and len(self) < BIRTH_BUCKETS - 1:
+            newest = Bucket(newest.number + 1, wall_ms, positions)
+            self._buckets.append(newest)
+        newest.last_birth_ms = max(newest.last_birth_ms, latest_ms)
+        return newest.number
+
+    def cut(self, positions: Positions) -> Positions:
+        """Return the cut, given the current positions."""
+        self._drop_empty()
+        oldest = self._buckets[0]
+        return positions if self._is_empty(oldest) else oldest.positions
+
+    @property
+    def oldest_birth_ms(self) -> int:
+        """Log time by which the oldest entry was born; UNKNOWN_MS if there is no entry."""
+        self._drop_empty()
+        return UNKNOWN_MS if self._is_empty(self._buckets[0]) else self._buckets[0].last_birth_ms
+
+    def outlived(self, before_ms: int) -> int:
+        """Return how many buckets, from the oldest on, had their last birth before a log time."""
+        count = 0
+        for bucket in self._buckets:
+            if bucket.last_birth_ms >= before_ms:
+                break
+            count += 1
+        return count
+
+    def _is_empty(self, bucket: Bucket) -> bool:
+        return not self._counts[bucket.number % BIRTH_BUCKETS]
+
+    def _drop_empty(self) -> None:
+        while len(self._buckets) > 1 and self._is_empty(self._buckets[0]):
+            self._buckets.popleft()

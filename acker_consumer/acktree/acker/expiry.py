@@ -1,0 +1,101 @@
+"""When to look for entries whose time is up, and how old is too old.
+
+Invariant: while the log is followed, a pending root is timed out when its age is between the message timeout T
+and 1.1 T plus a second; after an outage or a stall nobody is, before the workers had that long, at most T, to
+come back. Pure: it reads no clock, it is told log time.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from acktree.acker.clock import UNKNOWN_MS
+from acktree.acker.kernels import NO_LIMIT
+from acktree.acker.table import TICK_MS
+
+LOOKS_PER_TIMEOUT = 20
+LONGEST_PAUSE_MS = 1000
+LEAP_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Greatest ages: of a pending root or orphan since its init or last reset, of any entry since its birth.
+
+    ``inf`` turns one off; with the life limit on, timeouts turned off cannot hold the cut for ever.
+    """
+
+    message_ms: float
+    orphan_ms: float
+    life_ms: float
+
+    @classmethod
+    def of_seconds(cls, message_s: float, orphan_s: float, retention_s: float) -> "Limits":
+        """Return the limits of a topology; an entry kept alive by resets ends at half the retention."""
+        return cls(1000 * message_s, 1000 * orphan_s, 500 * retention_s)
+
+    @property
+    def message_ticks(self) -> int:
+        return ticks(self.message_ms)
+
+    @property
+    def orphan_ticks(self) -> int:
+        return ticks(self.orphan_ms)
+
+
+def ticks(age_ms: float) -> int:
+    """Return the ticks that an entry must be older than to be at least ``age_ms`` old."""
+    return NO_LIMIT if age_ms == inf else -int(-age_ms // TICK_MS)
+
+
+class Expiry:
+    """Tells when a look through the table is due; between looks it knows the earliest time one could be."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._time_ms = UNKNOWN_MS
+        self._held_until_ms = UNKNOWN_MS
+        self._looked_ms = UNKNOWN_MS
+        self._due_ms: float = inf
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def change(self, limits: Limits) -> None:
+        """Take over the limits of a newer topology version; every entry is looked at again."""
+        if limits != self._limits:
+            self._limits, self._due_ms = limits, UNKNOWN_MS
+
+    def note_records(self, oldest_ms: int) -> None:
+        """Note that entries of this log time or younger were folded."""
+        self._due_ms = min(self._due_ms, oldest_ms + min(self._limits.message_ms, self._limits.orphan_ms))
+
+    def advance(self, time_ms: int) -> None:
+        """Note log time. A leap holds verdicts back as long as the leap was, at most a message timeout.
+
+        Log time leaps when nobody could append (an outage), when this process stalled, or when the wall
+        clock was set: the acks that were under way come first.
+        """
+        leap = time_ms - self._time_ms
+        if self._time_ms != UNKNOWN_MS and leap > LEAP_MS:
+            held = min(leap, self._limits.message_ms)
+            self._held_until_ms = max(self._held_until_ms, int(time_ms + held))
+        self._time_ms = max(self._time_ms, time_ms)
+
+    def is_due(self, outlived_births: int = 0) -> bool:
+        """Tell whether to look now; ``outlived_births`` counts the birth buckets past the life limit."""
+        now = self._time_ms
+        if now == UNKNOWN_MS or now < self._held_until_ms:
+            return False
+        shortest = min(self._limits.message_ms, self._limits.orphan_ms)
+        pause = min(shortest / LOOKS_PER_TIMEOUT, LONGEST_PAUSE_MS)
+        if self._looked_ms != UNKNOWN_MS and now - self._looked_ms < pause:
+            return False
+        return outlived_births > 0 or now > self._due_ms
+
+    def looked(self, oldest_pending_ms: float, oldest_orphan_ms: float) -> None:
+        """Note the result of a look: the log times of the oldest entries left, ``inf`` if there are none."""
+        self._looked_ms = self._time_ms
+        self._due_ms = min(
+            oldest_pending_ms + self._limits.message_ms, oldest_orphan_ms + self._limits.orphan_ms
+        )

@@ -1,0 +1,86 @@
+"""One acker partition: its table, log clock, birth buckets and expiry, folding decoded batches.
+
+Invariant: its verdicts are a function of the records folded since the cut it started from and of the log
+times it was told. Pure: no Kafka, no clock of its own; a batch goes in, verdicts come out.
+"""
+
+from math import inf
+
+from acktree.acker.clock import LogClock, TopicClock, Watermark
+from acktree.acker.cut import BirthBuckets, Positions
+from acktree.acker.expiry import Expiry, Limits
+from acktree.acker.table import MAX_ENTRIES, TICK_MS, Table, TimedOut, Verdicts
+from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers
+
+
+class Partition:
+    """The state of one acker partition, made new from a cut whenever the partition is taken over."""
+
+    def __init__(self, start: Positions, limits: Limits, seed: int, max_entries: int = MAX_ENTRIES) -> None:
+        self.table = Table(seed, max_entries)
+        self.clock = LogClock(TopicClock(start.inits), TopicClock(start.acks))
+        self.timed_out = 0
+        self._births = BirthBuckets(self.table.births, start)
+        self._expiry = Expiry(limits)
+
+    @property
+    def positions(self) -> Positions:
+        """Next offsets to fold."""
+        return Positions(self.clock.inits.next_offset, self.clock.acks.next_offset)
+
+    @property
+    def cut(self) -> Positions:
+        """From where a new owner must fold."""
+        return self._births.cut(self.positions)
+
+    @property
+    def oldest_age_s(self) -> float:
+        """Time since the oldest entry was born, 0 if there is none; a reset does not make it younger."""
+        born_ms = self._births.oldest_birth_ms
+        return max(0, self.clock.time_ms - born_ms) / 1000 if born_ms >= 0 else 0.0
+
+    def change_limits(self, limits: Limits) -> None:
+        """Take over the limits of a newer topology version."""
+        self._expiry.change(limits)
+
+    def fold_inits(self, batch: InitBatch, append_ms: Integers, next_offset: int, wall_ms: int) -> Verdicts:
+        """Fold AckInit records appended at ``append_ms``; ``next_offset`` is behind the last of them."""
+        ticks, birth = self._born(append_ms, wall_ms)
+        verdicts = self.table.fold_inits(batch, ticks, birth)
+        self.clock.inits.fold(append_ms, next_offset, wall_ms)
+        return verdicts
+
+    def fold_acks(self, batch: AckBatch, append_ms: Integers, next_offset: int, wall_ms: int) -> Verdicts:
+        """Fold Ack records, as ``fold_inits`` does."""
+        ticks, birth = self._born(append_ms, wall_ms)
+        verdicts = self.table.fold_acks(batch, ticks, birth)
+        self.clock.acks.fold(append_ms, next_offset, wall_ms)
+        return verdicts
+
+    def observe(self, inits: Watermark, acks: Watermark) -> None:
+        """Note where the log ended."""
+        self.clock.inits.observe(inits)
+        self.clock.acks.observe(acks)
+
+    def expire(self) -> TimedOut | None:
+        """Return the roots whose time is up, None if it was not time to look."""
+        now_ms = self.clock.time_ms
+        self._expiry.advance(now_ms)
+        limits = self._expiry.limits
+        outlived = self._births.outlived(int(now_ms - limits.life_ms)) if limits.life_ms < inf else 0
+        if not self._expiry.is_due(outlived):
+            return None
+        timed_out = self.table.expire(
+            now_ms // TICK_MS, limits.message_ticks, limits.orphan_ticks, self._births.oldest, outlived
+        )
+        ages = (self.table.oldest_pending_ticks, self.table.oldest_orphan_ticks)
+        self._expiry.looked(*(inf if age is None else now_ms - age * TICK_MS for age in ages))
+        self.timed_out += len(timed_out.roots)
+        return timed_out
+
+    def _born(self, append_ms: Integers, wall_ms: int) -> tuple[Integers, int]:
+        """Return the age ticks of a batch's roots, and the birth bucket of its new ones."""
+        ages_ms = self.clock.ages_of(append_ms, wall_ms)
+        birth = self._births.open(wall_ms, self.positions, int(ages_ms.max()))
+        self._expiry.note_records(int(ages_ms.min()))
+        return ages_ms // TICK_MS, birth

@@ -1,0 +1,62 @@
+"""The acker in plain Python, a dict and ten rules: what the compiled table is compared with."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Held:
+    value: int = 0
+    init_seen: bool = False
+    failed: bool = False
+    task: int = 0
+    birth: int = 0
+    tick: int = 0
+    reason: str = ""
+
+
+class Model:
+    def __init__(self):
+        self.held = {}
+        self.acked, self.failed, self.timed_out = [], [], []
+        self.duplicated_inits = self.dropped_orphans = 0
+
+    def init(self, root, value, task, tick, birth):
+        held = self.held.setdefault(root, Held(birth=birth))
+        if held.init_seen:
+            self.duplicated_inits += 1
+            return
+        held.value ^= value
+        held.init_seen, held.task, held.tick = True, task, tick
+        self._judge(root, held)
+
+    def record(self, fails, acks, resets, tick, birth):
+        for root, reason in fails:
+            held = self.held.setdefault(root, Held(tick=tick, birth=birth))
+            if not held.failed:
+                held.failed, held.reason = True, reason
+            self._judge(root, held)
+        for root, value in acks:
+            held = self.held.setdefault(root, Held(tick=tick, birth=birth))
+            held.value ^= value
+            self._judge(root, held)
+        for root in resets:
+            held = self.held.setdefault(root, Held(tick=tick, birth=birth))
+            held.tick = max(held.tick, tick)
+
+    def expire(self, now, message_ticks, orphan_ticks):
+        for root, held in list(self.held.items()):
+            if now - held.tick > (message_ticks if held.init_seen else orphan_ticks):
+                del self.held[root]
+                if held.init_seen:
+                    self.timed_out.append((held.task, root))
+                else:
+                    self.dropped_orphans += 1
+
+    def _judge(self, root, held):
+        if held.init_seen and held.failed:
+            self.failed.append((held.task, root, held.reason))
+        elif held.init_seen and held.value == 0:
+            self.acked.append((held.task, root))
+        else:
+            return
+        del self.held[root]

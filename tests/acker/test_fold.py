@@ -1,0 +1,200 @@
+"""The fold on the literature's worked examples, one behaviour each; no Kafka, no clock."""
+
+import pytest
+
+from acker.tester import Tester, because
+from acktree.acker.table import MAX_TEXT, UNKNOWN_REASON
+
+A, B, C = 0x1111_0000_0000_0001, 0x2222_0000_0000_0002, 2**64 - 1
+
+
+@pytest.fixture
+def tester():
+    return Tester()
+
+
+def test_a_tuple_to_two_bolts_and_both_to_a_third_folds_to_zero(tester):
+    tester.init(A, 1, 2).ack(A, 1, 3).ack(A, 2, 4).ack(A, 3)
+    assert tester.acked == []
+    assert tester.entry(A).value == 4
+    tester.ack(A, 4)
+    assert tester.acked == [(0, A)]
+    assert tester.entry(A) is None
+
+
+def test_a_chain_is_acked_by_its_last_link(tester):
+    tester.init(A, 10).ack(A, 10, 11).ack(A, 11, 12)
+    assert not tester.acked
+    assert tester.ack(A, 12).acked == [(0, A)]
+
+
+def test_a_diamond_is_acked_when_the_join_acked_both_its_inputs(tester):
+    tester.init(A, 1).ack(A, 1, 2, 3).ack(A, 2, 4).ack(A, 3, 5).ack(A, 4)
+    assert not tester.acked
+    assert tester.ack(A, 5).acked == [(0, A)]
+
+
+def test_a_tuple_emitted_twice_anchored_to_the_same_tuple_counts_twice(tester):
+    tester.init(A, 1).ack(A, 1, 2, 3).ack(A, 2)
+    assert not tester.acked
+    assert tester.ack(A, 3).acked == [(0, A)]
+
+
+def test_a_join_anchored_to_two_roots_is_part_of_both_trees(tester):
+    tester.init(A, 1).init(B, 2)
+    tester.ack_record(acks=[(A, 1 ^ 7), (B, 2 ^ 8)])
+    assert not tester.acked
+    tester.ack_record(acks=[(A, 7), (B, 8)])
+    assert tester.acked == [(0, A), (0, B)]
+
+
+def test_a_child_of_two_inputs_of_one_root_is_shared_out_between_their_acks(tester):
+    share, child = 0x5555, 0xABCD
+    tester.init(A, 1, 2).ack(A, 1 ^ share).ack(A, 2 ^ child ^ share)
+    assert not tester.acked
+    assert tester.ack(A, child).acked == [(0, A)]
+
+
+def test_an_init_of_value_zero_is_acked_at_once(tester):
+    assert tester.init(A).acked == [(0, A)]
+    assert len(tester.partition.table) == 0
+
+
+def test_acks_before_their_init_wait_for_it(tester):
+    tester.ack(A, 1)
+    assert tester.partition.table.orphans == 1
+    assert tester.init(A, 1, task=5).acked == [(5, A)]
+    assert len(tester.partition.table) == 0
+
+
+def test_an_orphan_whose_acks_cancel_is_not_acked_without_its_init(tester):
+    tester.ack(A, 1).ack(A, 1)
+    assert not tester.acked
+    assert tester.entry(A).value == 0
+
+
+def test_a_second_init_cannot_complete_a_tree(tester):
+    tester.init(A, 1, 2).ack(A, 1, 2)
+    assert tester.acked == [(0, A)]
+    tester = Tester().init(A, 1, 2).init(A, 1, 2)
+    assert not tester.acked
+    assert tester.partition.table.duplicated_inits == 1
+    assert tester.ack(A, 1).ack(A, 2).acked == [(0, A)]
+
+
+def test_a_second_init_inside_one_record_is_ignored_too(tester):
+    tester.init_record([(A, 3), (A, 3)])
+    assert not tester.acked
+    assert tester.partition.table.duplicated_inits == 1
+
+
+def test_the_first_init_sets_the_spout_task(tester):
+    tester.init(A, 1, task=7).init(A, 1, task=9)
+    assert tester.ack(A, 1).acked == [(7, A)]
+
+
+def test_every_spout_task_gets_its_own_verdicts(tester):
+    tester.init(A, 1, task=0).init(B, 1, task=65_535).ack_record(acks=[(B, 1), (A, 1)])
+    assert tester.acked == [(65_535, B), (0, A)]
+
+
+def test_a_fail_is_a_verdict_with_its_task_and_reason(tester):
+    tester.init(A, 1, task=2).fail(A, "no such word", task="count-1")
+    assert tester.failed == [(2, A, because("no such word", "count-1"))]
+    assert len(tester.partition.table) == 0
+
+
+def test_a_fail_before_its_init_is_remembered_with_its_reason(tester):
+    tester.fail(A, "early").ack(A, 1)
+    assert not tester.failed
+    tester.init(A, 1, task=4)
+    assert tester.failed == [(4, A, because("early"))]
+    assert not tester.acked
+    assert len(tester.partition.table) == 0
+
+
+def test_of_two_early_fails_the_first_one_gives_the_reason(tester):
+    tester.fail(A, "first").fail(A, "second").init(A, 1)
+    assert tester.failed == [(0, A, because("first"))]
+
+
+def test_a_fail_after_early_acks_is_remembered_too(tester):
+    tester.ack(A, 1).fail(A, "late").init(A, 1)
+    assert tester.failed == [(0, A, because("late"))]
+
+
+def test_a_fail_in_the_record_of_the_last_ack_wins(tester):
+    tester.init(A, 1).ack_record(acks=[(A, 1)], fails=[(A, "wins")])
+    assert not tester.acked
+    assert [root for _, root, _ in tester.failed] == [A]
+
+
+def test_a_fail_after_the_ack_comes_too_late(tester):
+    tester.init(A, 1).ack(A, 1).fail(A)
+    assert tester.acked == [(0, A)]
+    assert not tester.failed
+
+
+def test_a_fail_in_a_later_record_of_one_batch_does_not_beat_the_ack():
+    tester = Tester(eager=False).init(A, 1).fold_all()
+    tester.ack(A, 1).fail(A).fold_all()
+    assert tester.acked == [(0, A)]
+    assert not tester.failed
+
+
+def test_a_failed_root_is_told_once(tester):
+    tester.init(A, 1).fail(A).fail(A)
+    assert len(tester.failed) == 1
+
+
+def test_the_text_of_a_failure_is_cut(tester):
+    tester.init(A, 1).fail(A, "x" * 5000)
+    assert tester.failed[0][2].text == "x" * MAX_TEXT
+
+
+def test_reasons_that_are_not_ascii_arrive(tester):
+    tester.init(A, 1).fail(A, "größer als 日", task="zähler-1")
+    assert tester.failed == [(0, A, because("größer als 日", "zähler-1"))]
+
+
+def test_early_reasons_are_bounded_and_the_mark_stays(monkeypatch):
+    monkeypatch.setattr("acktree.acker.table.MAX_REASONS", 2)
+    tester = Tester().fail(A, "a").fail(B, "b").fail(C, "c").init(A, 1).init(C, 1)
+    assert [(root, reason) for _, root, reason in tester.failed] == [(A, UNKNOWN_REASON), (C, because("c"))]
+
+
+def test_a_root_may_stand_several_times_in_one_record(tester):
+    tester.init(A, 1, 2).ack_record(acks=[(A, 1), (A, 2)], resets=[A, A])
+    assert tester.acked == [(0, A)]
+    assert tester.entry(A).init_seen is False
+
+
+def test_acks_1_and_3_of_three_are_done_and_2_stays(tester):
+    tester.init(A, 1).init(B, 2).init(C, 3).ack(A, 1).ack(C, 3)
+    assert tester.acked == [(0, A), (0, C)]
+    assert tester.entry(B).value == 2
+
+
+def test_a_reset_of_an_unknown_root_makes_an_orphan_that_its_init_takes_over(tester):
+    tester.reset(A)
+    assert tester.partition.table.orphans == 1
+    tester.init(A, 1)
+    assert (tester.partition.table.pending, tester.partition.table.orphans) == (1, 0)
+    assert tester.ack(A, 1).acked == [(0, A)]
+
+
+def test_the_number_of_pending_roots_and_orphans_is_kept(tester):
+    table = tester.init(A, 1).ack(B, 1).fail(C).partition.table
+    assert (len(table), table.pending, table.orphans) == (3, 1, 2)
+    tester.init(B, 2).fail(A)
+    assert (len(table), table.pending, table.orphans) == (2, 1, 1)
+
+
+def test_folded_counts_entries_of_all_kinds(tester):
+    tester.init(A, 1).ack_record(acks=[(A, 2), (B, 3)], fails=[(C, "")], resets=[A])
+    assert tester.partition.table.folded == 5
+
+
+@pytest.mark.parametrize("root", [1, 2, 3, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
+def test_any_root_id_is_as_good_as_another(tester, root):
+    assert tester.init(root, 1).ack(root, 1).acked == [(0, root)]
