@@ -1,0 +1,79 @@
+"""What a header means to a bolt: tracked, untracked, or refused whole."""
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acktree.producers.intake import Intake
+from acktree.schemas.errors import MalformedRecord, UnknownVersion
+from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header
+from acktree.schemas.registry import History
+from producers.trees import published
+
+GOOD = encode_header(1, [Anchor(1, 5, 6)])
+
+
+def intake(learn=lambda _version: None) -> tuple[Intake, History]:
+    history = History("t", {1: published(1, one=(["a"], []))})
+    return Intake("one", history, learn), history
+
+
+def record(header: bytes | None, topic: str = "a") -> Message:
+    return Message(topic=topic, partition=0, offset=0, headers=None if header is None else [(HEADER, header)])
+
+
+@given(
+    st.one_of(st.binary(max_size=60), st.binary(min_size=18, max_size=18).map(lambda b: b"\x01\x01\0" + b))
+)
+def test_any_bytes_are_anchors_or_refused_with_and_without_a_warm_cache(header):
+    for warm in (False, True):
+        read, _ = intake()
+        if warm:
+            assert read.anchors_of(record(GOOD)) == GOOD[3:]
+        try:
+            anchors = read.anchors_of(record(header))
+        except (MalformedRecord, UnknownVersion):
+            continue
+        decoded = decode_header(header)
+        assert anchors == header[3:]
+        assert {decoded.version, *(anchor.version for anchor in decoded.anchors)} == {1}
+
+
+@pytest.mark.parametrize(
+    "headers", [None, [], [("other", b"x")], [(HEADER, None)], [(HEADER, b"\x01\x01\0")]]
+)
+def test_a_record_without_anchors_is_untracked(headers):
+    read, _ = intake()
+    assert read.anchors_of(Message(topic="a", headers=headers)) == b""
+
+
+def test_a_header_of_root_zero_is_refused_though_its_versions_are_known():
+    read, _ = intake()
+    read.anchors_of(record(GOOD))
+    with pytest.raises(MalformedRecord):
+        read.anchors_of(record(encode_header(1, [Anchor(1, 0, 6)])))
+
+
+def test_the_last_of_several_headers_counts():
+    read, _ = intake()
+    two = Message(topic="a", headers=[(HEADER, b"broken"), (HEADER, GOOD), ("other", b"x")])
+    assert read.anchors_of(two) == GOOD[3:]
+
+
+@pytest.mark.parametrize("header", [encode_header(2, [Anchor(1, 5, 6)]), encode_header(1, [Anchor(2, 5, 6)])])
+def test_an_unknown_version_is_asked_for_and_then_known(header):
+    asked: list[int] = []
+    read, history = intake(asked.append)
+    with pytest.raises(UnknownVersion):
+        read.anchors_of(record(header))
+    history.versions[2] = published(2, one=(["a"], []))
+    assert read.anchors_of(record(header)) == header[3:]
+    assert asked == [2]
+
+
+def test_each_topic_has_its_own_readers():
+    read, _ = intake()
+    assert read.anchors_of(record(GOOD, "a"))
+    assert read.anchors_of(record(GOOD, "elsewhere")) == b""
+    assert read.anchors_of(record(GOOD, "a"))

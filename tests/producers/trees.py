@@ -1,0 +1,93 @@
+"""A small network without Kafka: bolts' collectors, the records between them, the fold of what they say."""
+
+from collections import defaultdict
+
+from confluent_kafka import Message
+
+from acktree.producers.collector import Collector
+from acktree.producers.intake import Intake
+from acktree.producers.packing import AckPacker
+from acktree.producers.tuples import Hand, Tuple
+from acktree.schemas.codec import decode_ack
+from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.schemas.ids import EdgeSource, emitted_value, root_id
+from acktree.schemas.registry import History, Published, Slot
+from acktree.schemas.topology import BoltTable, SpoutTable
+
+
+def published(version: int = 1, ackers: int = 2, **bolts: tuple[list[str], list[str]]) -> Published:
+    """Return a topology "t": spout "s" emits "a"; bolts are given as name=([reads], [emits])."""
+    return Published(
+        name="t",
+        ackers=ackers,
+        version=version,
+        spouts={"s": SpoutTable(topics=("src",), emits=("a",))},
+        bolts={
+            name: BoltTable(reads=tuple(reads), emits=tuple(emits)) for name, (reads, emits) in bolts.items()
+        },
+        spout_tasks={"s": (0,)},
+        slots=(Slot(slot=0, spout="s", topic="src", topic_id="id", partition=3),),
+    )
+
+
+class Net:
+    """The bolts of a topology side by side, and every acker in one dict: (version, root) → value."""
+
+    def __init__(self, topology: Published) -> None:
+        self.history = History("t", {topology.version: topology})
+        self.fold: dict[tuple[int, int], int] = defaultdict(int)
+        self.control_records = 0
+        self.failed: list[tuple[int, str]] = []
+        self.resets: list[int] = []
+        self.topics: dict[str, list[Message]] = defaultdict(list)
+        self.edges = EdgeSource()
+        self.collectors = {name: self._collector(name) for name in topology.bolts}
+
+    def _collector(self, bolt: str) -> Collector:
+        return Collector(bolt, self.history, AckPacker(self.history, bolt, self._hear), self._produce)
+
+    def _hear(self, _topic: str, _partition: int, value: bytes) -> None:
+        record = decode_ack(value)
+        self.control_records += 1
+        self.failed += [(fail.root, fail.reason) for fail in record.fails]
+        self.resets += [int(root) for root in record.resets]
+        for entry in record.acks:
+            self.fold[record.version, int(entry["root"])] ^= int(entry["value"])
+
+    def _produce(self, topic, value, key, headers) -> None:
+        offset = len(self.topics[topic])
+        record = Message(
+            topic=topic, partition=0, offset=offset, key=key, value=value, headers=headers, timestamp=(1, 5)
+        )
+        self.topics[topic].append(record)
+
+    def spout(self, *offsets: int, topic: str = "a", version: int = 1) -> Message:
+        """Emit one record anchored to a root per offset, and fold the inits."""
+        anchors = [Anchor(version, root_id(0, 16, offset), self.edges.one()) for offset in offsets]
+        for _, root, edge in anchors:
+            self.fold[version, root] ^= emitted_value(edge, self.history.readers(version, topic).hashes)
+        self._produce(topic, b"v", None, [(HEADER, encode_header(version, anchors))])
+        return self.topics[topic][-1]
+
+    def take(self, bolt: str, record: Message, hand: Hand | None = None) -> Tuple:
+        """Return a record as a bolt's tuple."""
+        collector = self.collectors[bolt]
+        tuple = Tuple(record, Intake(bolt, self.history).anchors_of(record), collector, hand)
+        if hand is not None:
+            hand[tuple.offset] = tuple
+        return tuple
+
+    def emit(self, bolt: str, anchors, topic: str | None = None) -> Message:
+        """Let a bolt emit, and return the record."""
+        self.collectors[bolt].emit(b"v", anchors=anchors, topic=topic)
+        made = self.topics[topic or next(t for t in self.collectors[bolt].targets._current if t)]
+        return made[-1]
+
+    def ack(self, tuple: Tuple) -> None:
+        """Let a tuple's bolt ack it, and send what it has to say."""
+        tuple._collector.ack(tuple)
+        tuple._collector.flush()
+
+    def done(self, offset: int = 0, version: int = 1) -> bool:
+        """Tell whether the tree of a source offset is done by the fold."""
+        return self.fold[version, root_id(0, 16, offset)] == 0
