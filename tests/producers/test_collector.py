@@ -7,6 +7,7 @@ import pytest
 from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader, WrongTopic
 from acktree.producers.tuples import Hand, SourceOrigin
 from acktree.schemas.header import HEADER, decode_header, find_header
+from acktree.schemas.ids import consumer_edge, fnv1a64
 from producers.trees import Net, published
 
 
@@ -87,6 +88,18 @@ def test_three_inputs_of_one_root_and_their_child_never_fold_to_zero_early(order
     inputs = [net.take("join", net.emit("fork", root)) for _ in range(3)]
     child = net.take("end", net.emit("join", inputs))
     in_any_order(net, [[root, *inputs, child][at] for at in order])
+
+
+def test_each_input_of_a_join_carries_a_share_of_the_child():
+    net = Net(published(fork=(["a"], ["b"]), join=(["b"], ["c"]), end=(["c"], [])))
+    root = net.take("fork", net.spout(0))
+    inputs = [net.take("join", net.emit("fork", root)) for _ in range(3)]
+    net.emit("join", inputs)
+    place = (1, root.anchors[0].root)
+    for joined in inputs:
+        before, own = net.fold[place], consumer_edge(joined.anchors[0].edge, fnv1a64("join"))
+        net.ack(joined)
+        assert before ^ net.fold[place] != own
 
 
 def test_a_child_of_a_joined_tuple_carries_each_of_its_roots_once():
