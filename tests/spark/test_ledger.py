@@ -15,7 +15,7 @@ FIRST = generation_of(1, 0)
 
 def ledger(emitted: int = 10, frontier: int = 0) -> PartitionLedger:
     made = PartitionLedger(frontier, frontier, 1, POLICY)
-    made.emit(frontier + emitted, 100)
+    made.emit(frontier + emitted, 100, 0.0)
     return made
 
 
@@ -58,7 +58,7 @@ def test_a_second_ack_and_an_ack_below_the_frontier_are_no_ops() -> None:
 def test_an_ack_of_what_was_never_emitted_is_ignored() -> None:
     led = ledger()
     assert ack(led, 10, 11) == 0
-    assert led.emit(12, 100) == [(10, 12)]
+    assert led.emit(12, 100, 0.0) == [(10, 12)]
 
 
 def test_an_ack_of_any_generation_counts() -> None:
@@ -82,7 +82,7 @@ def test_only_the_failed_offset_is_replayed() -> None:
     led.failed(FIRST, 4, 0.0, counts=True)
     ack(led, *(offset for offset in range(10) if offset != 4))
     assert [replay.offset for replay in led.take_due(10, 1, 10)] == [4]
-    assert led.emit(10, 100) == []
+    assert led.emit(10, 100, 0.0) == []
 
 
 def test_a_failure_of_a_done_offset_an_old_generation_or_twice_is_ignored() -> None:
@@ -131,22 +131,22 @@ def test_the_back_off_doubles_up_to_its_limit() -> None:
 def test_a_bitmap_from_a_commit_is_not_emitted_again() -> None:
     led = PartitionLedger(5, 5, 1, POLICY)
     led.done.add_range(7, 9)
-    assert led.emit(20, 100) == [(5, 7), (9, 20)]
+    assert led.emit(20, 100, 0.0) == [(5, 7), (9, 20)]
     assert led.pending == 13
 
 
 def test_emission_stops_at_the_limit_of_ranges() -> None:
     led = PartitionLedger(0, 0, 1, POLICY)
     led.done.update(range(1, 100, 2))
-    assert led.emit(100, 3) == [(0, 1), (2, 3), (4, 5)]
-    assert led.emit(100, 1) == [(6, 7)]
+    assert led.emit(100, 3, 0.0) == [(0, 1), (2, 3), (4, 5)]
+    assert led.emit(100, 1, 0.0) == [(6, 7)]
 
 
 def test_a_rewind_backwards_emits_again_and_old_acks_do_not_finish_it() -> None:
     led = ledger()
     ack(led, *range(8))
     led.rewind(2, run=2)
-    assert led.emit(10, 100) == [(2, 10)]
+    assert led.emit(10, 100, 0.0) == [(2, 10)]
     assert ack(led, *range(10)) == 0
     assert led.failed(FIRST, 9, 0.0, counts=True) is Verdict.IGNORED
     assert ack(led, *range(2, 10), generation=generation_of(2, 0)) == 8
@@ -156,7 +156,7 @@ def test_a_reset_forward_skips() -> None:
     led = ledger()
     led.rewind(15, run=2)
     assert (led.frontier, led.pending) == (15, 0)
-    assert led.emit(20, 100) == [(15, 20)]
+    assert led.emit(20, 100, 0.0) == [(15, 20)]
 
 
 def test_a_reset_forward_inside_what_is_in_flight_keeps_the_rest_in_flight() -> None:
@@ -164,6 +164,22 @@ def test_a_reset_forward_inside_what_is_in_flight_keeps_the_rest_in_flight() -> 
     led.rewind(4, run=2)
     assert (led.frontier, led.pending) == (4, 6)
     assert ack(led, *range(4, 10)) == 6
+
+
+def test_an_emission_without_a_verdict_is_replayed_when_its_control_records_have_expired() -> None:
+    led = ledger(4)
+    led.emit(6, 100, 50.0)
+    ack(led, 0, 2)
+    assert led.fail_overdue(0.0, 100.0, 10) == 0
+    assert led.fail_overdue(1.0, 100.0, 10) == 2
+    assert [(r.offset, r.generation) for r in led.take_due(100.0, 1, 10)] == [
+        (1, generation_of(1, 1)),
+        (3, generation_of(1, 1)),
+    ]
+    assert led.fail_overdue(51.0, 101.0, 10) == 2
+    assert [r.offset for r in led.take_due(101.0, 1, 10)] == [4, 5]
+    assert led.fail_overdue(101.0, 200.0, 10) == 2
+    assert [r.generation for r in led.take_due(200.0, 1, 10)] == [generation_of(1, 2)] * 2
 
 
 @given(st.permutations(list(range(12))), st.integers(1, 5))
@@ -187,7 +203,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def emit(self, count: int) -> None:
         self.end += count
-        for start, end in self.led.emit(self.end, 1_000):
+        for start, end in self.led.emit(self.end, 1_000, 0.0):
             for offset in range(start, end):
                 assert offset not in self.done
                 self.emitted.setdefault(offset, []).append(generation_of(self.run, 0))
@@ -248,7 +264,7 @@ TestLedgerMachine = LedgerMachine.TestCase
 @pytest.mark.parametrize("attempt", [1, 17])
 def test_a_replay_of_a_written_batch_is_the_newest_emission_after_a_restart(attempt: int) -> None:
     led = PartitionLedger(0, 10, 1, RetryPolicy(1, 60, 30))
-    led.restore_replay(Replay(4, generation_of(1, attempt), attempt))
+    led.restore_replay(Replay(4, generation_of(1, attempt), attempt), 0.0)
     assert led.failed(FIRST, 4, 0.0, counts=True) is Verdict.IGNORED
     assert led.failed(generation_of(1, attempt), 4, 0.0, counts=True) is Verdict.RETRY
     assert led.take_due(100, 2, 10) == [Replay(4, generation_of(2, attempt + 1), attempt + 1)]

@@ -1,4 +1,4 @@
-"""Spark for real, a broker for real; the test plays the bolts and the ackers and checks every tree by hand."""
+"""A real Spark and a real broker; the test plays bolts and ackers and checks every tree by hand."""
 
 import time
 from collections import defaultdict

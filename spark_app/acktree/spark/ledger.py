@@ -5,8 +5,10 @@ and late verdicts are no-ops. Pure: time, jitter and verdicts are arguments; not
 """
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +51,7 @@ class Attempt:
     emissions: int
     attempts: int
     in_flight: bool
+    emitted_s: float
 
 
 class Replay(NamedTuple):
@@ -70,6 +73,8 @@ class PartitionLedger:
     done: BitMap64 = field(default_factory=BitMap64)
     retries: dict[int, Attempt] = field(default_factory=dict)
     _due: list[tuple[float, int, int]] = field(default_factory=list)
+    _emitted: deque[tuple[int, float]] = field(default_factory=deque)
+    _overdue_end: int = 0
 
     @property
     def pending(self) -> int:
@@ -77,9 +82,10 @@ class PartitionLedger:
         emitted = self.next_offset - self.frontier
         return emitted - self.done.range_cardinality(self.frontier, self.next_offset)
 
-    def emit(self, end: int, most_ranges: int) -> list[tuple[int, int]]:
+    def emit(self, end: int, most_ranges: int, now_s: float) -> list[tuple[int, int]]:
         """Emit up to ``end`` and return the ranges [start, end) to read, those done already left out."""
         ranges: list[tuple[int, int]] = []
+        before = self.next_offset
         while self.next_offset < end and len(ranges) < most_ranges:
             start = first_absent(self.done, self.next_offset)
             following = next_done(self.done, start)
@@ -87,6 +93,8 @@ class PartitionLedger:
             if start < stop:
                 ranges.append((start, stop))
             self.next_offset = max(self.next_offset, min(max(start, stop), end))
+        if self.next_offset > before:
+            self._emitted.append((self.next_offset, now_s))
         self._advance()
         return ranges
 
@@ -124,6 +132,10 @@ class PartitionLedger:
             self.done.remove_range(self.frontier, frontier)
             self.frontier = frontier
 
+    def resume(self, now_s: float) -> None:
+        """Count what is in flight at a restart as emitted at that time."""
+        self._emitted.append((self.next_offset, now_s))
+
     def is_open(self, offset: int) -> bool:
         """Tell whether an offset is emitted and not done."""
         return self.frontier <= offset < self.next_offset and offset not in self.done
@@ -140,7 +152,7 @@ class PartitionLedger:
         attempt = self.retries.get(offset)
         if attempt is None:
             emitted = generation & 0xF
-            attempt = self.retries[offset] = Attempt(generation, emitted, emitted, True)
+            attempt = self.retries[offset] = Attempt(generation, emitted, emitted, True, now_s)
         if attempt.generation != generation or not attempt.in_flight:
             return Verdict.IGNORED
         attempt.in_flight = False
@@ -162,6 +174,7 @@ class PartitionLedger:
             attempt.emissions += 1
             attempt.generation = generation_of(run, attempt.emissions)
             attempt.in_flight = True
+            attempt.emitted_s = now_s
             taken.append(Replay(offset, attempt.generation, attempt.attempts))
         return taken
 
@@ -169,11 +182,34 @@ class PartitionLedger:
         """Return when the next retry is due, None if none waits."""
         return self._due[0][0] if self._due else None
 
-    def restore_replay(self, replay: Replay) -> None:
+    def fail_overdue(self, before_s: float, now_s: float, most: int) -> int:
+        """Fail what was emitted before a time and never got a verdict, at most ``most`` offsets.
+
+        A safety net: the control records of such an emission have expired, no acker can judge it any more.
+        It says nothing about the record, so it is no attempt. Returns how many offsets are due again.
+        """
+        while self._emitted and self._emitted[0][1] < before_s:
+            self._overdue_end = self._emitted.popleft()[0]
+        late = [
+            o for o, attempt in self.retries.items() if attempt.in_flight and attempt.emitted_s < before_s
+        ]
+        if self._overdue_end > self.frontier:
+            still_open = BitMap64()
+            still_open.add_range(self.frontier, self._overdue_end)
+            still_open -= self.done
+            still_open -= BitMap64(self.retries)
+            late += islice(still_open, most)
+        for offset in late[:most]:
+            attempt = self.retries.setdefault(offset, Attempt(0, 0, 0, True, before_s))
+            attempt.in_flight = False
+            heapq.heappush(self._due, (now_s, offset, attempt.generation))
+        return len(late[:most])
+
+    def restore_replay(self, replay: Replay, now_s: float) -> None:
         """Take an emission known from a written batch as the newest of its offset."""
         if self.is_open(replay.offset):
             emissions = max(replay.attempts, 1) // 16 * 16 + (replay.generation & 0xF)
-            self.retries[replay.offset] = Attempt(replay.generation, emissions, replay.attempts, True)
+            self.retries[replay.offset] = Attempt(replay.generation, emissions, replay.attempts, True, now_s)
 
     def rewind(self, offset: int, run: int) -> None:
         """Obey an operator's reset: backwards takes ``run`` as the floor and emits anew, forward skips."""
@@ -186,6 +222,8 @@ class PartitionLedger:
         self.done.clear()
         self.retries.clear()
         self._due.clear()
+        self._emitted.clear()
+        self._overdue_end = 0
 
     def held_ranges(self, most: int) -> list[tuple[int, int]]:
         """Return the first runs of offsets done above the frontier, for people to look at."""

@@ -109,6 +109,7 @@ class SpoutDriver:
         table = self.topology.spouts[self._options.spout]
         policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
         claim = self._claims[task]
+        now_s = self._monotonic()
         ends = {range_.slot: range_ for range_ in logged.ranges} if logged else {}
         slots: dict[int, PartitionLedger] = {}
         for source in sources:
@@ -126,6 +127,7 @@ class SpoutDriver:
             ledger = PartitionLedger(frontier, next_offset, floor, policy)
             if done is not None:
                 ledger.done = done
+            ledger.resume(now_s)
             slots[source.slot] = ledger
             claim.floors[source.slot] = floor
         by_slot = {source.slot: source for source in sources}
@@ -134,7 +136,8 @@ class SpoutDriver:
         opened = TaskLedger(task, claim.run, by_slot, slots, results, timeout_s)
         for replays in logged.replays if logged else ():
             for offset in replays.offsets if replays.slot in slots else ():
-                slots[replays.slot].restore_replay(Replay(offset, replays.generation, replays.attempts))
+                replay = Replay(offset, replays.generation, replays.attempts)
+                slots[replays.slot].restore_replay(replay, now_s)
         return opened
 
     def position(self) -> Batch:
@@ -168,9 +171,10 @@ class SpoutDriver:
         room = self.topology.spouts[self._options.spout].max_pending
         for task in self._tasks.values():
             budget = MAX_REPLAYS - sum(len(group.offsets) for group in replays)
+            task.fail_overdue(now_s - self.topology.control_retention_s, now_s, budget)
             replays += task.replay_due(now_s, budget)
             allowed = max(0, room - task.pending)
-            fresh = task.emit(ends, allowed if most is None else min(allowed, most))
+            fresh = task.emit(ends, allowed if most is None else min(allowed, most), now_s)
             if most is not None:
                 most -= sum(range_.end - range_.start for range_ in fresh)
             ranges += fresh
@@ -266,7 +270,16 @@ class SpoutDriver:
 
     def _report(self) -> None:
         for task in self._tasks.values():
-            names = ("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "absent")
+            names = (
+                "emitted",
+                "completed",
+                "failed",
+                "timed_out",
+                "replayed",
+                "dead_lettered",
+                "absent",
+                "overdue",
+            )
             values = {name: task.counters[name] for name in (*names, "set_aside", "rewinds")}
             values |= {"pending": task.pending, "run": task.run, "version": self.topology.version}
             values |= {

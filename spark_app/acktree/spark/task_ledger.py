@@ -118,7 +118,7 @@ class TaskLedger:
             if (ledger := self.slots.get(range_.slot)) is not None:
                 self.counters["completed"] += ledger.finish(range_.start, range_.end)
 
-    def emit(self, ends: Mapping[int, int], most: int) -> list[Range]:
+    def emit(self, ends: Mapping[int, int], most: int, now_s: float) -> list[Range]:
         """Emit at most ``most`` new offsets below the ends per slot, shared out evenly over the slots."""
         ranges: list[Range] = []
         waiting = sorted(self.slots, key=lambda slot: ends.get(slot, 0) - self.slots[slot].next_offset)
@@ -126,7 +126,7 @@ class TaskLedger:
             ledger, source = self.slots[slot], self.sources[slot]
             start = ledger.next_offset
             share = max(0, min(most // (len(waiting) - place), ends.get(slot, 0) - start))
-            parts = ledger.emit(start + share, MAX_RANGES_PER_SLOT)
+            parts = ledger.emit(start + share, MAX_RANGES_PER_SLOT, now_s)
             parts = parts or [(ledger.next_offset, ledger.next_offset)]
             ranges += [Range(source.topic, source.partition, slot, self.run, *part) for part in parts]
             fresh = sum(end - begin for begin, end in parts)
@@ -144,6 +144,11 @@ class TaskLedger:
             source = self.sources[slot]
             replays += group_replays(source.topic, source.partition, slot, due)
         return replays
+
+    def fail_overdue(self, before_s: float, now_s: float, most: int) -> None:
+        """Replay what was emitted before a time and never got a verdict."""
+        for ledger in self.slots.values():
+            self.counters["overdue"] += ledger.fail_overdue(before_s, now_s, most)
 
     def is_open(self, slot: int, offset: int) -> bool:
         return slot in self.slots and self.slots[slot].is_open(offset)

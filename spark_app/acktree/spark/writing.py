@@ -16,7 +16,7 @@ from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER, SINGLE, Anchor, encode_header, single_headers
 from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values, origins_of
-from acktree.schemas.registry import History
+from acktree.schemas.registry import History, read_history
 from acktree.spark.outbox import outbox
 
 ANCHOR_BYTES = ANCHOR.itemsize
@@ -136,12 +136,16 @@ def write_inits(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[
     roots = table.column("root").to_numpy().view(np.uint64)
     values = table.column("value").to_numpy().view(np.uint64)
     written = 0
-    for version in np.unique(versions).tolist():
+    born_in = np.unique(versions).tolist()
+    history = plan.history
+    if not set(born_in) <= history.versions.keys():
+        history = read_history(plan.bootstrap, history.name, plan.user)
+    for version in born_in:
         mine = versions == version
         entries = fold_entries(roots[mine], values[mine])
         written += len(entries)
-        for task, chosen in _by_spout_task(plan.history, version, entries["root"]):
-            packer = InitPacker(plan.history, task, lambda t, p, v: box.send(t, v, None, None, p))
+        for task, chosen in _by_spout_task(history, version, entries["root"]):
+            packer = InitPacker(history, task, lambda t, p, v: box.send(t, v, None, None, p))
             packer.add_many(version, entries["root"][chosen], entries["value"][chosen])
             packer.flush()
     box.flush()
