@@ -23,9 +23,11 @@ def record(header: bytes | None, topic: str = "a") -> Message:
     return Message(topic=topic, partition=0, offset=0, headers=None if header is None else [(HEADER, header)])
 
 
-@given(
-    st.one_of(st.binary(max_size=60), st.binary(min_size=18, max_size=18).map(lambda b: b"\x01\x01\0" + b))
-)
+TWO_ANCHORS = st.just(encode_header(1, [Anchor(1, 5, 6), Anchor(9, 5, 6)]))
+LIKE_OURS = st.binary(max_size=60).map(lambda rest: GOOD[:5] + rest)
+
+
+@given(st.one_of(st.binary(max_size=60), LIKE_OURS, TWO_ANCHORS))
 def test_any_bytes_are_anchors_or_refused_with_and_without_a_warm_cache(header):
     for warm in (False, True):
         read, _ = intake()
