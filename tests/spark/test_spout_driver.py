@@ -388,7 +388,7 @@ def test_what_is_not_there_is_said_in_one_sentence(bootstrap: str, spout: Callab
     ("options", "told"),
     [
         ({}, "'topology' is missing"),
-        ({"topology": "t"}, "'spout' is missing"),
+        ({"topology": "t"}, "either option 'spout' or option 'bolt'"),
         ({"topology": "t", "spout": "s"}, "bootstrap.servers"),
         ({"topology": "t", "spout": "s", "kafka.bootstrap.servers": "x", "sbscribe": "a"}, "unknown option"),
         (

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from acktree.schemas.codec import Cause, Failure, Result, decode_ack_init, encode_result
-from acktree.schemas.header import decode_header, find_header
+from acktree.schemas.codec import Cause, Failure, Result, decode_ack, decode_ack_init, encode_result
+from acktree.schemas.header import TupleHeader, decode_header, find_header
 from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -34,8 +34,11 @@ retry_initial_s = 0
 reads = ["{name}.a"]
 [bolts.two]
 reads = ["{name}.a", "{name}.b"]
+emits = ["{name}.c"]
+[bolts.three]
+reads = ["{name}.c"]
 """
-READERS = {"a": ("one", "two"), "b": ("two",)}
+READERS = {"a": ("one", "two"), "b": ("two",), "c": ("three",)}
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +67,14 @@ class Tester:
                 "isolation.level": "read_committed",
             }
         )
-        topics = {"ack-init": 3, "a": 2, "b": 2}
+        topics = {"ack-init": 3, "a": 2, "b": 2, "c": 2}
         self.consumer.assign(
             [TopicPartition(f"{name}.{t}", p, 0) for t, n in topics.items() for p in range(n)]
         )
         self.values: dict[int, int] = defaultdict(int)
         self.inits: dict[int, int] = {}
         self.tuples: list[tuple[str, bytes, tuple[int, ...]]] = []
+        self.headers: list[tuple[str, bytes, TupleHeader]] = []
         self.answered: set[int] = set()
 
     def send(self, values: list[str], partition: int = 0) -> None:
@@ -105,6 +109,8 @@ class Tester:
                 continue
             header = find_header(message.headers())
             anchors = decode_header(header).anchors if header else ()
+            if header:
+                self.headers.append((topic, value, decode_header(header)))
             self.tuples.append((topic, value, tuple(anchor.root for anchor in anchors)))
             for anchor in anchors:
                 for bolt in READERS[topic]:
@@ -239,6 +245,57 @@ def test_rows_without_anchors_are_sent_untracked(tester: Tester) -> None:
     tester.until_the_end()
     assert [roots for _, _, roots in tester.tuples] == [()] * 5
     assert list(tester.inits.values()) == [0] * 5
+
+
+def test_a_stage_in_the_role_of_a_bolt_acks_what_it_read_and_what_it_left_out(
+    tester: Tester, spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
+) -> None:
+    """One tree through two Spark jobs: the bolt's stage filters, explodes and emits on."""
+    tester.send(["a b", "", "c"] * 20)
+    tester.start(lambda rows: {f"{tester.name}.a": words(rows, "a")}, trigger="200 milliseconds")
+    deadline = time.monotonic() + DEADLINE_S
+    while len(tester.tuples) < 60:
+        assert time.monotonic() < deadline
+        tester.read()
+    owned = fnv1a64("two")
+    theirs: dict[int, int] = defaultdict(int)
+    control = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"{unique}.acks", "auto.offset.reset": "earliest"}
+    )
+    control.assign([TopicPartition(f"{unique}.ack", p, 0) for p in range(3)])
+    bolt = app.start(
+        spark,
+        lambda rows: rows.where("value <> 'c'"),
+        bootstrap=bootstrap,
+        topology=unique,
+        bolt="two",
+        checkpoint=tmp_path / "bolt",
+        trigger=app.AVAILABLE_NOW,
+        user={},
+    )
+    bolt.awaitTermination(DEADLINE_S)
+    assert bolt.exception() is None
+    while message := control.poll(3.0):
+        for root, value in decode_ack(message.value() or b"").acks.tolist():
+            assert root not in theirs, "one ack per root and batch"
+            theirs[root] ^= value
+    control.close()
+    tester.read()
+    out = [(value, roots) for topic, value, roots in tester.tuples if topic == "c"]
+    assert sorted(value for value, _ in out) == [b"a"] * 20 + [b"b"] * 20
+    assert len(theirs) == 40
+    for root, value in theirs.items():
+        expected = 0
+        for topic, _, header in tester.headers:
+            for anchor in header.anchors:
+                if anchor.root == root:
+                    reads = owned if topic == "a" else fnv1a64("three")
+                    expected ^= consumer_edge(anchor.edge, reads)
+        assert value == expected
+    group = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{unique}.two"})
+    places = group.committed([TopicPartition(f"{unique}.a", p) for p in (0, 1)], timeout=10)
+    group.close()
+    assert sum(place.offset for place in places) == 60
 
 
 @pytest.mark.parametrize(

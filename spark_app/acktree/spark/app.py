@@ -1,4 +1,4 @@
-"""Run a user's transform as the Spark application of a spout: source, stage, checkpoint, clean stop."""
+"""Run a user's transform as the Spark application of a spout or bolt, with a clean stop."""
 
 import contextlib
 import importlib
@@ -87,25 +87,27 @@ def start(
     *,
     bootstrap: str,
     topology: str,
-    spout: str,
+    spout: str = "",
+    bolt: str = "",
     checkpoint: Path,
     trigger: str,
     user: Settings,
 ) -> StreamingQuery:
-    """Start the query of a spout and return it.
+    """Start the query of a spout or bolt and return it.
 
     ``trigger`` is ``available-now`` or a Spark interval such as ``1 second``; "" runs batch after batch.
     """
-    options = {"kafka.bootstrap.servers": bootstrap, "topology": topology, "spout": spout}
+    options = {"kafka.bootstrap.servers": bootstrap, "topology": topology}
+    options["spout" if spout else "bolt"] = spout or bolt
     options |= {f"kafka.{key}": value for key, value in user.items()}
-    stage = Stage(transform, bootstrap=bootstrap, topology=topology, spout=spout, user=user)
+    stage = Stage(transform, bootstrap=bootstrap, topology=topology, spout=spout, bolt=bolt, user=user)
     rows = spark.readStream.format(FORMAT).options(**options).load()
 
     def write(batch: Any, batch_id: int) -> None:
         stage(batch, batch_id)
 
     writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
-    writer = writer.queryName(f"{topology}.{spout}")
+    writer = writer.queryName(f"{topology}.{spout or bolt}")
     if trigger == AVAILABLE_NOW:
         writer = writer.trigger(availableNow=True)
     elif trigger:
@@ -119,6 +121,7 @@ def run(
     bootstrap: str,
     topology: str,
     spout: str,
+    bolt: str,
     checkpoint: Path | None,
     trigger: str,
     user: Settings,
@@ -133,7 +136,7 @@ def run(
     with contextlib.ExitStack() as stack:
         if checkpoint is None:
             checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
-        spark = make_session(f"acktree {topology}.{spout}")
+        spark = make_session(f"acktree {topology}.{spout or bolt}")
         stack.callback(_stop_session, spark)
         query = start(
             spark,
@@ -141,12 +144,14 @@ def run(
             bootstrap=bootstrap,
             topology=topology,
             spout=spout,
+            bolt=bolt,
             checkpoint=checkpoint,
             trigger=trigger,
             user=user,
         )
         stopping = _stop_on_signal()
-        ready(f"ready spout {spout} of topology {topology}, query {query.id}")
+        role = f"spout {spout}" if spout else f"bolt {bolt}"
+        ready(f"ready {role} of topology {topology}, query {query.id}")
         try:
             while not query.awaitTermination(1) and not stopping:
                 pass

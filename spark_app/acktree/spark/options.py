@@ -26,16 +26,22 @@ class BadOption(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Checked options of one ``format("acktree")`` source in the spout role."""
+    """Checked options of one ``format("acktree")`` source; ``spout`` is "" in the role of a bolt."""
 
     bootstrap: str
     topology: str
     spout: str
+    bolt: str = ""
     starting_offsets: str = "earliest"
     max_offsets: int | None = None
     include_headers: bool = False
     subscribe: tuple[str, ...] | None = None
     kafka: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def component(self) -> str:
+        """The spout or bolt that is read for; its consumer group is TOPOLOGY.COMPONENT."""
+        return self.spout or self.bolt
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -50,11 +56,10 @@ class SourceOptions:
         names = {name.lower(): name for name in _KNOWN}
         if unknown := [key for key in given if key not in names]:
             raise BadOption(f"unknown option {unknown[0]!r}; the acktree source knows: {', '.join(_KNOWN)}")
-        if "bolt" in given:
-            raise BadOption("the acktree source reads for a spout; give option spout=NAME")
-        for key in ("topology", "spout"):
-            if not given.get(key):
-                raise BadOption(f"option {key!r} is missing")
+        if not given.get("topology"):
+            raise BadOption("option 'topology' is missing")
+        if bool(given.get("spout")) == bool(given.get("bolt")):
+            raise BadOption("give either option 'spout' or option 'bolt': what the source reads for")
         if not (bootstrap := kafka.pop("bootstrap.servers", "")):
             raise BadOption("option 'kafka.bootstrap.servers' is missing")
         starting = given.get("startingoffsets", "earliest").lower()
@@ -64,7 +69,8 @@ class SourceOptions:
         return cls(
             bootstrap,
             given["topology"],
-            given["spout"],
+            given.get("spout", ""),
+            given.get("bolt", ""),
             starting,
             _whole_number("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
             _truth("includeHeaders", given.get("includeheaders", "false")),

@@ -22,7 +22,9 @@ from acktree.schemas.codec import Absent, Span, encode_absent
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import root_ids
-from acktree.spark.batch import Range, Replays
+from acktree.schemas.registry import Published
+from acktree.spark.batch import Batch, Range, Replays
+from acktree.spark.bolt_anchors import bolt_anchors
 from acktree.spark.options import SourceOptions
 from acktree.spark.outbox import outbox
 
@@ -53,7 +55,8 @@ class ReadStalled(AcktreeError):
 class Piece(InputPartition):
     """One task's share: offsets [start, end) of one partition, all of them or only ``only``.
 
-    ``result_topic`` is where the ledger is told of absent offsets, None where tracking is off.
+    ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
+    is off. ``result_topic`` is where a spout's ledger is told of absent offsets.
     """
 
     options: SourceOptions
@@ -62,45 +65,43 @@ class Piece(InputPartition):
     slot: int
     generation: int
     version: int
+    anchored: bool
     result_topic: str | None
     start: int
     end: int
     only: tuple[int, ...] | None = None
 
 
-def pieces(options: SourceOptions, version: int, result_topic: str | None, range_: Range) -> list[Piece]:
-    """Return the task of a range, none for an empty one."""
-    if range_.start >= range_.end:
-        return []
-    generation = range_.run << 4
-    place = (range_.topic, range_.partition, range_.slot)
-    return [Piece(options, *place, generation, version, result_topic, range_.start, range_.end)]
+def pieces(options: SourceOptions, published: Published, batch: Batch) -> list[Piece]:
+    """Return a task per range that is not empty and per stretch of replays.
+
+    Neighbouring replays are read in one stretch, far ones are sought one by one.
+    """
+    anchored = published.ackers > 0 or bool(options.bolt)
+    topics: dict[int, str] = {}
+    if options.spout and anchored:
+        slots = published.slots_of(options.spout)
+        topics = {slot.slot: published.result_topic(published.task_of(slot)) for slot in slots}
+
+    def piece(of: Range | Replays, generation: int, start: int, end: int, only: list[int] | None) -> Piece:
+        place = (of.topic, of.partition, of.slot, generation, batch.version, anchored, topics.get(of.slot))
+        return Piece(options, *place, start, end, None if only is None else tuple(only))
+
+    planned = [piece(r, r.run << 4, r.start, r.end, None) for r in batch.ranges if r.start < r.end]
+    for replays in batch.replays:
+        for stretch in _stretches(replays.offsets):
+            planned.append(piece(replays, replays.generation, stretch[0], stretch[-1] + 1, stretch))
+    return planned
 
 
-def replay_pieces(
-    options: SourceOptions, version: int, result_topic: str | None, replays: Replays
-) -> list[Piece]:
-    """Return the tasks of a replay: neighbours are read in one stretch, far ones are sought one by one."""
+def _stretches(offsets: tuple[int, ...]) -> list[list[int]]:
     stretches: list[list[int]] = []
-    for offset in replays.offsets:
+    for offset in offsets:
         if stretches and offset - stretches[-1][-1] <= REPLAY_GAP:
             stretches[-1].append(offset)
         else:
             stretches.append([offset])
-    place = (replays.topic, replays.partition, replays.slot)
-    return [
-        Piece(
-            options,
-            *place,
-            replays.generation,
-            version,
-            result_topic,
-            stretch[0],
-            stretch[-1] + 1,
-            tuple(stretch),
-        )
-        for stretch in stretches
-    ]
+    return stretches
 
 
 def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -153,7 +154,7 @@ def _consumer(piece: Piece) -> tuple[tuple[Any, ...], Consumer]:
             _positions.pop(oldest, None)
         settings = consumer_settings(
             options.bootstrap,
-            f"{options.topology}.{options.spout}",
+            f"{options.topology}.{options.component}",
             options.kafka,
             auto_offset_reset="error",
             enable_partition_eof=True,
@@ -182,7 +183,7 @@ def _read(piece: Piece) -> Iterator[list[Message]]:
                 raise OffsetOutOfRange(
                     f"{piece.topic}/{piece.partition} no longer holds offset {position}: it was removed by "
                     "retention, or the topic was re-created; to go on behind the gap, set the offset of "
-                    f"group {piece.options.topology}.{piece.options.spout} with kafka-consumer-groups"
+                    f"group {piece.options.topology}.{piece.options.component} with kafka-consumer-groups"
                 )
             elif not error.retriable():
                 raise KafkaException(error)
@@ -209,7 +210,7 @@ def _to_arrow(piece: Piece, messages: list[Message], offsets: NDArray[np.int64])
         pa.array(offsets),
         pa.array(np.fromiter((s[1] for s in stamps), np.int64, count) * 1000, pa.timestamp("us", tz="UTC")),
         pa.array(np.fromiter((s[0] - 1 for s in stamps), np.int32, count)),
-        _anchors(piece, offsets),
+        _anchors(piece, messages, offsets),
     ]
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "anchors"]
     if piece.options.include_headers:
@@ -222,9 +223,13 @@ def _header_rows(headers: Any) -> list[dict[str, Any]] | None:
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
-def _anchors(piece: Piece, offsets: NDArray[np.int64]) -> pa.Array:
-    if piece.result_topic is None:
+def _anchors(piece: Piece, messages: list[Message], offsets: NDArray[np.int64]) -> pa.Array:
+    if not piece.anchored:
         return pa.nulls(len(offsets), pa.binary())
+    if piece.options.bolt:
+        options = piece.options
+        intake = bolt_anchors(options.bootstrap, options.topology, options.bolt, options.kafka)
+        return pa.array([intake.of(message) for message in messages], pa.binary())
     rows = np.zeros(len(offsets), ANCHOR)
     rows["version"] = piece.version
     rows["root"] = root_ids(piece.slot, piece.generation, offsets)

@@ -1,4 +1,4 @@
-"""``spark.readStream.format("acktree")``: a spout as a Spark streaming source.
+"""``spark.readStream.format("acktree")``: a spout, or a bolt, as a Spark streaming source.
 
 Invariant: what Spark has logged is what is read; the driver-side state is in Kafka and in that log. Spark
 builds the reader in several processes, so nothing is opened before the first offset is asked for.
@@ -20,15 +20,16 @@ from pyspark.sql.types import StructType
 
 from acktree.schemas.registry import Published, read_history
 from acktree.spark.batch import Batch
+from acktree.spark.bolt_driver import BoltDriver
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import HEADERS_COLUMN, SCHEMA, Piece, pieces, read_piece, replay_pieces
+from acktree.spark.reading import HEADERS_COLUMN, SCHEMA, Piece, pieces, read_piece
 from acktree.spark.spout_driver import IDLE_WAIT_S, SpoutDriver
 
 FORMAT = "acktree"
 
 
 class AcktreeSource(DataSource):
-    """Records of a spout's topics with Spark's Kafka columns, plus ``anchors``: keep that column."""
+    """Records of a spout or bolt with Spark's Kafka columns, plus ``anchors``: keep that column."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,20 +49,20 @@ def register(spark: SparkSession) -> None:
 
 
 class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches from a spout's ledger; reads them from their description alone."""
+    """Plans batches with a driver of its role; reads them from their description alone."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._driver: SpoutDriver | None = None
+        self._driver: SpoutDriver | BoltDriver | None = None
         self._targets: dict[int, int] | None = None
         self._versions: dict[int, Published] = {}
 
-    def _connected(self) -> SpoutDriver:
+    def _connected(self) -> SpoutDriver | BoltDriver:
         if self._driver is None:
-            self._driver = SpoutDriver(self._options)
+            self._driver = (SpoutDriver if self._options.spout else BoltDriver)(self._options)
         return self._driver
 
-    def _opened(self, logged: Batch | None) -> SpoutDriver:
+    def _opened(self, logged: Batch | None) -> SpoutDriver | BoltDriver:
         driver = self._connected()
         if not driver.is_open:
             driver.open(logged)
@@ -100,18 +101,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         batch = Batch.from_json(end)
-        published = self._published(batch.version)
-        task_of = {slot.slot: published.task_of(slot) for slot in published.slots_of(self._options.spout)}
-
-        def told(slot: int) -> str | None:
-            return published.result_topic(task_of[slot]) if published.ackers else None
-
-        planned: list[InputPartition] = []
-        for range_ in batch.ranges:
-            planned += pieces(self._options, batch.version, told(range_.slot), range_)
-        for replays in batch.replays:
-            planned += replay_pieces(self._options, batch.version, told(replays.slot), replays)
-        return planned
+        return list(pieces(self._options, self._published(batch.version), batch))
 
     def _published(self, version: int) -> Published:
         if version not in self._versions:

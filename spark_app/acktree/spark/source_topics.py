@@ -23,34 +23,21 @@ class UnknownPartition(AcktreeError):
     """A source topic has a partition, or an identity, that the published topology does not know."""
 
 
-class SourceTopics:
-    """Partitions, slots and spout tasks of one spout, and where its topics begin and end."""
+class TopicEnds:
+    """Topics that are read, and where they begin and end."""
 
-    def __init__(self, admin: AdminClient, options: SourceOptions, topology: Published) -> None:
+    partitions: tuple[SourcePartition, ...]
+
+    def __init__(self, admin: AdminClient, options: SourceOptions, topics: tuple[str, ...]) -> None:
         self._admin = admin
         self._bootstrap = options.bootstrap
         self._starting = options.starting_offsets
-        topics = _topics(options, topology)
         with clear_errors(self._bootstrap):
             names = admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
         for topic in topics:
             if topic not in names:
-                raise MissingTopic(f"source topic {topic!r} of spout {options.spout} does not exist")
-        slots = {(s.topic, s.topic_id, s.partition): s for s in topology.slots_of(options.spout)}
-        partitions: list[SourcePartition] = []
-        self.task_of: dict[int, int] = {}
-        for topic, there in describe(admin, self._bootstrap, topics).items():
-            for partition in range(there.partitions):
-                slot = slots.get((topic, there.topic_id, partition))
-                if slot is None:
-                    raise UnknownPartition(
-                        f"topology {topology.name} version {topology.version} does not know partition "
-                        f"{partition} of topic {topic!r} (it was added, or the topic was re-created); "
-                        "publish the topology again with: acktree topology apply FILE"
-                    )
-                partitions.append(SourcePartition(slot.slot, topic, partition, there.topic_id))
-                self.task_of[slot.slot] = topology.task_of(slot)
-        self.partitions = tuple(partitions)
+                raise MissingTopic(f"topic {topic!r}, which {options.component} reads, does not exist")
+        self._there = describe(admin, self._bootstrap, topics)
 
     def log_ends(self) -> dict[int, int]:
         """Return by slot the offset behind the last record that a read_committed reader may see."""
@@ -73,7 +60,42 @@ class SourceTopics:
         return {source.slot: found[source.topic, source.partition] for source in sources}
 
 
-def _topics(options: SourceOptions, topology: Published) -> tuple[str, ...]:
+class SpoutTopics(TopicEnds):
+    """Partitions, slots and spout tasks of one spout."""
+
+    def __init__(self, admin: AdminClient, options: SourceOptions, topology: Published) -> None:
+        super().__init__(admin, options, _spout_topics(options, topology))
+        slots = {(s.topic, s.topic_id, s.partition): s for s in topology.slots_of(options.spout)}
+        partitions: list[SourcePartition] = []
+        self.task_of: dict[int, int] = {}
+        for topic, there in self._there.items():
+            for partition in range(there.partitions):
+                slot = slots.get((topic, there.topic_id, partition))
+                if slot is None:
+                    raise UnknownPartition(
+                        f"topology {topology.name} version {topology.version} does not know partition "
+                        f"{partition} of topic {topic!r} (it was added, or the topic was re-created); "
+                        "publish the topology again with: acktree topology apply FILE"
+                    )
+                partitions.append(SourcePartition(slot.slot, topic, partition, there.topic_id))
+                self.task_of[slot.slot] = topology.task_of(slot)
+        self.partitions = tuple(partitions)
+
+
+class BoltTopics(TopicEnds):
+    """Partitions that a bolt reads, numbered in the order of their topics."""
+
+    def __init__(self, admin: AdminClient, options: SourceOptions, topology: Published) -> None:
+        super().__init__(admin, options, _bolt_topics(options, topology))
+        places = [
+            (topic, partition, there.topic_id)
+            for topic, there in sorted(self._there.items())
+            for partition in range(there.partitions)
+        ]
+        self.partitions = tuple(SourcePartition(number, *place) for number, place in enumerate(places))
+
+
+def _spout_topics(options: SourceOptions, topology: Published) -> tuple[str, ...]:
     table = topology.spouts.get(options.spout)
     if table is None:
         raise BadOption(
@@ -88,3 +110,18 @@ def _topics(options: SourceOptions, topology: Published) -> tuple[str, ...]:
             f"{options.spout!r} reads {', '.join(table.topics)}; leave it out or change the topology"
         )
     return table.topics
+
+
+def _bolt_topics(options: SourceOptions, topology: Published) -> tuple[str, ...]:
+    table = topology.bolts.get(options.bolt)
+    if table is None:
+        raise BadOption(
+            f"topology {topology.name} has no bolt {options.bolt!r}; "
+            f"it may be one of: {', '.join(topology.bolts) or 'none'}"
+        )
+    if options.subscribe is not None and set(options.subscribe) != set(table.reads):
+        raise BadOption(
+            f"subscribe={','.join(options.subscribe)!r} differs from the topology, where bolt "
+            f"{options.bolt!r} reads {', '.join(table.reads)}; leave it out or change the topology"
+        )
+    return table.reads

@@ -31,7 +31,7 @@ from acktree.spark.group_offsets import Committed, GroupOffsets
 from acktree.spark.ledger import PartitionLedger, Replay, RetryPolicy
 from acktree.spark.options import SourceOptions
 from acktree.spark.result_cut import ResultCut
-from acktree.spark.source_topics import SourceTopics
+from acktree.spark.source_topics import SpoutTopics
 from acktree.spark.task_ledger import DeadLetter, SourcePartition, TaskLedger
 
 COMMIT_INTERVAL_S = 0.5
@@ -60,7 +60,7 @@ class SpoutDriver:
         self._admin = make_admin(options.bootstrap, user)
         self._registry = Registry(options.bootstrap, options.topology, user)
         self.topology = self._registry.history.latest
-        self.topics = SourceTopics(self._admin, options, self.topology)
+        self.topics = SpoutTopics(self._admin, options, self.topology)
         self._group = self.topology.group_of(options.spout)
         settings = consumer_settings(options.bootstrap, self._group, user, enable_partition_eof=True)
         self._consumer = make_consumer(settings)

@@ -1,6 +1,6 @@
-"""The stage: what leaves a spout's Spark job, as tuples on Kafka topics and one init per root.
+"""The stage: what leaves a Spark job, as tuples on Kafka topics and one init (spout) or ack (bolt) per root.
 
-Invariant: tuples are in the log before the init of their root, and a root has one init, over all outputs.
+Invariant: tuples are in the log before the init of their root, and a root has one message, over all outputs.
 The way that is right by construction: inputs and outputs are united and shuffled by root, so any plan the
 user writes (explode, union, join, several outputs) is safe, and a record without output is done at once.
 """
@@ -19,8 +19,8 @@ from acktree.spark.writing import (
     VALUES_SCHEMA,
     BadColumn,
     StagePlan,
-    input_roots,
-    write_inits,
+    input_values,
+    write_control,
     write_tuples,
 )
 
@@ -36,45 +36,59 @@ class Stage:
     """Use with ``foreachBatch``: applies a transform to each batch and writes what comes out of it."""
 
     def __init__(
-        self, transform: Transform, *, bootstrap: str, topology: str, spout: str, user: Settings
+        self,
+        transform: Transform,
+        *,
+        bootstrap: str,
+        topology: str,
+        spout: str = "",
+        bolt: str = "",
+        user: Settings,
     ) -> None:
-        """Read the topology.
+        """Read the topology; give either ``spout`` or ``bolt``.
 
         Raises:
-            UnknownTopology, BrokerUnreachable, BadTransform: the topology, broker or spout is not there.
+            UnknownTopology, BrokerUnreachable, BadTransform: the topology, broker or component is not there.
         """
         self._transform = transform
-        self._bootstrap, self._user, self._spout = bootstrap, user, spout
+        self._bootstrap, self._user, self._spout, self._bolt = bootstrap, user, spout, bolt
         self._registry = Registry(bootstrap, topology, user)
-        if spout not in self._registry.history.latest.spouts:
-            raise BadTransform(f"topology {topology} has no spout {spout!r}")
+        self._emits()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> int:
-        """Write one batch; return the number of inits written."""
+        """Write one batch; return the number of roots that an init or ack was written for."""
         self._registry.refresh()
         history = self._registry.history
-        plan = StagePlan(self._bootstrap, self._user, history, history.latest.version)
+        plan = StagePlan(self._bootstrap, self._user, history, history.latest.version, self._bolt)
         batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            values = batch.select("anchors").mapInArrow(input_roots, VALUES_SCHEMA)
+            values = batch.select("anchors").mapInArrow(partial(input_values, plan=plan), VALUES_SCHEMA)
             for topic, output in self._outputs(batch).items():
                 written = partial(write_tuples, plan=plan, topic=topic)
                 values = values.union(_columns(output, topic).mapInArrow(written, VALUES_SCHEMA))
             tasks = batch.sparkSession.sparkContext.defaultParallelism
-            inits = values.repartition(tasks, "root").mapInArrow(
-                partial(write_inits, plan=plan), COUNT_SCHEMA
+            roots = values.repartition(tasks, "root").mapInArrow(
+                partial(write_control, plan=plan), COUNT_SCHEMA
             )
-            return sum(row["inits"] for row in inits.collect())
+            return sum(row["roots"] for row in roots.collect())
         finally:
             batch.unpersist()
 
+    def _emits(self) -> tuple[str, ...]:
+        latest = self._registry.history.latest
+        table = latest.spouts.get(self._spout) if self._spout else latest.bolts.get(self._bolt)
+        if table is None:
+            kind = f"spout {self._spout!r}" if self._spout else f"bolt {self._bolt!r}"
+            raise BadTransform(f"topology {latest.name} has no {kind}")
+        return table.emits
+
     def _outputs(self, batch: DataFrame) -> Mapping[str, DataFrame]:
-        emits = self._registry.history.latest.spouts[self._spout].emits
+        emits, name = self._emits(), self._spout or self._bolt
         made = self._transform(batch)
         if isinstance(made, DataFrame):
             if len(emits) != 1:
                 raise BadTransform(
-                    f"the transform returned one DataFrame, but spout {self._spout} emits "
+                    f"the transform returned one DataFrame, but {name} emits "
                     f"{', '.join(emits) or 'nothing'}; return a dict of topic to DataFrame"
                 )
             return {emits[0]: made}
@@ -85,7 +99,7 @@ class Stage:
             )
         if unknown := [topic for topic in made if topic not in emits]:
             raise BadTransform(
-                f"the transform returned rows for topic {unknown[0]!r}, which spout {self._spout} does not "
+                f"the transform returned rows for topic {unknown[0]!r}, which {name} does not "
                 f"emit in the topology; it emits: {', '.join(emits) or 'nothing'}"
             )
         return made

@@ -1,4 +1,4 @@
-"""The executor side of the stage: write tuples, then one init per root, through producers kept per process.
+"""The executor side of the stage: write tuples, then one init (or ack) per root.
 
 Invariant: a task ends only when everything it produced is in the broker's log; a failed delivery fails the
 task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch.
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from acktree.producers.packing import InitPacker, fold_entries
+from acktree.producers.packing import AckPacker, InitPacker, fold_entries
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER, SINGLE, Anchor, encode_header, single_headers
-from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values, origins_of
+from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values, fnv1a64, origins_of
 from acktree.schemas.registry import History, read_history
 from acktree.spark.outbox import outbox
 
@@ -23,7 +23,7 @@ ANCHOR_BYTES = ANCHOR.itemsize
 
 VALUES_SCHEMA = "version int, root bigint, value bigint"
 _VALUES = pa.schema([("version", pa.int32()), ("root", pa.int64()), ("value", pa.int64())])
-COUNT_SCHEMA = "inits bigint"
+COUNT_SCHEMA = "roots bigint"
 
 
 class BadColumn(AcktreeError):
@@ -32,12 +32,13 @@ class BadColumn(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What the tasks of one batch need to know; ``version`` is the one the tuples are emitted in."""
+    """What the tasks of one batch need to know; ``version`` is the emission's, ``bolt`` "" for a spout."""
 
     bootstrap: str
     user: Settings
     history: History
     version: int
+    bolt: str = ""
 
 
 def write_tuples(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) -> Iterator[pa.RecordBatch]:
@@ -119,23 +120,32 @@ def values_batch(versions: np.ndarray[Any, Any], roots: IdArray, values: IdArray
     return pa.RecordBatch.from_arrays([pa.array(np.concatenate(parts)) for parts in columns], schema=_VALUES)
 
 
-def input_roots(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield every input root with value 0, so that a record that yields no row gets its init, too."""
+def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
+    """Yield what the inputs themselves add per root, so that a record that yields no row is told, too.
+
+    For a spout that is 0, for a bolt the consumer edges that it owns.
+    """
+    own_hash = (fnv1a64(plan.bolt),) if plan.bolt else ()
     for batch in batches:
         raw = [item for item in batch.column("anchors").to_pylist() if item]
         if raw:
             rows = np.frombuffer(b"".join(raw), ANCHOR)
-            yield values_batch(rows["version"], rows["root"], np.zeros(len(rows), np.uint64))
+            values = emitted_values(np.ascontiguousarray(rows["edge"]), own_hash)
+            yield values_batch(rows["version"], rows["root"], values)
 
 
-def write_inits(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
-    """Fold all values of each root of this task and write its one init; yield how many were written."""
+def write_control(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
+    """Fold all values of each root of this task and write its one init, or ack; yield how many."""
     box = outbox(plan.bootstrap, plan.user)
     table = pa.Table.from_batches(batches, _VALUES)
     versions = table.column("version").to_numpy()
     roots = table.column("root").to_numpy().view(np.uint64)
     values = table.column("value").to_numpy().view(np.uint64)
     written = 0
+
+    def send(topic: str, partition: int, value: bytes) -> None:
+        box.send(topic, value, None, None, partition)
+
     born_in = np.unique(versions).tolist()
     history = plan.history
     if not set(born_in) <= history.versions.keys():
@@ -144,12 +154,17 @@ def write_inits(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[
         mine = versions == version
         entries = fold_entries(roots[mine], values[mine])
         written += len(entries)
+        if plan.bolt:
+            acks = AckPacker(history, f"{plan.bolt}@spark", send)
+            acks.ack_many(version, entries["root"], entries["value"])
+            acks.flush()
+            continue
         for task, chosen in _by_spout_task(history, version, entries["root"]):
-            packer = InitPacker(history, task, lambda t, p, v: box.send(t, v, None, None, p))
+            packer = InitPacker(history, task, send)
             packer.add_many(version, entries["root"][chosen], entries["value"][chosen])
             packer.flush()
     box.flush()
-    yield pa.RecordBatch.from_arrays([pa.array([written], pa.int64())], ["inits"])
+    yield pa.RecordBatch.from_arrays([pa.array([written], pa.int64())], ["roots"])
 
 
 def _by_spout_task(

@@ -18,7 +18,8 @@ def spark() -> None:
 @click.argument("function", metavar="MODULE:FUNCTION")
 @bootstrap_option
 @topology_option
-@click.option("--spout", metavar="NAME", required=True, help="The spout whose topics are read.")
+@click.option("--spout", metavar="NAME", default="", help="The spout whose topics are read, or")
+@click.option("--bolt", metavar="NAME", default="", help="the bolt whose topics are read.")
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, file_okay=False),
@@ -37,15 +38,18 @@ def run(
     bootstrap: str,
     topology: str,
     spout: str,
+    bolt: str,
     checkpoint: Path | None,
     trigger: str,
     settings: dict[str, str],
 ) -> None:
-    """Run MODULE:FUNCTION as the Spark application of a spout.
+    """Run MODULE:FUNCTION as the Spark application of a spout or a bolt.
 
     FUNCTION takes the source's DataFrame and returns one with value and anchors (and if wanted key and
     headers), or a dict of topic to such DataFrames.
     """
+    if bool(spout) == bool(bolt):
+        raise click.UsageError("give either --spout NAME or --bolt NAME")
     find_java()
     make_admin(bootstrap, settings)
     from acktree.spark import app
@@ -55,6 +59,7 @@ def run(
         bootstrap=bootstrap,
         topology=topology,
         spout=spout,
+        bolt=bolt,
         checkpoint=checkpoint,
         trigger=trigger,
         user=settings,
