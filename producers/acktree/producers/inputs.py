@@ -66,9 +66,9 @@ class Inputs:
 
         self.consumer.subscribe(list(topics), on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
-    def read(self, wait_s: float) -> Sequence[Record]:
-        """Return what is here, up to BATCH_RECORDS; if nothing is, wait for the first record."""
-        found = self.consumer.consume(BATCH_RECORDS, 0) or self.consumer.consume(1, wait_s)
+    def read(self, wait_s: float, most: int = BATCH_RECORDS) -> Sequence[Record]:
+        """Return what is here, up to ``most`` records; if nothing is, wait for the first one."""
+        found = self.consumer.consume(most, 0) or self.consumer.consume(1, wait_s)
         return cast(Sequence[Record], found)
 
     def check(self, error: KafkaError) -> None:
@@ -93,8 +93,8 @@ class Inputs:
         chosen = self.hands if places is None else [place for place in places if place in self.hands]
         return [tuple for place in chosen for tuple in self.hands[place].values()]
 
-    def hold_back(self, most: int) -> None:
-        """Stop reading at ``most`` tuples in hand, go on at half of it."""
+    def room(self, most: int) -> int:
+        """Return how many records may be read; ``most`` tuples in hand stop it until half are gone."""
         count = sum(map(len, self.hands.values()))
         if not self._paused and count >= most:
             self.consumer.pause(self.consumer.assignment())
@@ -102,6 +102,7 @@ class Inputs:
         elif self._paused and count <= most // 2:
             self.consumer.resume(self.consumer.assignment())
             self._paused = False
+        return min(BATCH_RECORDS, max(1, most - count))
 
     def frontiers(self) -> list[TopicPartition]:
         """Return the offsets to commit: those that moved since they were last committed."""

@@ -16,7 +16,7 @@ from acktree.producers.bolt import BasicBolt, Bolt, Context
 from acktree.producers.collector import Collector
 from acktree.producers.errors import UnknownComponent
 from acktree.producers.execution import BasicExecution, HandExecution
-from acktree.producers.inputs import Inputs, Place
+from acktree.producers.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.intake import Intake
 from acktree.producers.outlet import AtLeastOnce, Outlet
 from acktree.producers.packing import AckPacker
@@ -136,7 +136,10 @@ class Worker:
                 self._registry.close()
 
     def _turn(self) -> None:
-        records = self._inputs.read(self._wait_s())
+        bolt, most = self._bolt, BATCH_RECORDS
+        if isinstance(bolt, Bolt):
+            most = self._inputs.room(bolt.max_in_hand)
+        records = self._inputs.read(self._wait_s(), most)
         if records:
             began_s = time.perf_counter()
             self._execution.run(records)
@@ -146,8 +149,9 @@ class Worker:
             self._collector.flush()
             self._outlet.serve()
             self._next_ack_s = now_s + self._outlet.ack_interval_s
-        if isinstance(self._bolt, Bolt):
-            self._tend(self._bolt, now_s)
+        if isinstance(bolt, Bolt) and bolt.tick_interval_s is not None and now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + bolt.tick_interval_s
+            bolt.tick(self._collector)
         executed = self._collector.counters.executed
         if now_s >= self._next_settle_s or executed - self._executed_at_settle >= self._outlet.commit_records:
             self._settle()
@@ -163,13 +167,6 @@ class Worker:
         if not self._collector.has_unsent:
             return IDLE_WAIT_S
         return max(0.0, self._next_ack_s - time.monotonic())
-
-    def _tend(self, bolt: Bolt, now_s: float) -> None:
-        """Do what only a bolt that holds tuples needs."""
-        self._inputs.hold_back(bolt.max_in_hand)
-        if bolt.tick_interval_s is not None and now_s >= self._next_tick_s:
-            self._next_tick_s = now_s + bolt.tick_interval_s
-            bolt.tick(self._collector)
 
     def _settle(self) -> None:
         """Get everything out, then commit how far the inputs are done."""

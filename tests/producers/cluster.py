@@ -1,0 +1,189 @@
+"""A tester for workers on a real broker: a topology, tuples with inits, workers, the fold of T.ack."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from acktree.producers.worker import Worker
+from acktree.schemas.codec import Ack, decode_ack
+from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.schemas.ids import EdgeSource, emitted_value, root_id
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import read_history
+from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+
+DEADLINE_S = 60.0
+
+
+def until(holds: Callable[[], Any], what: str = "condition") -> None:
+    """Wait until ``holds()``; fail after DEADLINE_S."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come true in {DEADLINE_S} s"
+        time.sleep(0.02)
+
+
+class Running:
+    """A worker in a thread of its own; its error, if any, is kept."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.worker.run()
+        except BaseException as error:
+            self.error = error
+
+    def __getattr__(self, counter: str) -> int:
+        return self.worker.counters[counter]
+
+    def join(self) -> None:
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+
+    def stop(self) -> None:
+        self.worker.stop()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+class Cluster:
+    """One topology on the broker; topic names are prefixed with its name."""
+
+    def __init__(self, bootstrap: str, name: str, ackers: int = 2) -> None:
+        self.bootstrap, self.name, self.ackers = bootstrap, name, ackers
+        self.bolts: dict[str, BoltTable] = {}
+        self.edges = EdgeSource()
+        self.fold: dict[int, int] = defaultdict(int)
+        self.running: list[Running] = []
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+
+    def topic(self, short: str) -> str:
+        return f"{self.name}.{short}"
+
+    def apply(self, exactly_once: bool = False, **bolts: tuple[list[str], list[str]]) -> None:
+        """Publish a version with these bolts, each ([reads], [emits]); the spout emits "a"."""
+        for name, (reads, emits) in bolts.items():
+            self.bolts[name] = BoltTable(
+                reads=tuple(map(self.topic, reads)),
+                emits=tuple(map(self.topic, emits)),
+                exactly_once=exactly_once,
+            )
+        topology = Topology(
+            name=self.name,
+            ackers=self.ackers,
+            spouts={"s": SpoutTable(emits=(self.topic("a"),))},
+            bolts=self.bolts,
+        )
+        apply_topology(self.bootstrap, topology, {})
+        self.history = read_history(self.bootstrap, self.name, {})
+        self.version = self.history.latest.version
+
+    def emit(self, offsets: Iterable[int], partition: int | None = None) -> None:
+        """Emit one tuple per root on "a", and fold the inits."""
+        hashes = self.history.readers(self.version, self.topic("a")).hashes
+        for offset in offsets:
+            anchor = Anchor(self.version, root_id(0, 16, offset), self.edges.one())
+            self.fold[anchor.root] ^= emitted_value(anchor.edge, hashes)
+            self.write(b"%d" % offset, encode_header(self.version, [anchor]), partition)
+        self._producer.flush()
+
+    def write(self, value: bytes, header: bytes | None, partition: int | None = None) -> None:
+        """Write any record on "a"."""
+        placed = {} if partition is None else {"partition": partition}
+        headers = None if header is None else [(HEADER, header)]
+        self._producer.produce(self.topic("a"), value, headers=headers, **placed)
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        self._producer.flush()
+
+    def start(self, bolt: Any, name: str | None = None, **more: Any) -> Running:
+        """Run a bolt and wait until it is a member of its group."""
+        ready = threading.Event()
+        worker = Worker(self.bootstrap, self.name, bolt, name=name, ready=lambda _: ready.set(), **more)
+        started = Running(worker)
+        self.running.append(started)
+        until(lambda: ready.is_set() or started.error, "ready")
+        return started
+
+    def close(self) -> None:
+        for each in self.running:
+            each.worker.stop()
+        for each in self.running:
+            each.join()
+
+    def read(self, topic: str) -> list[Any]:
+        """Return everything committed on a topic up to now."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "reader",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        records, ends = [], 0
+        while ends < len(partitions):
+            record = consumer.poll(10)
+            assert record is not None
+            if record.error() is not None:
+                ends += 1
+            else:
+                records.append(record)
+        consumer.close()
+        return records
+
+    def acks(self) -> list[Ack]:
+        return [decode_ack(record.value()) for record in self.read(self.topic("ack"))]
+
+    def open_roots(self) -> set[int]:
+        """Return the roots whose tree is open, by the inits and everything on T.ack."""
+        fold = dict(self.fold)
+        for ack in self.acks():
+            for entry in ack.acks:
+                fold[int(entry["root"])] ^= int(entry["value"])
+        return {root for root, value in fold.items() if value}
+
+    def committed(self, bolt: str, short: str = "a") -> dict[int, int]:
+        """Return a bolt's committed offsets by partition."""
+        topic = self.topic(short)
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.{bolt}"})
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        found = consumer.committed([TopicPartition(topic, partition) for partition in partitions], timeout=10)
+        consumer.close()
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
+    def ends(self, short: str = "a") -> dict[int, int]:
+        """Return the end offsets of a topic that has records, by partition."""
+        topic = self.topic(short)
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 10)[1] for p in partitions}
+        consumer.close()
+        return {partition: end for partition, end in ends.items() if end}
+
+    def set_topic(self, short: str, **config: str) -> None:
+        """Change a topic's settings (underscores for dots)."""
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self.topic(short), incremental_configs=entries)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result()

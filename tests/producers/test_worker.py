@@ -1,0 +1,268 @@
+"""The worker on a real broker: outputs before offsets, offsets by frontier, nothing lost."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acktree.producers import BasicBolt, Bolt
+from acktree.producers.errors import AckedTwice, DeliveryFailed, UnknownComponent
+from acktree.producers.worker import Worker
+from acktree.schemas.header import Anchor, encode_header
+from acktree.schemas.ids import origin_of
+from producers.cluster import Cluster, until
+
+
+class Pass(BasicBolt):
+    """Emits what it gets; fails on the values it was told."""
+
+    def __init__(self, fails: tuple[bytes, ...] = ()) -> None:
+        self.fails = fails
+
+    def execute(self, tuple, emit):
+        if tuple.value in self.fails:
+            raise ValueError(f"cannot read {tuple.value!r}")
+        emit(tuple.value, key=b"k" + tuple.value)
+
+
+class Sink(BasicBolt):
+    def execute(self, tuple, emit):
+        pass
+
+
+class Hold(Bolt):
+    """Keeps the tuples of some values, acks the others; acks what it kept when told."""
+
+    tick_interval_s = 0.01
+
+    def __init__(self, *values: bytes) -> None:
+        self.values, self.held, self.dropped, self.release = values, {}, [], False
+
+    def execute(self, tuple, collector):
+        if tuple.value in self.values:
+            self.held[tuple.value] = tuple
+        else:
+            collector.ack(tuple)
+
+    def tick(self, collector):
+        while self.release and self.held:
+            collector.ack(self.held.popitem()[1])
+
+    def drop(self, tuples):
+        self.dropped += tuples
+
+
+def test_a_chain_of_bolts_closes_every_tree_but_the_failed_one(cluster: Cluster):
+    cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
+    cluster.emit(range(3000))
+    first = cluster.start(Pass(fails=(b"7",)), "first")
+    second = cluster.start(Sink(), "second")
+    until(lambda: second.acked == 2999)
+    first.stop()
+    second.stop()
+    assert {origin_of(root).offset for root in cluster.open_roots()} == {7}
+    fails = [fail for ack in cluster.acks() for fail in ack.fails]
+    assert [(origin_of(f.root).offset, f.reason) for f in fails] == [(7, "ValueError: cannot read b'7'")]
+    assert sorted(int(r.value()) for r in cluster.read(cluster.topic("b"))) == [
+        n for n in range(3000) if n != 7
+    ]
+    assert all(record.key() == b"k" + record.value() for record in cluster.read(cluster.topic("b")))
+    assert cluster.committed("first") == cluster.ends()
+
+
+def test_records_that_cannot_be_tuples_are_set_aside_and_passed_over(cluster: Cluster):
+    cluster.apply(only=(["a"], []))
+    strange = Anchor(60_000, 5, 6)
+    for header in (b"", b"broken", encode_header(60_000, []), encode_header(cluster.version, [strange])):
+        cluster.write(b"x", header, 0)
+    cluster.write(b"untracked", None, 0)
+    cluster.emit([1], 0)
+    worker = cluster.start(Sink())
+    until(lambda: worker.acked == 2)
+    worker.stop()
+    assert worker.set_aside == 4
+    assert cluster.committed("only") == {0: 6}
+    assert not cluster.open_roots()
+
+
+def test_a_version_published_after_the_start_is_understood(cluster: Cluster):
+    cluster.apply(only=(["a"], []))
+    worker = cluster.start(Sink(), "only")
+    cluster.apply(only=(["a"], []), other=(["a"], []))
+    cluster.emit(range(10))
+    until(lambda: worker.acked + worker.set_aside == 10)
+    assert worker.set_aside == 0
+
+
+def test_a_worker_follows_its_bolt_to_new_topics(cluster: Cluster):
+    cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
+    worker = cluster.start(Sink(), "second")
+    cluster.apply(second=(["a", "b"], []))
+    cluster.emit(range(10))
+    until(lambda: worker.acked == 10)
+
+
+def test_offsets_are_committed_up_to_the_smallest_tuple_in_hand(cluster: Cluster):
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(10), 0)
+    bolt = Hold(b"3", b"6")
+    worker = cluster.start(bolt)
+    until(lambda: cluster.committed("only") == {0: 3}, "commit at the first hole")
+    assert worker.acked == 8
+    bolt.release = True
+    until(lambda: cluster.committed("only") == {0: 10}, "commit at the end")
+    worker.stop()
+    assert not cluster.open_roots()
+
+
+def test_tuples_never_acked_are_counted_named_and_read_again(cluster: Cluster, caplog):
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(10), 0)
+    worker = cluster.start(Hold(b"3"))
+    until(lambda: worker.acked == 9)
+    worker.stop()
+    assert worker.never_acked == 1
+    assert f"{cluster.topic('a')}[0]@3" in caplog.text
+    assert cluster.committed("only") == {0: 3}
+    again = cluster.start(Hold())
+    until(lambda: again.acked == 7)
+
+
+def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: Cluster):
+    class Narrow(Hold):
+        max_in_hand = 10
+        most = 0
+
+        def execute(self, tuple, collector):
+            self.held[tuple.value] = tuple
+            self.most = max(self.most, len(self.held))
+
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(60))
+    bolt = Narrow()
+    worker = cluster.start(bolt)
+    until(lambda: len(bolt.held) == 10)
+    assert worker.executed == 10
+    bolt.release = True
+    until(lambda: worker.acked == 60)
+    assert bolt.most == 10
+
+
+def test_a_revoked_partition_is_committed_and_what_was_in_hand_is_read_by_the_next_owner(cluster: Cluster):
+    cluster.apply(only=(["a"], []))
+    for partition in range(2):
+        cluster.emit(range(partition * 10, partition * 10 + 10), partition)
+    values = tuple(b"%d" % (partition * 10 + 5) for partition in range(2))
+    first, second = Hold(*values), Hold(*values)
+    old = cluster.start(first)
+    until(lambda: old.acked == 18 and len(first.held) == 2)
+    new = cluster.start(second)
+    until(lambda: second.held and new.acked, "the new owner reads again")
+    assert {tuple.value for tuple in first.dropped} >= set(second.held)
+    first.release = second.release = True
+    until(lambda: cluster.committed("only") == cluster.ends(), "everything done")
+    assert old.dropped == len(first.dropped)
+
+
+def test_a_refused_child_stops_the_worker_and_its_input_is_not_committed(cluster: Cluster):
+    class Big(BasicBolt):
+        def execute(self, tuple, emit):
+            emit(b"x" * 5000)
+
+    cluster.apply(only=(["a"], ["b"]), other=(["b"], []))
+    cluster.set_topic("b", max_message_bytes="1000")
+    cluster.emit(range(3))
+    worker = cluster.start(Big(), "only")
+    worker.join()
+    assert isinstance(worker.error, DeliveryFailed)
+    assert cluster.committed("only") == {}
+
+
+def test_misuse_stops_the_worker_and_nothing_is_committed(cluster: Cluster):
+    class Twice(Bolt):
+        def execute(self, tuple, collector):
+            collector.ack(tuple)
+            collector.ack(tuple)
+
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(3))
+    worker = cluster.start(Twice())
+    worker.join()
+    assert isinstance(worker.error, AckedTwice)
+    assert cluster.committed("only") == {}
+
+
+def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: Cluster):
+    class Told(Sink):
+        said: list[str]
+
+        def prepare(self, context):
+            self.said = [f"prepare {context.bolt} {context.topology.version}"]
+
+        def execute(self, tuple, emit):
+            self.said.append("execute")
+
+        def cleanup(self):
+            self.said.append("cleanup")
+
+    cluster.apply(only=(["a"], []))
+    cluster.emit([1])
+    bolt = Told()
+    worker = cluster.start(bolt)
+    until(lambda: worker.acked == 1)
+    worker.stop()
+    assert bolt.said == ["prepare only 1", "execute", "cleanup"]
+
+
+@pytest.mark.parametrize("name", [None, "nobody"])
+def test_a_bolt_that_the_topology_does_not_have_is_refused(cluster: Cluster, name):
+    cluster.apply(one=(["a"], []), two=(["a"], []))
+    with pytest.raises(UnknownComponent, match="one, two"):
+        Worker(cluster.bootstrap, cluster.name, Sink(), name=name)
+
+
+SLOW_BOLT = """
+import os
+from acktree.producers import BasicBolt
+
+class Slow(BasicBolt):
+    def prepare(self, context):
+        self.file = os.open(os.environ["SEEN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def execute(self, tuple, emit):
+        os.write(self.file, tuple.value + b"\\n")
+        emit(tuple.value)
+"""
+
+
+def test_a_worker_killed_with_9_loses_nothing(cluster: Cluster, tmp_path: Path):
+    (tmp_path / "slow_bolt.py").write_text(SLOW_BOLT)
+    seen = tmp_path / "seen"
+    command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "slow_bolt:Slow"]
+    command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
+    command += ["-X", "session.timeout.ms=6000"]
+    environment = {**os.environ, "SEEN": str(seen)}
+    cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
+    total = 100_000
+    cluster.emit(range(total))
+
+    def lines() -> int:
+        return seen.read_bytes().count(b"\n") if seen.exists() else 0
+
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    until(lambda: lines() > 5_000)
+    process.kill()
+    process.wait()
+    before = lines()
+    assert before < total
+    assert sum(cluster.committed("first").values()) <= before
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    until(lambda: cluster.committed("first") == cluster.ends(), "everything committed")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 0, told
+    assert any(line.startswith("ready bolt first") for line in told.splitlines())
+    assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))
