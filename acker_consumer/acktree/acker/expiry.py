@@ -1,8 +1,8 @@
 """When to look for entries whose time is up, and how old is too old.
 
-Invariant: while the log is followed, a pending root is timed out when its age is between the message timeout T
-and 1.1 T plus a second; after an outage or a stall nobody is, before the workers had that long, at most T, to
-come back. Pure: it reads no clock, it is told log time.
+Invariant: while the log is followed, a pending root is timed out when its age is between the message timeout
+T and 1.1 T plus a second; after an outage or a stall nobody is, before the workers had that long, at most T,
+to come back. Pure: it reads no clock, it is told log time.
 """
 
 from dataclasses import dataclass

@@ -148,7 +148,7 @@ class Table:
             at, _ = kernels.fold_inits(self._state, self._room, birth, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
-            self._grow_for(int(batch.starts[at + 1] - batch.starts[at]))
+            self.reserve(int(batch.starts[at + 1] - batch.starts[at]))
         count = int(self._counts[kernels.FAILED])
         failed = zip(out.failed[:count].tolist(), out.failed_tasks[:count].tolist(), strict=True)
         return self._verdicts(
@@ -212,6 +212,11 @@ class Table:
         task, birth = word >> 46 & kernels.SPOUT_TASKS - 1, word >> 32 & BIRTH_BUCKETS - 1
         return Entry(value, bool(word >> 63), bool(word >> 62 & 1), task, birth, word & 0xFFFFFFFF)
 
+    def reserve(self, rows: int) -> None:
+        """Make room for more roots."""
+        if len(self) + rows > self._room:
+            self._resize(int((len(self) + rows) / ROOMY))
+
     @property
     def _room(self) -> int:
         return int(len(self._slots) * FULL)
@@ -236,7 +241,7 @@ class Table:
             self._evict_orphans(rows, now_tick)
         if len(self) + rows > self._max_entries:
             return False
-        self._grow_for(rows)
+        self.reserve(rows)
         return True
 
     def _evict_orphans(self, rows: int, now_tick: int) -> None:
@@ -248,10 +253,6 @@ class Table:
         none, no_tasks = np.empty(0, np.uint64), np.empty(0, np.int64)
         kernels.expire(self._state, now_tick, NO_LIMIT, limit, 0, 0, 0, none, no_tasks)
         self.evictions += 1
-
-    def _grow_for(self, rows: int) -> None:
-        if len(self) + rows > self._room:
-            self._resize(int((len(self) + rows) / ROOMY))
 
     def _shrink(self) -> None:
         if len(self._slots) > LEAST_SLOTS and len(self) < len(self._slots) * SPARSE:

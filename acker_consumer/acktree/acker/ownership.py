@@ -1,0 +1,192 @@
+"""Which acker partitions this member of the group owns, and the state of each.
+
+Invariant: a state is made new from the committed cut when both topics' partition are ours, and dropped the
+moment either is not; only a whole one folds and commits. The callbacks run inside the loop's own calls.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from acktree.acker.cut import Positions
+from acktree.acker.errors import NotCoPartitioned
+from acktree.acker.partition import Partition
+from acktree.schemas.clients import BROKER_TIMEOUT_S
+
+HALF_GRACE_S = 10.0
+NO_COMMIT = Positions(0, 0)
+
+log = logging.getLogger("acktree.acker")
+
+
+@dataclass(slots=True, eq=False)
+class Owned:
+    """One partition number: where each topic's half starts, and the state once both halves are ours."""
+
+    starts: dict[str, int] = field(default_factory=dict)
+    half_since_s: float = 0.0
+    partition: Partition | None = None
+    committed: Positions = NO_COMMIT
+
+
+class Ownership:
+    """Follows the group's rebalances; ``settle`` tells whether all results are with the broker."""
+
+    def __init__(
+        self,
+        topics: tuple[str, str],
+        is_incremental: bool,
+        make: Callable[[Positions], Partition],
+        forget: Callable[[Partition], None],
+        settle: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        self.topics, self._is_incremental = topics, is_incremental
+        self._make, self._forget, self._settle, self._now_s = make, forget, settle, now_s
+        self._owned: dict[int, Owned] = {}
+        self._seeks: list[TopicPartition] = []
+        self.assignments = 0
+        self.refolds = 0
+        self.failed_commits = 0
+
+    @property
+    def partitions(self) -> dict[int, Partition]:
+        """The partitions that fold, by number."""
+        return {
+            number: owned.partition for number, owned in self._owned.items() if owned.partition is not None
+        }
+
+    def on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
+        """Take over partitions, each from its committed cut, or from the earliest record if it has none."""
+        self.assignments += 1
+        starts = consumer.committed(assigned, timeout=BROKER_TIMEOUT_S) if assigned else []
+        for place in starts:
+            if place.error is not None:
+                raise KafkaException(place.error)
+            owned = self._owned.setdefault(place.partition, Owned(half_since_s=self._now_s()))
+            owned.starts[place.topic] = max(place.offset, 0)
+            place.offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+        (consumer.incremental_assign if self._is_incremental else consumer.assign)(starts)
+        for number in {place.partition for place in assigned}:
+            owned = self._owned[number]
+            if len(owned.starts) == len(self.topics) and owned.partition is None:
+                self._start(number, owned)
+                here = {place.topic for place in assigned if place.partition == number}
+                self._seek(number, [topic for topic in self.topics if topic not in here])
+
+    def on_revoke(self, consumer: Consumer, revoked: list[TopicPartition]) -> None:
+        """Commit the cuts of what we lose, while the group still takes them, and drop the states."""
+        numbers = {place.partition for place in revoked}
+        offsets = self._changed_cuts(numbers)
+        if offsets and self._settle():
+            try:
+                consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException as error:
+                self.failed_commits += 1
+                log.info("action=commit_refused at=revoke reason=%s", error)
+        self._drop(revoked)
+
+    def on_lost(self, _consumer: Consumer, lost: list[TopicPartition]) -> None:
+        """Drop the states of partitions that the group has given to someone else."""
+        self._drop(lost)
+
+    def on_commit(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
+        """Note what was committed; what a rebalance refused is committed by who owns the partition then."""
+        if error is not None:
+            self.failed_commits += 1
+            log.info("action=commit_refused reason=%s", error)
+            return
+        by_place = {(place.topic, place.partition): place for place in offsets}
+        for number in {place.partition for place in offsets}:
+            halves = [by_place.get((topic, number)) for topic in self.topics]
+            inits, acks = halves
+            owned = self._owned.get(number)
+            if owned is None or inits is None or acks is None or inits.error or acks.error:
+                continue
+            owned.committed = Positions(inits.offset, acks.offset)
+
+    def commit(self, consumer: Consumer) -> None:
+        """Commit the cuts that moved, once all results are with the broker."""
+        offsets = self._changed_cuts(self._owned)
+        if not offsets or not self._settle():
+            return
+        try:
+            consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            self.failed_commits += 1
+            log.info("action=commit_refused reason=%s", error)
+
+    def restart(self, number: int) -> None:
+        """Drop a state whose stream went back, and fold again from the last cut that was committed."""
+        owned = self._owned[number]
+        owned.starts = dict(zip(self.topics, owned.committed, strict=True))
+        log.warning("action=restart partition=%d cut=%d,%d", number, *owned.committed)
+        self._end(owned)
+        self._start(number, owned)
+        self._seek(number, self.topics)
+
+    def seek_pending(self, consumer: Consumer) -> None:
+        """Make the seeks that could not be made inside a callback; one that comes too soon is made again."""
+        seeks, self._seeks = self._seeks, []
+        for place in seeks:
+            try:
+                consumer.seek(place)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:
+                    raise
+                if place.topic in self._owned.get(place.partition, Owned()).starts:
+                    self._seeks.append(place)
+
+    def refuse_halves(self, partition_counts: Callable[[], set[int]]) -> None:
+        """Raise NotCoPartitioned if we have long owned a partition of one topic without the other's.
+
+        While partitions are being added, the topics may differ for a moment: then it waits.
+        """
+        late = self._now_s() - HALF_GRACE_S
+        halves = [
+            n for n, owned in self._owned.items() if owned.partition is None and owned.half_since_s < late
+        ]
+        if halves and len(partition_counts()) == 1:
+            (topic,) = self._owned[halves[0]].starts
+            raise NotCoPartitioned(
+                f"the group assigned partition {halves[0]} of {topic} and not the same one of the other of "
+                f"{' and '.join(self.topics)}; every member of the group must use the assignor range"
+            )
+
+    def _changed_cuts(self, numbers: object) -> list[TopicPartition]:
+        assert isinstance(numbers, set | dict)
+        offsets = []
+        for number in numbers:
+            owned = self._owned.get(number)
+            if owned is None or owned.partition is None or owned.partition.cut == owned.committed:
+                continue
+            cut = zip(self.topics, owned.partition.cut, strict=True)
+            offsets += [TopicPartition(topic, number, offset) for topic, offset in cut]
+        return offsets
+
+    def _start(self, number: int, owned: Owned) -> None:
+        start = Positions(*(owned.starts[topic] for topic in self.topics))
+        owned.partition, owned.committed = self._make(start), start
+        self.refolds += start != NO_COMMIT
+        log.info("action=take_over partition=%d cut=%d,%d", number, *start)
+
+    def _end(self, owned: Owned) -> None:
+        if owned.partition is not None:
+            self._forget(owned.partition)
+        owned.partition, owned.half_since_s = None, self._now_s()
+
+    def _drop(self, places: list[TopicPartition]) -> None:
+        for place in places:
+            owned = self._owned.get(place.partition)
+            if owned is None:
+                continue
+            self._end(owned)
+            owned.starts.pop(place.topic, None)
+            if not owned.starts:
+                del self._owned[place.partition]
+
+    def _seek(self, number: int, topics: Sequence[str]) -> None:
+        starts = self._owned[number].starts
+        self._seeks += [TopicPartition(topic, number, starts[topic] or OFFSET_BEGINNING) for topic in topics]

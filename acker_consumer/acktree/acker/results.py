@@ -1,0 +1,59 @@
+"""Verdicts as Result records: one per spout task and fold, cut to what a broker takes in one message.
+
+Invariant: every verdict stands in exactly one record; no record is larger than about 800 kB. Pure.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from acktree.acker.table import TimedOut, Verdicts
+from acktree.schemas.batch_codec import Integers
+from acktree.schemas.codec import Cause, Failure, Result, encode_result
+from acktree.schemas.ids import IdArray
+
+MAX_IDS = 50_000
+MAX_FAILURES = 100
+
+
+class Told(NamedTuple):
+    """The bytes of one Result, for one spout task."""
+
+    spout_task: int
+    value: bytes
+
+
+def tell(partition: int, verdicts: Verdicts) -> Iterator[Told]:
+    """Yield the Results that tell the verdicts of one fold."""
+    for task, roots in _by_task(verdicts.acked, verdicts.acked_tasks):
+        for start in range(0, len(roots), MAX_IDS):
+            yield Told(task, encode_result(Result(partition, roots[start : start + MAX_IDS])))
+    failures: dict[int, list[Failure]] = {}
+    for root, task, reason in verdicts.failed:
+        failures.setdefault(task, []).append(Failure(root, Cause.FAILED, *reason))
+    for task, failed in failures.items():
+        yield from _tell_failed(partition, task, failed, MAX_FAILURES)
+
+
+def tell_timed_out(partition: int, timed_out: TimedOut) -> Iterator[Told]:
+    """Yield the Results that tell timeouts."""
+    for task, roots in _by_task(timed_out.roots, timed_out.tasks):
+        failed = [Failure(root, Cause.TIMED_OUT, "", "") for root in roots.tolist()]
+        yield from _tell_failed(partition, task, failed, MAX_IDS)
+
+
+def _tell_failed(partition: int, task: int, failed: list[Failure], most: int) -> Iterator[Told]:
+    for start in range(0, len(failed), most):
+        yield Told(task, encode_result(Result(partition, failed=failed[start : start + most])))
+
+
+def _by_task(roots: IdArray, tasks: Integers) -> Iterator[tuple[int, IdArray]]:
+    """Yield each spout task with its roots, in the order they were decided."""
+    if not len(roots):
+        return
+    if (tasks == tasks[0]).all():
+        yield int(tasks[0]), roots
+        return
+    for task in np.unique(tasks).tolist():
+        yield task, roots[tasks == task]

@@ -1,0 +1,29 @@
+"""Every compiled function called once, so that nothing is compiled while the group waits for us.
+
+The machine code is kept on disk: only the first start on a machine pays the compiler, about ten seconds.
+"""
+
+import numpy as np
+
+from acktree.acker.cut import Positions
+from acktree.acker.expiry import Limits
+from acktree.acker.intake import Intake
+from acktree.acker.partition import Partition
+from acktree.acker.set_aside import SetAside
+from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
+from acktree.schemas.registry import History, Published
+
+
+def warm_up() -> None:
+    """Compile or load what the acker runs."""
+    published = Published(name="warm-up", ackers=1, version=1, spout_tasks={"spout": (0,)}, slots=())
+    intake = Intake(History("warm-up", {1: published}), lambda: None, SetAside())
+    partition = Partition(Positions(0, 0), Limits(1, 1, 1), seed=1)
+    entries, times = np.array([(1, 1), (2, 2)], ENTRY), np.zeros(1, np.int64)
+    inits = intake.inits("", 0, [encode_ack_init(AckInit(0, 1, entries))], [0], 0)
+    record = Ack("", 1, entries[:1], (Fail(2, ""),), np.array([3], ID))
+    partition.fold_inits(inits, times, 1, 0)
+    partition.fold_acks(intake.acks("", 0, [encode_ack(record)], [0], 0), times, 1, 0)
+    partition.table.expire(0)
+    partition.table.entry(1)
+    partition.table.reserve(10_000)

@@ -1,0 +1,31 @@
+"""`acktree acker run`: one member of a topology's acker group."""
+
+import logging
+import signal
+import sys
+
+import click
+
+from acktree.acker.service import Acker
+from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+
+
+@click.group()
+def acker() -> None:
+    """Fold acks, tell spouts what is done."""
+
+
+@acker.command()
+@bootstrap_option
+@topology_option
+@client_settings_option
+def run(bootstrap: str, topology: str, settings: dict[str, str]) -> None:
+    """Run an acker until SIGTERM or SIGINT.
+
+    Start the command several times to share the partitions; one more than there are partitions stands by.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    member = Acker(bootstrap, topology, user=settings, ready=lambda text: click.echo(text, err=True))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: member.stop())
+    member.run()
