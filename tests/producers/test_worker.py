@@ -10,6 +10,7 @@ import pytest
 
 from acktree.producers import BasicBolt, Bolt
 from acktree.producers.errors import AckedTwice, DeliveryFailed, UnknownComponent
+from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.worker import Worker
 from acktree.schemas.header import Anchor, encode_header
 from acktree.schemas.ids import origin_of
@@ -157,14 +158,21 @@ def test_a_revoked_partition_is_committed_and_what_was_in_hand_is_read_by_the_ne
         cluster.emit(range(partition * 10, partition * 10 + 10), partition)
     values = tuple(b"%d" % (partition * 10 + 5) for partition in range(2))
     first, second = Hold(*values), Hold(*values)
-    old = cluster.start(first)
+    outlets = [AtLeastOnce(cluster.bootstrap, {}) for _ in range(2)]
+    for outlet in outlets:
+        outlet.commit_interval_s = 3600.0
+    old = cluster.start(first, outlet=outlets[0])
     until(lambda: old.acked == 18 and len(first.held) == 2)
-    new = cluster.start(second)
-    until(lambda: second.held and new.acked, "the new owner reads again")
-    assert {tuple.value for tuple in first.dropped} >= set(second.held)
+    new = cluster.start(second, outlet=outlets[1])
+    until(lambda: old.executed + new.executed == 30, "both read again from what was in hand on")
+    assert {tuple.value for tuple in first.dropped} == set(values)
     first.release = second.release = True
-    until(lambda: cluster.committed("only") == cluster.ends(), "everything done")
-    assert old.dropped == len(first.dropped)
+    until(lambda: old.acked + new.acked == 28, "everything acked")
+    old.stop()
+    new.stop()
+    assert old.dropped == 2
+    assert old.executed + new.executed == 30
+    assert cluster.committed("only") == cluster.ends()
 
 
 def test_a_refused_child_stops_the_worker_and_its_input_is_not_committed(cluster: Cluster):
