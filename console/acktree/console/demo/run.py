@@ -54,9 +54,16 @@ class Sent:
         return sum(bool(split(line)) for lines in self.partitions for line in lines[::FAIL_EVERY])
 
 
-def send_text(bootstrap: str, most: int | None) -> Sent:
+def _paced(topology: Topology, lines: int) -> Topology:
+    """Return the topology with a max pending that spreads a short text over several batches, too."""
+    most = topology.spouts["lines"].max_pending
+    spout = topology.spouts["lines"].model_copy(update={"max_pending": max(1, min(most, lines // 8))})
+    return topology.model_copy(update={"spouts": {"lines": spout}})
+
+
+def send_text(bootstrap: str, lines: list[str]) -> Sent:
     """Send the text to the source topic, line n to partition n mod PARTITIONS, and wait for the broker."""
-    sent = Sent(list(library_lines(most)))
+    sent = Sent(lines)
     producer = make_producer(producer_settings(bootstrap, {}))
     for number, line in enumerate(sent.lines):
         partition = number % PARTITIONS
@@ -79,13 +86,14 @@ def run_demo(console: Console, most: int | None) -> None:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-demo-")))
         console.print("starting a Kafka broker", highlight=False)
         broker = stack.enter_context(LocalBroker())
-        topology = load_topology(wordcount_folder() / "topology.toml")
+        lines_sent = list(library_lines(most))
+        topology = _paced(load_topology(wordcount_folder() / "topology.toml"), len(lines_sent))
         admin = make_admin(broker.bootstrap, {})
         with clear_errors(broker.bootstrap):
             admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
         for line in apply_topology(broker.bootstrap, topology, {}).lines():
             console.print(f"  {line}", highlight=False)
-        sent = send_text(broker.bootstrap, most)
+        sent = send_text(broker.bootstrap, lines_sent)
         failures = sent.failures()
         console.print(f"sent {len(sent.lines):,} lines of the Python standard library to topic {TOPIC}")
         watch = Watch(console, broker.bootstrap, topology.stats_topic, len(sent.lines), failures)
