@@ -62,6 +62,7 @@ class Cluster:
 
     def __init__(self, bootstrap: str, name: str, ackers: int = 2) -> None:
         self.bootstrap, self.name, self.ackers = bootstrap, name, ackers
+        self.max_pending = 100_000
         self.bolts: dict[str, BoltTable] = {}
         self.edges = EdgeSource()
         self.fold: dict[int, int] = defaultdict(int)
@@ -82,7 +83,7 @@ class Cluster:
         topology = Topology(
             name=self.name,
             ackers=self.ackers,
-            spouts={"s": SpoutTable(emits=(self.topic("a"),))},
+            spouts={"s": SpoutTable(emits=(self.topic("a"),), max_pending=self.max_pending)},
             bolts=self.bolts,
         )
         apply_topology(self.bootstrap, topology, {})

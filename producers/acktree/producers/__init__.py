@@ -2,6 +2,17 @@
 
 from acktree.producers.bolt import BasicBolt, Bolt, Context, Emit
 from acktree.producers.collector import Collector
+from acktree.producers.spout import Spout, SpoutEmitter
 from acktree.producers.tuples import SourceOrigin, Tuple
 
-__all__ = ["BasicBolt", "Bolt", "Collector", "Context", "Emit", "SourceOrigin", "Tuple"]
+__all__ = [
+    "BasicBolt",
+    "Bolt",
+    "Collector",
+    "Context",
+    "Emit",
+    "SourceOrigin",
+    "Spout",
+    "SpoutEmitter",
+    "Tuple",
+]

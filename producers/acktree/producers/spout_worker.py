@@ -1,0 +1,232 @@
+"""The loop that runs a spout written in Python: emit while there is room, hand out verdicts.
+
+Invariant: at most ``max_pending`` messages are without a verdict, but for those of the last ``next_tuple``;
+the run is durable before the first emission, so no root id was given out before. Messages pending when the
+process ends get no verdict: the source must offer what it was not told to be acked again.
+"""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from confluent_kafka import TopicPartition
+
+from acktree.producers.bolt import Context
+from acktree.producers.claim import LostClaim, claim_run, commit_claim, read_claim
+from acktree.producers.errors import UnknownComponent
+from acktree.producers.outlet import AtLeastOnce
+from acktree.producers.packing import InitPacker
+from acktree.producers.spout import Spout, SpoutEmitter
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    as_clear_error,
+    clear_errors,
+    consumer_settings,
+    make_consumer,
+)
+from acktree.schemas.codec import decode_result
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.registry import Published, Registry, Slot
+from acktree.schemas.stats import STATS_INTERVAL_S, Report
+
+CALLS_PER_TURN = 1_000
+IDLE_WAIT_S = 0.01
+CLAIM_INTERVAL_S = 10.0
+RESULTS_PER_TURN = 1_000
+
+log = logging.getLogger("acktree.spout")
+
+
+def find_spout_name(latest: Published, spout: Spout, wanted: str | None) -> str:
+    """Return the spout's name in the topology: as wanted, as its class says, or the only one without topics.
+
+    Raises:
+        UnknownComponent: there is no such spout, it reads topics, or there are several to choose from.
+    """
+    free = [name for name, table in latest.spouts.items() if not table.topics]
+    name = wanted or spout.name or (free[0] if len(free) == 1 else "")
+    if name in free:
+        return name
+    raise UnknownComponent(
+        f"topology {latest.name} has no spout {name!r} without topics; it has: {', '.join(free) or 'none'}"
+    )
+
+
+class SpoutWorker:
+    """Runs one task of a spout; ``task`` counts the spout's tasks from 0."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topology: str,
+        spout: Spout,
+        *,
+        task: int = 0,
+        name: str | None = None,
+        user: Settings | None = None,
+        ready: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        """Connect and claim a run.
+
+        Raises:
+            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim: see there.
+        """
+        self._bootstrap, self._spout, self._ready = bootstrap, spout, ready
+        self._registry = Registry(bootstrap, topology, user or {})
+        self._history = self._registry.history
+        latest = self._history.latest
+        self.name = find_spout_name(latest, spout, name)
+        if not 0 <= task < latest.spouts[self.name].tasks:
+            raise UnknownComponent(f"spout {self.name} has {latest.spouts[self.name].tasks} tasks, no {task}")
+        number = latest.spout_tasks[self.name][task]
+        self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}"
+        self._result_topic = latest.result_topic(number)
+        self._consumer = make_consumer(consumer_settings(bootstrap, latest.group_of(self.name), user or {}))
+        with clear_errors(bootstrap):
+            self._claim = claim_run(self._consumer, self._result_topic)
+            self._follow_results()
+        self._outlet = AtLeastOnce(bootstrap, user or {})
+        self._packer = InitPacker(self._history, number, self._outlet.send)
+        self._emitter = SpoutEmitter(
+            self.name,
+            self._history,
+            _slot_of(latest, self.name, task).slot,
+            self._claim.run,
+            self._packer,
+            self._outlet.produce,
+        )
+        self.set_aside = 0
+        self._stopping = False
+        self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
+
+    def _follow_results(self) -> None:
+        """Read results from the end: those before are about earlier runs."""
+        place = TopicPartition(self._result_topic, 0)
+        _, end = self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S)
+        self._claim.next_offset = max(end, self._claim.next_offset)
+        self._consumer.assign([TopicPartition(self._result_topic, 0, self._claim.next_offset)])
+
+    @property
+    def pending(self) -> int:
+        """How many messages have no verdict yet."""
+        return len(self._emitter.pending)
+
+    def stop(self) -> None:
+        """Ask ``run`` to end; may be called from a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Work until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
+        try:
+            self._spout.prepare(Context(self._history.latest, self.name, self.task))
+            self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self._claim.run}")
+            while not self._stopping:
+                self._turn()
+            self._flush()
+        finally:
+            self._spout.cleanup()
+            self._consumer.close()
+            self._registry.close()
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        emitted = self._emit(now_s)
+        self._hear(0.0 if emitted else IDLE_WAIT_S)
+        if now_s >= self._next_flush_s:
+            self._packer.flush()
+            self._outlet.serve()
+            self._next_flush_s = now_s + self._outlet.ack_interval_s
+        if self._emitter.done_at_once:
+            self._flush()
+        if now_s >= self._next_claim_s:
+            self._renew_claim()
+            self._give_up_old(now_s)
+            self._next_claim_s = now_s + CLAIM_INTERVAL_S
+        if now_s >= self._next_report_s:
+            self._report()
+            if self._registry.refresh():
+                self._emitter.targets.use_latest()
+            self._next_report_s = now_s + STATS_INTERVAL_S
+
+    def _emit(self, now_s: float) -> int:
+        room = self._history.latest.spouts[self.name].max_pending - self.pending
+        emitted = 0
+        for _ in range(min(room, CALLS_PER_TURN)):
+            here = self._emitter.call(self._spout, now_s)
+            emitted += here
+            if not here:
+                break
+        return emitted
+
+    def _flush(self) -> None:
+        """Wait until all is with the broker; without ackers a message is done then."""
+        self._packer.flush()
+        self._outlet.settle(self._consumer, ())
+        done, self._emitter.done_at_once = self._emitter.done_at_once, []
+        for message_id in done:
+            self._acked(message_id)
+
+    def _hear(self, wait_s: float) -> None:
+        records = self._consumer.consume(RESULTS_PER_TURN, 0) or self._consumer.consume(1, wait_s)
+        for record in records:
+            if (error := record.error()) is not None:
+                if error.fatal() or not error.retriable():
+                    raise as_clear_error(error, self._bootstrap)
+                continue
+            self._claim.next_offset = (record.offset() or 0) + 1
+            try:
+                result = decode_result(record.value() or b"")
+            except MalformedRecord as wrong:
+                self.set_aside += 1
+                log.warning("%s@%s set aside: %s", self._result_topic, record.offset(), wrong)
+                continue
+            for failure in result.failed:
+                self._fail(failure.root)
+            for root in result.acked.tolist():
+                message_id = self._emitter.pending.pop(root)
+                if message_id is not None:
+                    self._acked(message_id)
+
+    def _acked(self, message_id: object) -> None:
+        self._emitter.counters.acked += 1
+        self._spout.ack(message_id)
+
+    def _fail(self, root: int) -> None:
+        message_id = self._emitter.pending.pop(root)
+        if message_id is not None:
+            self._emitter.counters.failed += 1
+            self._spout.fail(message_id)
+
+    def _give_up_old(self, now_s: float) -> None:
+        """Fail what is older than the control topics keep: its verdict can no longer come."""
+        for root in self._emitter.pending.older_than(now_s - self._history.latest.control_retention_s):
+            self._fail(root)
+
+    def _renew_claim(self) -> None:
+        with clear_errors(self._bootstrap):
+            stands = read_claim(self._consumer, self._result_topic)
+            if stands is None or stands.epoch != self._claim.epoch:
+                raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
+            commit_claim(self._consumer, self._result_topic, self._claim)
+
+    def _report(self) -> None:
+        counters = self._emitter.counters
+        values = {
+            "emitted": counters.emitted,
+            "acked": counters.acked,
+            "failed": counters.failed,
+            "pending": self.pending,
+            "set_aside": self.set_aside,
+        }
+        report = Report("spout", self.name, self.task, int(time.time() * 1000), values)
+        self._outlet.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
+
+
+def _slot_of(latest: Published, spout: str, task: int) -> Slot:
+    for slot in latest.slots_of(spout):
+        if slot.topic == "" and slot.partition == task:
+            return slot
+    raise UnknownComponent(f"task {task} of spout {spout} has no slot; apply the topology again")

@@ -1,0 +1,196 @@
+"""Spouts written in Python: one root per message id, its init whole, its verdict once."""
+
+import threading
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+
+from acktree.producers import Spout
+from acktree.producers.claim import LostClaim
+from acktree.producers.errors import AlreadyPending, UnknownComponent
+from acktree.producers.packing import InitPacker
+from acktree.producers.spout import SpoutEmitter
+from acktree.producers.spout_worker import SpoutWorker
+from acktree.schemas.codec import Cause, Failure, Result, decode_ack_init, encode_result
+from acktree.schemas.header import decode_header, find_header
+from acktree.schemas.ids import origin_of
+from producers.cluster import Cluster, until
+from producers.trees import Net, published
+
+
+class Once(Spout):
+    """Emits each message of a list once, or again when it failed; keeps the verdicts."""
+
+    def __init__(self, *messages: str) -> None:
+        self.waiting, self.acked, self.failed = list(messages), [], []
+
+    def next_tuple(self, emitter):
+        if self.waiting:
+            message = self.waiting.pop(0)
+            emitter.emit(message, message)
+
+    def ack(self, message_id):
+        self.acked.append(message_id)
+
+    def fail(self, message_id):
+        self.failed.append(message_id)
+        self.waiting.append(message_id)
+
+
+class Calls(Spout):
+    """Calls a function as next_tuple."""
+
+    def __init__(self, call) -> None:
+        self.next_tuple = call
+
+
+def emitter(net: Net, inits: dict, run: int = 1) -> SpoutEmitter:
+    def hear(_topic, _partition, value):
+        for entry in decode_ack_init(value).inits:
+            assert int(entry["root"]) not in inits
+            inits[int(entry["root"])] = int(entry["value"])
+
+    return SpoutEmitter("s", net.history, 0, run, InitPacker(net.history, 0, hear), net._produce)
+
+
+def test_the_init_holds_every_emission_of_one_message():
+    net = Net(published(one=(["a"], []), two=(["a"], [])))
+    inits: dict[int, int] = {}
+    source = emitter(net, inits)
+    emitted = source.call(Calls(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")]), 0.0)
+    source._packer.flush()
+    assert emitted == 3
+    assert sorted(origin_of(root).offset for root in inits) == [0, 1]
+    for root, value in inits.items():
+        net.fold[1, root] ^= value
+    tuples = [net.take(bolt, record) for bolt in ("one", "two") for record in net.topics["a"]]
+    for tuple in tuples:
+        assert any(net.fold.values())
+        net.ack(tuple)
+    assert not any(net.fold.values())
+
+
+def test_a_tuple_without_a_message_id_is_untracked():
+    net = Net(published(one=(["a"], [])))
+    source = emitter(net, {})
+    source.call(Calls(lambda e: e.emit(b"v")), 0.0)
+    assert net.topics["a"][0].headers() is None
+    assert len(source.pending) == 0
+
+
+def test_a_message_id_that_is_pending_is_refused():
+    source = emitter(Net(published(one=(["a"], []))), {})
+    source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    with pytest.raises(AlreadyPending):
+        source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+
+
+def test_runs_share_no_root():
+    net = Net(published(one=(["a"], [])))
+    for run in (1, 2):
+        emitter(net, {}, run).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    roots = [decode_header(find_header(r.headers())).anchors[0].root for r in net.topics["a"]]
+    assert len(set(roots)) == 2
+
+
+class Acker:
+    """Tells the spout verdicts, for roots found on the tuple topic."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._producer = Producer({"bootstrap.servers": cluster.bootstrap})
+
+    def roots(self) -> dict[bytes, list[int]]:
+        found = defaultdict(list)
+        for record in self.cluster.read(self.cluster.topic("a")):
+            found[record.value()].append(decode_header(find_header(record.headers())).anchors[0].root)
+        return found
+
+    def say(self, result: bytes) -> None:
+        self._producer.produce(self.cluster.topic("spout-0"), result, partition=0)
+        self._producer.flush()
+
+    def acked(self, *roots: int) -> None:
+        self.say(encode_result(Result(0, acked=np.array(roots, np.uint64))))
+
+    def failed(self, root: int) -> None:
+        self.say(encode_result(Result(0, failed=[Failure(root, Cause.FAILED, "t", "r")])))
+
+
+def run(worker: SpoutWorker, cluster: Cluster) -> threading.Thread:
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_verdicts_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: Cluster):
+    cluster.apply(one=(["a"], []))
+    spout, acker = Once("m0", "m1", "m2"), Acker(cluster)
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    thread = run(worker, cluster)
+    until(lambda: len(acker.roots()) == 3)
+    (m0,), (m1,) = acker.roots()[b"m0"], acker.roots()[b"m1"]
+    acker.say(b"garbage")
+    acker.acked(m0, m0, 12345)
+    acker.acked(m0)
+    acker.failed(m1)
+    until(lambda: len(acker.roots()[b"m1"]) == 2)
+    acker.failed(m1)
+    acker.acked(*(root for root in acker.roots()[b"m1"] if root != m1))
+    until(lambda: len(spout.acked) == 2)
+    worker.stop()
+    thread.join()
+    assert (spout.acked, spout.failed, worker.pending, worker.set_aside) == (["m0", "m1"], ["m1"], 1, 1)
+    inits = [decode_ack_init(r.value()) for r in cluster.read(cluster.topic("ack-init"))]
+    assert sum(len(each.inits) for each in inits) == 4
+    second = SpoutWorker(cluster.bootstrap, cluster.name, Once())
+    assert second._claim.run == 2
+
+
+def test_no_more_messages_are_pending_than_the_topology_allows(cluster: Cluster):
+    cluster.max_pending = 5
+    cluster.apply(one=(["a"], []))
+    spout, acker = Once(*map(str, range(20))), Acker(cluster)
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    thread = run(worker, cluster)
+    seen: set[int] = set()
+
+    def drain() -> bool:
+        assert worker.pending <= 5
+        fresh = {root for roots in acker.roots().values() for root in roots} - seen
+        seen.update(fresh)
+        acker.acked(*fresh)
+        return len(spout.acked) == 20
+
+    until(drain)
+    worker.stop()
+    thread.join()
+
+
+def test_without_ackers_a_message_is_done_when_the_broker_has_it(cluster: Cluster):
+    cluster.ackers = 0
+    cluster.apply(one=(["a"], []))
+    spout = Once("m0", "m1")
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    thread = run(worker, cluster)
+    until(lambda: len(spout.acked) == 2)
+    worker.stop()
+    thread.join()
+    assert len(cluster.read(cluster.topic("a"))) == 2
+
+
+def test_a_spout_task_that_another_process_claimed_stops(cluster: Cluster):
+    cluster.apply(one=(["a"], []))
+    old = SpoutWorker(cluster.bootstrap, cluster.name, Once())
+    SpoutWorker(cluster.bootstrap, cluster.name, Once())
+    with pytest.raises(LostClaim):
+        old.run()
+
+
+@pytest.mark.parametrize("given", [{"name": "nobody"}, {"task": 1}])
+def test_a_spout_or_task_that_the_topology_does_not_have_is_refused(cluster: Cluster, given):
+    cluster.apply(one=(["a"], []))
+    with pytest.raises(UnknownComponent):
+        SpoutWorker(cluster.bootstrap, cluster.name, Once(), **given)
