@@ -1,0 +1,120 @@
+"""What the acker refuses, on a real broker: garbage, strangers, halves, and settings that break a promise."""
+
+import random
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from acker.cluster import wait_for
+from acker.tester import entries
+from acktree.acker.errors import NotCoPartitioned
+from acktree.acker.service import Acker, group_settings
+from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, Ack, AckInit, encode_ack, encode_ack_init
+from acktree.schemas.errors import MissingTopic, RefusedSetting, UnknownTopology
+
+CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}
+
+
+def garbage(seed):
+    """Bytes of every kind of wrong, for either topic."""
+    source = random.Random(seed)
+    good = encode_ack(Ack("t", 1, entries([(2, 2), (4, 4)])))
+    init = encode_ack_init(AckInit(0, 1, entries([(2, 2), (4, 4)])))
+    while True:
+        yield source.choice(
+            [
+                b"",
+                source.randbytes(40),
+                ACK_FRAME + source.randbytes(20),
+                ACK_INIT_FRAME + b"\x00\x02" + b"\xfe\xff\xff\xff\x0f",
+                good[: source.randrange(len(good))],
+                init[: source.randrange(len(init))],
+                good + b"\x00",
+                init + b"\x00",
+            ]
+        )
+
+
+def test_a_flood_of_garbage_is_set_aside_and_counted(make):
+    cluster = make(ackers=1)
+    acker = cluster.start()
+    source = garbage(7)
+    for _ in range(3000):
+        cluster.send("ack", 0, next(source)).send("ack-init", 0, next(source))
+    cluster.init(8, 1).ack(8, 1).await_acked([8])
+    assert acker.acker.set_aside.total == 6000
+    assert len(acker.acker.set_aside.latest) == 1000
+    assert {aside.topic for aside in acker.acker.set_aside.latest} <= {
+        place.topic for place in cluster.places()
+    }
+    assert acker.error is None
+    assert cluster.acked == [8]
+
+
+def test_whatever_does_not_belong_is_set_aside_whole_with_its_coordinates(make):
+    cluster = make(ackers=2)
+    acker = cluster.start()
+    init, ack = f"{cluster.name}.ack-init", f"{cluster.name}.ack"
+
+    def inits(pairs, task=0, version=1):
+        return encode_ack_init(AckInit(task, version, entries(pairs)))
+
+    cluster.send("ack-init", 0, inits([(2, 0), (3, 0)]))
+    cluster.send("ack-init", 0, inits([(2, 0), (0, 0)]))
+    cluster.send("ack-init", 0, inits([(2, 0)], task=9))
+    cluster.send("ack-init", 0, inits([(2, 0)], version=44))
+    cluster.send("ack-init", 0, inits([(2, 0)], version=-1))
+    cluster.send("ack", 1, encode_ack(Ack("t", 1, entries([(2, 2)]))))
+    cluster.sent().init(4, 0).init(5, 0).ack(7, 1).await_acked([4, 5])
+    wait_for(lambda: acker.acker.set_aside.total == 6, "six records set aside")
+    latest = sorted((aside.topic, aside.partition, aside.offset) for aside in acker.acker.set_aside.latest)
+    assert latest == [(ack, 1, 0), *((init, 0, offset) for offset in range(5))]
+    reasons = " | ".join(aside.reason for aside in acker.acker.set_aside.latest)
+    for expected in ("does not belong to partition 0", "root id is 0", "no spout task 9", "version 44"):
+        assert expected in reasons
+    assert sorted(cluster.acked) == [4, 5]
+
+
+def test_the_first_records_of_a_version_just_published_are_folded(make):
+    cluster = make(ackers=2)
+    acker = cluster.start()
+    cluster.apply(2, timeout_s=29)
+    cluster.init(1, 0).init(2, 0).await_acked([1, 2])
+    assert acker.acker.set_aside.total == 0
+
+
+def test_an_assignor_that_parts_the_topics_is_refused():
+    for protocol, key in ((CLASSIC, "partition.assignment.strategy"), (KIP_848, "group.remote.assignor")):
+        with pytest.raises(RefusedSetting, match="only range"):
+            group_settings("localhost:1", "g", {**protocol, key: "uniform"})
+
+
+def test_a_half_partition_is_refused_after_a_while_unless_the_topics_differ(make):
+    cluster = make(ackers=1)
+    own = cluster.start().acker._ownership
+    own.refuse_halves(lambda: {1})
+    owned = own._owned[0]
+    owned.partition, owned.half_since_s = None, own._now_s() - 60
+    del owned.starts[f"{cluster.name}.ack"]
+    own.refuse_halves(lambda: {1, 2})
+    with pytest.raises(NotCoPartitioned, match="assignor range"):
+        own.refuse_halves(lambda: {1})
+
+
+def test_an_unknown_topology_and_a_missing_topic_are_clear_errors(make, bootstrap):
+    cluster, admin = make(), AdminClient({"bootstrap.servers": bootstrap})
+    with pytest.raises(UnknownTopology, match="acktree topology apply"):
+        Acker(bootstrap, cluster.name + "x")
+    topic = f"{cluster.name}.ack"
+    admin.delete_topics([topic])[topic].result()
+    wait_for(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic to be gone")
+    with pytest.raises(MissingTopic, match="does not exist"):
+        Acker(bootstrap, cluster.name)
+
+
+def test_root_ids_above_the_signed_range_reach_the_right_partition(make):
+    cluster = make(ackers=3)
+    acker = cluster.start()
+    roots = [1, 2**63 - 1, 2**63, 2**64 - 1]
+    cluster.init_many([(root, 0) for root in roots]).await_acked(roots)
+    assert acker.acker.set_aside.total == 0

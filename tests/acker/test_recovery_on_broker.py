@@ -1,0 +1,198 @@
+"""Crashes, rebalances, commits and growth on a real broker: every verdict comes, none is wrong."""
+
+import random
+import time
+
+import pytest
+from confluent_kafka import KafkaError, Producer, TopicPartition
+
+from acker.cluster import wait_for
+from acker.tester import entries
+from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
+
+CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}
+PROTOCOLS = pytest.mark.parametrize("protocol", [CLASSIC, KIP_848], ids=["classic", "kip-848"])
+
+
+def test_when_quiet_the_cut_is_the_end_of_the_log_transaction_markers_included(make, bootstrap):
+    cluster = make(ackers=1)
+    cluster.start()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": cluster.name})
+    producer.init_transactions()
+    for abort in (False, True, False, True):
+        producer.begin_transaction()
+        producer.produce(
+            f"{cluster.name}.ack-init", encode_ack_init(AckInit(0, 1, entries([(6, 6)]))), partition=0
+        )
+        producer.produce(f"{cluster.name}.ack", encode_ack(Ack("t", 1, entries([(6, 6)]))), partition=0)
+        producer.flush()
+        (producer.abort_transaction if abort else producer.commit_transaction)()
+    cluster.await_acked([6])
+    wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
+    assert sum(cluster.ends()) == 16
+
+
+def test_a_pending_root_holds_the_cut_and_its_verdict_lets_it_go(make):
+    cluster = make(ackers=1)
+    cluster.start()
+    cluster.init(1, 1).sent()
+    for root in range(10, 20):
+        cluster.init(root, root).ack(root, root).await_acked([root])
+        time.sleep(0.1)
+    wait_for(lambda: cluster.last_report().values["acked"] == 10, "a report")
+    assert cluster.committed() == [0, 0]
+    cluster.ack(1, 1).await_acked([1])
+    wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
+
+
+def test_no_cut_is_committed_before_the_results_are_with_the_broker(make, monkeypatch):
+    cluster = make(ackers=1)
+    acker = cluster.start()
+    settles = []
+    monkeypatch.setattr(acker.acker._outbox, "settle", lambda: settles.append(1) and False)
+    cluster.init(1, 0).await_acked([1])
+    wait_for(lambda: len(settles) >= 2, "two attempts to commit")
+    assert cluster.committed() == [0, 0]
+    monkeypatch.undo()
+    wait_for(lambda: cluster.committed() == cluster.ends(), "the commit")
+
+
+def test_a_crash_inside_a_fold_commits_nothing(make, monkeypatch):
+    cluster = make(ackers=1)
+    acker = cluster.start()
+    monkeypatch.setattr("acktree.acker.service.tell", lambda *_: 1 / 0)
+    cluster.init(1, 0).sent()
+    wait_for(lambda: acker.error is not None, "the crash")
+    assert isinstance(acker.error, ZeroDivisionError)
+    assert cluster.committed() == [0, 0]
+    monkeypatch.undo()
+    cluster.start()
+    cluster.await_acked([1])
+
+
+def test_a_commit_that_the_group_refuses_does_not_end_the_loop(make):
+    cluster = make(ackers=1)
+    acker = cluster.start()
+    own = acker.acker._ownership
+    for code in (
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.STALE_MEMBER_EPOCH,
+    ):
+        own.on_commit(KafkaError(code), [TopicPartition(f"{cluster.name}.ack", 0, 99)])
+    cluster.init(1, 0).await_acked([1])
+    assert own.failed_commits == 3
+    wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
+
+
+def test_an_ack_stream_that_goes_back_is_folded_again_from_the_cut(make):
+    cluster = make(ackers=1)
+    acker = cluster.start()
+    cluster.init(1, 1, 2).ack(1, 1).sent()
+    wait_for(lambda: acker.acker._ownership.partitions[0].positions == (1, 1), "both records folded")
+    acker.acker._ownership._seeks.append(TopicPartition(f"{cluster.name}.ack", 0, 0))
+    wait_for(lambda: acker.acker._ownership.partitions[0].table.folded == 2, "the state made anew")
+    cluster.ack(1, 2).await_acked([1])
+
+
+def feed(cluster, count, seed, chunk=50):
+    """Yield after every few records sent: trees of an init and two acks, the acks a while later."""
+    source = random.Random(seed)
+    roots = list(range(1, count + 1))
+    late = []
+    for start in range(0, count, chunk):
+        pairs = [(root, source.getrandbits(64)) for root in roots[start : start + chunk]]
+        halves = [(root, source.getrandbits(64)) for root, _ in pairs]
+        cluster.init_many(pairs)
+        late.append(halves)
+        late.append([(root, value ^ half) for (root, value), (_, half) in zip(pairs, halves, strict=True)])
+        if len(late) > 8:
+            cluster.ack_many(late.pop(source.randrange(len(late))))
+        cluster.sent().collect()
+        yield start
+    while late:
+        cluster.ack_many(late.pop())
+
+
+@pytest.mark.timeout(200)
+def test_killed_again_and_again_every_verdict_comes_and_nothing_times_out(make):
+    cluster = make(ackers=2, timeout_s=20)
+    acker = cluster.start_process().await_ready()
+    for step in feed(cluster, 6000, seed=1):
+        if step % 2000 == 1000:
+            acker.kill()
+            acker = cluster.start_process(**{"session.timeout.ms": "6000"})
+    cluster.await_acked(range(1, 6001), 90)
+    assert cluster.timed_out == set()
+    assert cluster.failed == {}
+
+
+@PROTOCOLS
+@pytest.mark.timeout(200)
+def test_while_ackers_join_and_leave_every_verdict_comes_and_nothing_times_out(make, protocol):
+    cluster = make(ackers=4, timeout_s=30)
+    cluster.start(**protocol)
+    others = []
+    for step in feed(cluster, 4000, seed=2):
+        if step % 400 == 200:
+            if others:
+                others.pop().stop()
+            else:
+                others.append(cluster.start(**protocol))
+    cluster.await_acked(range(1, 4001), 90)
+    assert cluster.failed == {}
+
+
+@PROTOCOLS
+def test_a_partition_that_leaves_and_returns_is_folded_from_its_cut(make, protocol):
+    cluster = make(ackers=2)
+    first = cluster.start(**protocol)
+    cluster.init_many([(2, 1 ^ 2), (3, 1 ^ 2)]).ack_many([(2, 1), (3, 1)]).sent()
+    wait_for(lambda: sum(p.table.folded for p in first.acker._ownership.partitions.values()) == 4, "the fold")
+    second = cluster.start(**protocol)
+    wait_for(lambda: len(first.partitions) == len(second.partitions) == 1, "one partition each")
+    second.stop()
+    wait_for(lambda: first.partitions == [0, 1], "both partitions again")
+    cluster.ack_many([(2, 2), (3, 2)]).await_acked([2, 3])
+    assert cluster.failed == {}
+
+
+def test_an_acker_without_a_partition_stands_by_and_is_ready(make):
+    cluster = make(ackers=1)
+    first, second = cluster.start(), cluster.start()
+    assert sorted([first.partitions, second.partitions]) == [[], [0]]
+    assert sorted(text.partition(": ")[2] for text in first.ready + second.ready)[-1] in (
+        "partitions 0",
+        "idle",
+    )
+    cluster.init(1, 0).await_acked([1])
+
+
+def test_a_grown_acker_count_finishes_old_roots_where_they_began(make):
+    cluster = make(ackers=1)
+    acker = cluster.start()
+    cluster.init_many([(root, root) for root in range(1, 9)]).sent()
+    cluster.apply(4)
+    cluster.init_many([(root, root) for root in range(11, 19)]).sent()
+    cluster.ack_many([(root, root) for root in range(1, 9)], version=1)
+    cluster.ack_many([(root, root) for root in range(11, 19)]).await_acked([*range(1, 9), *range(11, 19)])
+    wait_for(lambda: acker.partitions == [0, 1, 2, 3], "four partitions")
+    assert cluster.failed == {}
+    assert acker.acker.set_aside.total == 0
+
+
+def test_with_tracking_turned_off_old_roots_are_still_served(make):
+    cluster = make(ackers=2)
+    acker = cluster.start()
+    cluster.init_many([(1, 1), (2, 2)]).sent()
+    cluster.apply(0)
+    wait_for(lambda: acker.acker._latest.ackers == 0, "the acker to learn of it")
+    cluster.ack_many([(1, 1), (2, 2)], version=1).await_acked([1, 2])
+
+
+def test_a_process_stops_cleanly_and_leaves_the_cut_at_the_end(make):
+    cluster = make(ackers=1)
+    acker = cluster.start_process().await_ready()
+    cluster.init(1, 0).await_acked([1])
+    assert acker.stop() == 0
+    assert cluster.committed() == cluster.ends() == [1, 0]
