@@ -16,8 +16,7 @@ class Figures:
     """Adds up what partitions count; ``totals`` holds what is counted here or came from states now gone."""
 
     def __init__(self) -> None:
-        self.totals: Counter[str] = Counter(dict.fromkeys(("acked", "failed", "timed_out"), 0))
-        self._ends: dict[int, int] = {}
+        self.totals: Counter[str] = Counter(dict.fromkeys(("acked", "failed", "timed_out", *TABLE_TOTALS), 0))
 
     def forget(self, partition: Partition) -> None:
         """Keep the totals of a partition whose state is about to go."""

@@ -39,7 +39,7 @@ from acktree.schemas.clients import (
 )
 from acktree.schemas.errors import MissingTopic, RefusedSetting
 from acktree.schemas.registry import Published, Registry, read_history
-from acktree.schemas.stats import STATS_INTERVAL_S, Report
+from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
 
 BATCH = 2000
 IDLE_WAIT_S = 0.05
@@ -287,16 +287,19 @@ class Acker:
         self._is_ready = True
         self._ready(f"ready acker {self._latest.name}: " + (f"partitions {numbers}" if numbers else "idle"))
 
-    def _report(self) -> None:
+    def figures(self) -> dict[str, Value]:
+        """Return what the acker reports of itself; docs/acker.md says what each means."""
         own = self._ownership
-        values = {
+        return {
             **self._figures.values(own.partitions, self._end_sums),
             "set_aside": self.set_aside.total,
             "refolds": own.refolds,
             "rebalances": own.assignments,
             "failed_commits": own.failed_commits,
         }
-        report = Report("acker", "acker", self._instance, self._wall_ms(), values)
+
+    def _report(self) -> None:
+        report = Report("acker", "acker", self._instance, self._wall_ms(), self.figures())
         self._outbox.report(self._latest.stats_topic, report)
 
     def _close(self) -> None:

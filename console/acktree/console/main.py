@@ -24,6 +24,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "acker": Command("acktree.console.commands.acker:acker", "Fold acks, tell spouts what is done.", "acker"),
+    "bench": Command("acktree.console.commands.bench:bench", "Measure this machine.", "acker"),
     "bolt": Command("acktree.console.commands.bolt:bolt", "Run a bolt written in Python."),
     "broker": Command("acktree.console.commands.broker:broker", "Run a Kafka for development.", "broker"),
     "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),

@@ -1,0 +1,67 @@
+"""`acktree bench acker`: what the acker does a second, with a plain dict beside it in the same run."""
+
+import os
+import platform
+from contextlib import ExitStack
+
+import click
+
+from acktree.console.broker import LocalBroker
+from acktree.console.commands.options import client_settings_option
+
+
+@click.group()
+def bench() -> None:
+    """Measure this machine."""
+
+
+@bench.command()
+@click.option(
+    "-b",
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT,…",
+    envvar="ACKTREE_BOOTSTRAP_SERVER",
+    help="Kafka brokers for the backlogs. Default: a broker of its own, gone afterwards.",
+)
+@click.option("--pending", default=1_000_000, show_default=True, help="Roots pending while folding alone.")
+@click.option("--acks", default=10_000_000, show_default=True, help="Acks in the backlog of large records.")
+@click.option("--memory-roots", default=4_000_000, show_default=True, help="Roots for the memory figure.")
+@click.option("--partitions", default="1", show_default=True, help="Acker counts, such as 1,2,4,64.")
+@client_settings_option
+def acker(
+    bootstrap: str | None,
+    pending: int,
+    acks: int,
+    memory_roots: int,
+    partitions: str,
+    settings: dict[str, str],
+) -> None:
+    """Measure the acker: fold alone, memory a root, and draining a backlog from Kafka.
+
+    Rates are events a second; where it says CPU, a second of the acker's own processor time.
+    """
+    from acktree.console.benches import acker_fold, acker_kafka
+
+    click.echo(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+    memory = acker_fold.measure_memory(memory_roots)
+    click.echo(
+        f"memory at {memory_roots:,} pending: {memory.bytes_per_root:.1f} bytes a root, "
+        f"longest fold of 100,000 inits while growing {memory.longest_ms:.0f} ms"
+    )
+    fold = acker_fold.measure_fold(pending)
+    click.echo(
+        f"fold alone at {pending:,} pending: {fold.table_per_s / 1e6:.1f} M events/CPU s, longest call "
+        f"{fold.longest_ms:.0f} ms; plain dict {fold.dict_per_s / 1e6:.1f} M, "
+        f"ratio {fold.table_per_s / fold.dict_per_s:.1f}"
+    )
+    with ExitStack() as running:
+        if bootstrap is None:
+            bootstrap = running.enter_context(LocalBroker()).bootstrap
+        for count in (int(number) for number in partitions.split(",")):
+            for per_record, total in ((500, acks), (10, acks // 5)):
+                drained = acker_kafka.measure_backlog(bootstrap, total, per_record, 200_000, count, settings)
+                click.echo(
+                    f"through Kafka, {count} partition(s), {per_record} a record, {drained.acks:,} acks: "
+                    f"{drained.per_s / 1e6:.1f} M/s, {drained.per_cpu_s / 1e6:.1f} M/CPU s"
+                )
