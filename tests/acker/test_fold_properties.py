@@ -30,14 +30,17 @@ RECORDS = st.one_of(
 )
 
 
-@given(st.lists(st.lists(RECORDS, max_size=5), max_size=12), st.integers(0, 2**64 - 1))
+PAUSES = st.integers(-2, 4)
+
+
+@given(st.lists(st.lists(st.tuples(PAUSES, RECORDS), max_size=5), max_size=12), st.integers(0, 2**64 - 1))
 @settings(max_examples=300, deadline=None)
 def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
     table, model, tick = Table(seed), Model(), 2**32 - 6
     acked, failed, timed_out = [], [], []
     for birth, batch in enumerate(batches):
-        for kind, *arguments in batch:
-            tick += 1
+        for pause, (kind, *arguments) in batch:
+            tick += pause
             if kind == "init":
                 task, pairs = arguments
                 record = decode_init_batch([encode_ack_init(AckInit(task, 1, entries(pairs)))])

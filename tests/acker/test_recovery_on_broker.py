@@ -133,13 +133,13 @@ def test_while_ackers_join_and_leave_every_verdict_comes_and_nothing_times_out(m
     cluster = make(ackers=4, timeout_s=30)
     cluster.start(**protocol)
     others = []
-    for step in feed(cluster, 4000, seed=2):
+    for step in feed(cluster, 2000, seed=2):
         if step % 400 == 200:
             if others:
                 others.pop().stop()
             else:
                 others.append(cluster.start(**protocol))
-    cluster.await_acked(range(1, 4001), 90)
+    cluster.await_acked(range(1, 2001), 90)
     assert cluster.failed == {}
 
 

@@ -5,6 +5,7 @@ moment either is not; only a whole one folds and commits. The callbacks run insi
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from acktree.acker.partition import Partition
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 
 HALF_GRACE_S = 10.0
+COMMITTED_DEADLINE_S, RETRY_PAUSE_S = 30.0, 0.1
 NO_COMMIT = Positions(0, 0)
 
 log = logging.getLogger("acktree.acker")
@@ -23,9 +25,9 @@ log = logging.getLogger("acktree.acker")
 
 @dataclass(slots=True, eq=False)
 class Owned:
-    """One partition number: where each topic's half starts, and the state once both halves are ours."""
+    """One partition number: the topics whose half is ours, and the state once both are."""
 
-    starts: dict[str, int] = field(default_factory=dict)
+    halves: set[str] = field(default_factory=set)
     half_since_s: float = 0.0
     partition: Partition | None = None
     committed: Positions = NO_COMMIT
@@ -42,7 +44,9 @@ class Ownership:
         forget: Callable[[Partition], None],
         settle: Callable[[], bool],
         now_s: Callable[[], float],
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._pause = pause
         self.topics, self._is_incremental = topics, is_incremental
         self._make, self._forget, self._settle, self._now_s = make, forget, settle, now_s
         self._owned: dict[int, Owned] = {}
@@ -61,20 +65,37 @@ class Ownership:
     def on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
         """Take over partitions, each from its committed cut, or from the earliest record if it has none."""
         self.assignments += 1
-        starts = consumer.committed(assigned, timeout=BROKER_TIMEOUT_S) if assigned else []
-        for place in starts:
-            if place.error is not None:
-                raise KafkaException(place.error)
-            owned = self._owned.setdefault(place.partition, Owned(half_since_s=self._now_s()))
-            owned.starts[place.topic] = max(place.offset, 0)
-            place.offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+        mine = [(place.topic, place.partition) for place in assigned]
+        numbers = sorted({number for _, number in mine})
+        cuts = self._committed(consumer, [(topic, number) for number in numbers for topic in self.topics])
+        starts = [TopicPartition(*place, cuts[place] or OFFSET_BEGINNING) for place in mine]
         (consumer.incremental_assign if self._is_incremental else consumer.assign)(starts)
-        for number in {place.partition for place in assigned}:
+        for topic, number in mine:
+            self._owned.setdefault(number, Owned(half_since_s=self._now_s())).halves.add(topic)
+        for number in numbers:
             owned = self._owned[number]
-            if len(owned.starts) == len(self.topics) and owned.partition is None:
+            if len(owned.halves) == len(self.topics) and owned.partition is None:
+                owned.committed = Positions(*(cuts[topic, number] for topic in self.topics))
                 self._start(number, owned)
-                here = {place.topic for place in assigned if place.partition == number}
-                self._seek(number, [topic for topic in self.topics if topic not in here])
+                self._seek(number, [topic for topic in self.topics if (topic, number) not in mine])
+
+    def _committed(self, consumer: Consumer, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the committed offsets, 0 where there is none; what a rebalance refuses is asked again."""
+        if not places:
+            return {}
+        deadline_s = self._now_s() + COMMITTED_DEADLINE_S
+        while True:
+            try:
+                found = consumer.committed([TopicPartition(*place) for place in places], BROKER_TIMEOUT_S)
+                for place in found:
+                    if place.error is not None:
+                        raise KafkaException(place.error)
+                return {(place.topic, place.partition): max(place.offset, 0) for place in found}
+            except KafkaException as error:
+                if self._now_s() > deadline_s:
+                    raise
+                log.info("action=committed_refused reason=%s", error)
+                self._pause(RETRY_PAUSE_S)
 
     def on_revoke(self, consumer: Consumer, revoked: list[TopicPartition]) -> None:
         """Commit the cuts of what we lose, while the group still takes them, and drop the states."""
@@ -121,7 +142,6 @@ class Ownership:
     def restart(self, number: int) -> None:
         """Drop a state whose stream went back, and fold again from the last cut that was committed."""
         owned = self._owned[number]
-        owned.starts = dict(zip(self.topics, owned.committed, strict=True))
         log.warning("action=restart partition=%d cut=%d,%d", number, *owned.committed)
         self._end(owned)
         self._start(number, owned)
@@ -136,7 +156,7 @@ class Ownership:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._STATE:
                     raise
-                if place.topic in self._owned.get(place.partition, Owned()).starts:
+                if place.topic in self._owned.get(place.partition, Owned()).halves:
                     self._seeks.append(place)
 
     def refuse_halves(self, partition_counts: Callable[[], set[int]]) -> None:
@@ -149,7 +169,7 @@ class Ownership:
             n for n, owned in self._owned.items() if owned.partition is None and owned.half_since_s < late
         ]
         if halves and len(partition_counts()) == 1:
-            (topic,) = self._owned[halves[0]].starts
+            (topic,) = self._owned[halves[0]].halves
             raise NotCoPartitioned(
                 f"the group assigned partition {halves[0]} of {topic} and not the same one of the other of "
                 f"{' and '.join(self.topics)}; every member of the group must use the assignor range"
@@ -167,10 +187,9 @@ class Ownership:
         return offsets
 
     def _start(self, number: int, owned: Owned) -> None:
-        start = Positions(*(owned.starts[topic] for topic in self.topics))
-        owned.partition, owned.committed = self._make(start), start
-        self.refolds += start != NO_COMMIT
-        log.info("action=take_over partition=%d cut=%d,%d", number, *start)
+        owned.partition = self._make(owned.committed)
+        self.refolds += owned.committed != NO_COMMIT
+        log.info("action=take_over partition=%d cut=%d,%d", number, *owned.committed)
 
     def _end(self, owned: Owned) -> None:
         if owned.partition is not None:
@@ -183,10 +202,10 @@ class Ownership:
             if owned is None:
                 continue
             self._end(owned)
-            owned.starts.pop(place.topic, None)
-            if not owned.starts:
+            owned.halves.discard(place.topic)
+            if not owned.halves:
                 del self._owned[place.partition]
 
     def _seek(self, number: int, topics: Sequence[str]) -> None:
-        starts = self._owned[number].starts
-        self._seeks += [TopicPartition(topic, number, starts[topic] or OFFSET_BEGINNING) for topic in topics]
+        cut = dict(zip(self.topics, self._owned[number].committed, strict=True))
+        self._seeks += [TopicPartition(topic, number, cut[topic] or OFFSET_BEGINNING) for topic in topics]

@@ -25,6 +25,8 @@ def run(bootstrap: str, topology: str, settings: dict[str, str]) -> None:
     Start the command several times to share the partitions; one more than there are partitions stands by.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     member = Acker(bootstrap, topology, user=settings, ready=lambda text: click.echo(text, err=True))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: member.stop())

@@ -1,0 +1,155 @@
+"""Rebalances that arrive in pieces, without a broker: the consumer is a recorder of what it was told."""
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+
+from acktree.acker.cut import Positions
+from acktree.acker.expiry import Limits
+from acktree.acker.ownership import COMMITTED_DEADLINE_S, Ownership
+from acktree.acker.partition import Partition
+
+INITS, ACKS = "t.ack-init", "t.ack"
+
+
+class Recorder:
+    """A consumer that knows committed offsets and notes assignments, seeks and commits."""
+
+    def __init__(self, **committed):
+        self.offsets = {INITS: 0, ACKS: 0} | committed
+        self.assigned, self.seeks, self.commits, self.refusals = [], [], [], 0
+
+    def committed(self, places, _timeout):
+        if self.refusals:
+            self.refusals -= 1
+            raise KafkaException(KafkaError(KafkaError.STALE_MEMBER_EPOCH))
+        return [TopicPartition(p.topic, p.partition, self.offsets[p.topic] or -1001) for p in places]
+
+    def incremental_assign(self, places):
+        self.assigned += [(place.topic, place.partition, place.offset) for place in places]
+
+    def seek(self, place):
+        self.seeks.append((place.topic, place.partition, place.offset))
+
+    def commit(self, offsets, asynchronous):
+        self.commits.append([(place.topic, place.partition, place.offset) for place in offsets])
+
+
+class Clock:
+    time_s = 0.0
+
+    def __call__(self):
+        self.time_s += 0.1
+        return self.time_s
+
+
+def places(*topics, number=0):
+    return [TopicPartition(topic, number) for topic in topics]
+
+
+@pytest.fixture
+def forgotten():
+    return []
+
+
+@pytest.fixture
+def own(forgotten):
+    return Ownership(
+        (INITS, ACKS),
+        is_incremental=True,
+        make=lambda start: Partition(start, Limits(1, 1, 1), seed=1),
+        forget=forgotten.append,
+        settle=lambda: True,
+        now_s=Clock(),
+        pause=lambda _seconds: None,
+    )
+
+
+def test_both_halves_at_once_start_at_the_committed_cut(own):
+    consumer = Recorder(**{INITS: 5, ACKS: 7})
+    own.on_assign(consumer, places(INITS, ACKS))
+    assert consumer.assigned == [(INITS, 0, 5), (ACKS, 0, 7)]
+    assert own.partitions[0].positions == Positions(5, 7)
+    assert (own.refolds, own.assignments) == (1, 1)
+
+
+def test_without_a_commit_it_starts_at_the_earliest_record(own):
+    consumer = Recorder()
+    own.on_assign(consumer, places(INITS, ACKS))
+    assert {offset for *_, offset in consumer.assigned} == {OFFSET_BEGINNING}
+    assert own.refolds == 0
+
+
+def test_a_half_alone_does_not_fold_and_both_start_at_the_cut_of_the_later_moment(own):
+    consumer = Recorder(**{INITS: 5, ACKS: 7})
+    own.on_assign(consumer, places(INITS))
+    assert own.partitions == {}
+    consumer.offsets = {INITS: 50, ACKS: 70}
+    own.on_assign(consumer, places(ACKS))
+    own.seek_pending(consumer)
+    assert own.partitions[0].positions == Positions(50, 70)
+    assert consumer.seeks == [(INITS, 0, 50)]
+    assert consumer.assigned[-1] == (ACKS, 0, 70)
+
+
+def test_losing_one_half_drops_the_state_and_its_return_starts_at_the_cut(own, forgotten):
+    consumer = Recorder()
+    own.on_assign(consumer, places(INITS, ACKS))
+    first = own.partitions[0]
+    own.on_revoke(consumer, places(ACKS))
+    assert own.partitions == {}
+    assert forgotten == [first]
+    consumer.offsets = {INITS: 3, ACKS: 4}
+    own.on_assign(consumer, places(ACKS))
+    own.seek_pending(consumer)
+    assert own.partitions[0].positions == Positions(3, 4)
+    assert consumer.seeks == [(INITS, 0, 3)]
+
+
+def test_a_revoked_partition_commits_its_cut_and_a_lost_one_does_not(own):
+    consumer = Recorder()
+    for number in (0, 1):
+        own.on_assign(consumer, places(INITS, ACKS, number=number))
+        own.partitions[number].clock.inits.reach(9)
+    own.on_lost(consumer, places(INITS, ACKS, number=0))
+    own.on_revoke(consumer, places(INITS, ACKS, number=1))
+    assert consumer.commits == [[(INITS, 1, 9), (ACKS, 1, 0)]]
+    assert own.partitions == {}
+
+
+def test_an_unmoved_cut_is_not_committed_again(own):
+    consumer = Recorder()
+    own.on_assign(consumer, places(INITS, ACKS))
+    own.commit(consumer)
+    assert consumer.commits == []
+    own.partitions[0].clock.acks.reach(2)
+    own.commit(consumer)
+    own.on_commit(None, [TopicPartition(INITS, 0, 0), TopicPartition(ACKS, 0, 2)])
+    own.commit(consumer)
+    assert len(consumer.commits) == 1
+
+
+def test_a_refused_commit_is_made_again(own):
+    consumer = Recorder()
+    own.on_assign(consumer, places(INITS, ACKS))
+    own.partitions[0].clock.acks.reach(2)
+    own.commit(consumer)
+    own.on_commit(KafkaError(KafkaError.ILLEGAL_GENERATION), [])
+    own.commit(consumer)
+    assert len(consumer.commits) == 2
+    assert own.failed_commits == 1
+
+
+def test_a_stale_epoch_while_asking_for_the_cut_is_asked_again_and_not_for_ever(own):
+    consumer = Recorder(**{INITS: 5, ACKS: 7})
+    consumer.refusals = 3
+    own.on_assign(consumer, places(INITS, ACKS))
+    assert own.partitions[0].positions == Positions(5, 7)
+    consumer.refusals = int(COMMITTED_DEADLINE_S / 0.1) + 10
+    with pytest.raises(KafkaException):
+        own.on_assign(consumer, places(INITS, ACKS, number=1))
+
+
+def test_an_empty_assignment_is_fine(own):
+    own.on_assign(Recorder(), [])
+    assert own.partitions == {}
+    assert own.assignments == 1
