@@ -1,0 +1,169 @@
+"""What may be folded and what is set aside, and how verdicts are cut into records; no Kafka."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from acker.tester import OFF, SEED, entries
+from acktree.acker.cut import Positions
+from acktree.acker.intake import Fault, Intake
+from acktree.acker.partition import Partition
+from acktree.acker.results import MAX_FAILURES, MAX_IDS, tell, tell_timed_out
+from acktree.acker.set_aside import KEPT, LINES_PER_SECOND, Aside, SetAside
+from acktree.acker.table import MAX_TEXT, FailedRoot, Reason, TimedOut, Verdicts
+from acktree.schemas.codec import (
+    ID,
+    Ack,
+    AckInit,
+    Cause,
+    Fail,
+    decode_result,
+    encode_ack,
+    encode_ack_init,
+)
+from acktree.schemas.registry import History, Published
+
+
+def published(version, ackers, tasks=(0,)):
+    return Published(name="t", ackers=ackers, version=version, spout_tasks={"s": tasks}, slots=())
+
+
+@pytest.fixture
+def history():
+    return History("t", {1: published(1, 2), 2: published(2, 0), 3: published(3, 3, (1,))})
+
+
+@pytest.fixture
+def asked():
+    return []
+
+
+@pytest.fixture
+def intake(history, asked):
+    return Intake(history, lambda: asked.append(1), SetAside())
+
+
+def inits(*pairs, task=0, version=1):
+    return encode_ack_init(AckInit(task, version, entries(pairs)))
+
+
+def acks(*pairs, fails=(), resets=(), version=1):
+    return encode_ack(Ack("b", version, entries(pairs), tuple(fails), np.array(resets, ID)))
+
+
+def faults(batch):
+    return [Fault(fault) for fault in batch.faults.tolist()]
+
+
+def test_records_that_belong_pass(intake):
+    values = [inits((2, 1)), inits((3, 1), task=1, version=3), inits(), inits((2**64 - 2, 0))]
+    assert set(faults(intake.inits("i", 0, values, range(4), 0))) == {Fault.WHOLE}
+    assert intake._aside.total == 0
+
+
+def test_each_fault_of_an_init_has_its_name_and_reason(intake):
+    values = [
+        b"",
+        inits((2, 1), version=2),
+        inits((2, 1), version=-5),
+        inits((2, 1), task=-1),
+        inits((2, 1), (0, 1)),
+        inits((2, 1), (3, 1)),
+        inits((2**64 - 1, 1)),
+    ]
+    assert faults(intake.inits("i", 0, values, range(10, 17), 0)) == [
+        Fault.MALFORMED,
+        Fault.UNKNOWN_VERSION,
+        Fault.UNKNOWN_VERSION,
+        Fault.UNKNOWN_TASK,
+        Fault.ROOT_ZERO,
+        Fault.WRONG_PARTITION,
+        Fault.WRONG_PARTITION,
+    ]
+    assert [aside[:3] for aside in intake._aside.latest] == [("i", 0, offset) for offset in range(10, 17)]
+    assert len({aside.reason for aside in intake._aside.latest}) == 6
+
+
+def test_acks_fails_and_resets_are_all_checked(intake):
+    values = [
+        acks((2, 1)),
+        acks((3, 1)),
+        acks(fails=[Fail(3, "")]),
+        acks(fails=[Fail(0, "")]),
+        acks(resets=[2, 3]),
+        acks(resets=[0]),
+    ]
+    whole, wrong, zero = Fault.WHOLE, Fault.WRONG_PARTITION, Fault.ROOT_ZERO
+    assert faults(intake.acks("a", 0, values, range(6), 0)) == [whole, wrong, wrong, zero, wrong, zero]
+
+
+def test_a_record_set_aside_has_no_effect_at_all(intake):
+    partition = Partition(Positions(0, 0), OFF, SEED)
+    times = np.zeros(3, np.int64)
+    batch = intake.inits("i", 0, [inits((2, 1)), inits((4, 1), (5, 1)), inits((6, 1))], range(3), 0)
+    partition.fold_inits(batch, times, 3, 0)
+    assert [partition.table.entry(root) is not None for root in (2, 4, 5, 6)] == [True, False, False, True]
+    bad = acks((2, 1), fails=[Fail(4, "")], resets=[8, 9])
+    verdicts = partition.fold_acks(intake.acks("a", 0, [acks(), bad, acks((6, 1))], range(3), 0), times, 3, 0)
+    assert verdicts.acked.tolist() == [6]
+    assert partition.table.orphans == 0
+    assert partition.table.folded == 3
+
+
+def test_an_unknown_version_is_looked_up_once_a_batch_and_impossible_ones_never(intake, asked):
+    intake.inits("i", 0, [inits((2, 1), version=version) for version in (1, 2, -1, 0, 70_000)], range(5), 0)
+    assert asked == []
+    intake.inits("i", 0, [inits((2, 1), version=version) for version in (7, 8, 9)], range(3), 0)
+    assert asked == [1]
+
+
+def test_a_version_found_by_the_look_up_is_accepted(history):
+    intake = Intake(history, lambda: history.versions.update({4: published(4, 1, (9,))}), SetAside())
+    assert faults(intake.inits("i", 0, [inits((3, 1), task=9, version=4)], [0], 0)) == [Fault.WHOLE]
+
+
+def test_what_is_set_aside_is_bounded_in_memory_and_in_log_lines(caplog):
+    aside = SetAside()
+    with caplog.at_level(logging.WARNING, "acktree.acker"):
+        for offset in range(5000):
+            aside.add(Aside("t", 0, offset, "because"), wall_ms=500)
+    assert (aside.total, len(aside.latest), aside.latest[-1].offset) == (5000, KEPT, 4999)
+    assert len(caplog.records) == LINES_PER_SECOND + 1
+    aside.add(Aside("t", 0, 5000, "because"), wall_ms=1500)
+    assert len(caplog.records) == LINES_PER_SECOND + 2
+
+
+def test_verdicts_are_told_once_to_the_task_they_belong_to():
+    acked = np.arange(1, 7, dtype=np.uint64)
+    verdicts = Verdicts(acked, np.array([0, 1, 0, 1, 0, 2]), (FailedRoot(9, 1, Reason("b", "why")),))
+    told = [(task, decode_result(value)) for task, value in tell(5, verdicts)]
+    assert [(task, result.acked.tolist()) for task, result in told[:3]] == [
+        (0, [1, 3, 5]),
+        (1, [2, 4]),
+        (2, [6]),
+    ]
+    assert [(task, list(result.failed)) for task, result in told[3:]] == [
+        (1, [(9, Cause.FAILED, "b", "why")])
+    ]
+    assert {result.acker for _, result in told} == {5}
+
+
+def test_no_verdicts_make_no_record():
+    nothing = Verdicts(np.empty(0, np.uint64), np.empty(0, np.int64))
+    assert list(tell(0, nothing)) == []
+    assert list(tell_timed_out(0, TimedOut(nothing.acked, nothing.acked_tasks))) == []
+
+
+def test_many_verdicts_are_cut_into_records_that_a_broker_takes():
+    count = 2 * MAX_IDS + 1
+    roots, tasks = np.arange(1, count + 1, dtype=np.uint64), np.zeros(count, np.int64)
+    failed = tuple(
+        FailedRoot(n, 0, Reason("ü" * MAX_TEXT, "日" * MAX_TEXT)) for n in range(1, MAX_FAILURES + 2)
+    )
+    told = [value for _, value in tell(0, Verdicts(roots, tasks, failed))]
+    timed_out = [value for _, value in tell_timed_out(0, TimedOut(roots, tasks))]
+    assert max(map(len, told + timed_out)) < 1_000_000
+    assert sum(len(decode_result(value).acked) for value in told) == count
+    assert [len(decode_result(value).failed) for value in told] == [0, 0, 0, MAX_FAILURES, 1]
+    assert {f.root for value in timed_out for f in decode_result(value).failed} == set(roots.tolist())
