@@ -19,6 +19,9 @@ from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
+from acktree.spark.plan_shape import is_narrow
+from acktree.spark.source import FORMAT
+from acktree.spark.stage import Stage
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 90
@@ -180,6 +183,46 @@ def test_a_root_that_leaves_by_several_outputs_through_a_shuffle_has_one_init(te
     assert len(tester.inits) == 60
     assert len(tester.tuples) == 60 * 3 * 2 + 60 * 2
     assert tester.committed() == [60, 0]
+
+
+def test_rows_shuffled_before_the_stage_still_have_one_init_a_root(tester: Tester) -> None:
+    """Such a shuffle is not in the stage's plan; its tasks notice, and it shuffles roots from then on."""
+    tester.send([f"{n} x" for n in range(60)] + [""] * 5)
+    stage = Stage(
+        lambda rows: {f"{tester.name}.a": words(rows, "a")},
+        bootstrap=tester.bootstrap,
+        topology=tester.name,
+        spout="in",
+        user={},
+    )
+    options = {"kafka.bootstrap.servers": tester.bootstrap, "topology": tester.name, "spout": "in"}
+    rows = tester.spark.readStream.format(FORMAT).options(**options).load().repartition(3, "offset")
+    writer = rows.writeStream.foreachBatch(lambda batch, number: stage(batch, number) and None)
+    writer = writer.option("checkpointLocation", str(tester.folder / "checkpoint"))
+    tester.query = writer.trigger(availableNow=True).start()
+    tester.until_the_end()
+    assert len(tester.tuples) == 120
+    assert tester.committed() == [65, 0]
+
+
+def test_only_plans_that_keep_a_records_rows_together_are_narrow(spark: SparkSession) -> None:
+    rows = spark.sparkContext.parallelize([(1, "a b")]).toDF(["anchors", "value"])
+    exploded = rows.select("anchors", f.explode(f.split("value", " ")).alias("value")).where("value <> ''")
+    narrow = [rows, exploded, exploded.withColumn("u", f.udf(lambda v: v)("value"))]
+    wide = [
+        rows.union(rows),
+        rows.repartition(2),
+        rows.coalesce(1),
+        rows.limit(1),
+        rows.distinct(),
+        rows.orderBy("value"),
+        rows.join(rows.select("value"), "value"),
+        rows.groupBy("value").count(),
+        rows.crossJoin(rows.select("value").limit(1)),
+        rows.sample(0.5),
+    ]
+    assert [is_narrow(plan) for plan in narrow] == [True] * 3
+    assert [is_narrow(plan) for plan in wide] == [False] * len(wide)
 
 
 def test_a_tuple_anchored_to_several_roots_closes_all_of_them(tester: Tester) -> None:

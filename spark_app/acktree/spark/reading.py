@@ -27,12 +27,16 @@ from acktree.spark.batch import Batch, Range, Replays
 from acktree.spark.bolt_anchors import bolt_anchors
 from acktree.spark.options import SourceOptions
 from acktree.spark.outbox import outbox
+from acktree.spark.task_notes import add_to_note, begin_note
 
 MAX_ROWS = 10_000
 MAX_CACHED_CONSUMERS = 16
 STALL_S = 60.0
 REPLAY_GAP = 1_000
 MAX_SPANS = 20_000
+SMALL_BATCH = 2_000
+FETCH_WAIT_MS = 20
+"""A fetch under way delays the next assignment of its consumer by as much."""
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -52,8 +56,8 @@ class ReadStalled(AcktreeError):
 
 
 @dataclass(frozen=True)
-class Piece(InputPartition):
-    """One task's share: offsets [start, end) of one partition, all of them or only ``only``.
+class Piece:
+    """Offsets [start, end) of one partition, all of them or only ``only``.
 
     ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
     is off. ``result_topic`` is where a spout's ledger is told of absent offsets.
@@ -72,8 +76,23 @@ class Piece(InputPartition):
     only: tuple[int, ...] | None = None
 
 
-def pieces(options: SourceOptions, published: Published, batch: Batch) -> list[Piece]:
-    """Return a task per range that is not empty and per stretch of replays.
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """What one task reads."""
+
+    pieces: tuple[Piece, ...]
+
+
+def shares(options: SourceOptions, published: Published, batch: Batch) -> list[Share]:
+    """Return a task per range that is not empty; replays go in one, and so does all of a small batch."""
+    fresh, again = _pieces(options, published, batch)
+    if batch.records <= SMALL_BATCH:
+        return [Share((*fresh, *again))]
+    return [Share((piece,)) for piece in fresh] + ([Share(tuple(again))] if again else [])
+
+
+def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple[list[Piece], list[Piece]]:
+    """Return pieces for the ranges and for the replays.
 
     Neighbouring replays are read in one stretch, far ones are sought one by one.
     """
@@ -87,11 +106,13 @@ def pieces(options: SourceOptions, published: Published, batch: Batch) -> list[P
         place = (of.topic, of.partition, of.slot, generation, batch.version, anchored, topics.get(of.slot))
         return Piece(options, *place, start, end, None if only is None else tuple(only))
 
-    planned = [piece(r, r.run << 4, r.start, r.end, None) for r in batch.ranges if r.start < r.end]
-    for replays in batch.replays:
-        for stretch in _stretches(replays.offsets):
-            planned.append(piece(replays, replays.generation, stretch[0], stretch[-1] + 1, stretch))
-    return planned
+    fresh = [piece(r, r.run << 4, r.start, r.end, None) for r in batch.ranges if r.start < r.end]
+    again = [
+        piece(replays, replays.generation, stretch[0], stretch[-1] + 1, stretch)
+        for replays in batch.replays
+        for stretch in _stretches(replays.offsets)
+    ]
+    return fresh, again
 
 
 def _stretches(offsets: tuple[int, ...]) -> list[list[int]]:
@@ -104,13 +125,19 @@ def _stretches(offsets: tuple[int, ...]) -> list[list[int]]:
     return stretches
 
 
-def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one piece.
+def read_share(share: Share) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task's pieces.
 
     Raises:
         OffsetOutOfRange: the topic no longer holds the start.
         ReadStalled: no progress for STALL_S seconds.
     """
+    begin_note()
+    for piece in share.pieces:
+        yield from _read_piece(piece)
+
+
+def _read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
     wanted = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
     only = None if piece.only is None else frozenset(piece.only)
     seen: list[NDArray[np.int64]] = []
@@ -119,7 +146,9 @@ def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
         if rows:
             offsets = np.fromiter((m.offset() for m in rows), np.int64, len(rows))
             seen.append(offsets)
-            yield _to_arrow(piece, rows, offsets)
+            batch = _to_arrow(piece, rows, offsets)
+            add_to_note(b"".join(filter(None, batch.column("anchors").to_pylist())))
+            yield batch
     if piece.result_topic is not None and sum(map(len, seen)) < len(wanted):
         absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)
         _tell_absent(piece, piece.result_topic, absent)
@@ -159,6 +188,7 @@ def _consumer(piece: Piece) -> tuple[tuple[Any, ...], Consumer]:
             auto_offset_reset="error",
             enable_partition_eof=True,
             queued_max_messages_kbytes=16_384,
+            fetch_wait_max_ms=FETCH_WAIT_MS,
         )
         _consumers[place] = make_consumer(settings)
     return place, _consumers[place]
@@ -195,7 +225,9 @@ def _read(piece: Piece) -> Iterator[list[Message]]:
                 f"{piece.topic}/{piece.partition} delivered nothing from offset {position} "
                 f"(of {piece.start} to {piece.end}) for {STALL_S:g} s"
             )
-    if position == piece.end:
+    if piece.end - piece.start <= SMALL_BATCH:
+        consumer.unassign()
+    elif position == piece.end:
         _positions[place] = position
 
 

@@ -22,7 +22,7 @@ from acktree.schemas.registry import Published, read_history
 from acktree.spark.batch import Batch
 from acktree.spark.bolt_driver import BoltDriver
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import HEADERS_COLUMN, SCHEMA, Piece, pieces, read_piece
+from acktree.spark.reading import HEADERS_COLUMN, SCHEMA, Share, read_share, shares
 from acktree.spark.spout_driver import IDLE_WAIT_S, SpoutDriver
 
 FORMAT = "acktree"
@@ -101,7 +101,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         batch = Batch.from_json(end)
-        return list(pieces(self._options, self._published(batch.version), batch))
+        return list(shares(self._options, self._published(batch.version), batch))
 
     def _published(self, version: int) -> Published:
         if version not in self._versions:
@@ -111,8 +111,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._versions[version]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Piece), partition
-        return read_piece(partition)
+        assert isinstance(partition, Share), partition
+        return read_share(partition)
 
     def stop(self) -> None:
         if self._driver is not None:

@@ -1,10 +1,14 @@
 """The stage: what leaves a Spark job, as tuples on Kafka topics and one init (spout) or ack (bolt) per root.
 
 Invariant: tuples are in the log before the init of their root, and a root has one message, over all outputs.
-The way that is right by construction: inputs and outputs are united and shuffled by root, so any plan the
-user writes (explode, union, join, several outputs) is safe, and a record without output is done at once.
+
+Two ways lead there. Right by construction for any plan (explode, union, join, several outputs): inputs and
+outputs are united and shuffled by root. Where the plan is narrow, one task has read and written all rows of
+a root, knows both, and sends the init itself: no shuffle, no second pass. Either way a record without output
+is told, with value 0, and done at once.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -14,15 +18,20 @@ from pyspark.sql import DataFrame
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Registry
+from acktree.spark.anchoring import VALUES_SCHEMA, BadColumn
+from acktree.spark.plan_shape import is_narrow
+from acktree.spark.task_notes import NoNote
 from acktree.spark.writing import (
     COUNT_SCHEMA,
-    VALUES_SCHEMA,
-    BadColumn,
+    NotNarrow,
     StagePlan,
     input_values,
     write_control,
     write_tuples,
+    write_whole,
 )
+
+log = logging.getLogger("acktree.spark")
 
 Outputs = DataFrame | Mapping[str, DataFrame]
 Transform = Callable[[DataFrame], Outputs]
@@ -53,6 +62,7 @@ class Stage:
         self._transform = transform
         self._bootstrap, self._user, self._spout, self._bolt = bootstrap, user, spout, bolt
         self._registry = Registry(bootstrap, topology, user)
+        self._may_be_narrow = True
         self._emits()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> int:
@@ -60,6 +70,20 @@ class Stage:
         self._registry.refresh()
         history = self._registry.history
         plan = StagePlan(self._bootstrap, self._user, history, history.latest.version, self._bolt)
+        outputs = self._outputs(batch)
+        if self._may_be_narrow and len(outputs) == 1:
+            ((topic, output),) = outputs.items()
+            if is_narrow(rows := _columns(output, topic)):
+                try:
+                    return _count(rows.mapInArrow(partial(write_whole, plan=plan, topic=topic), COUNT_SCHEMA))
+                except Exception as error:
+                    if not any(name in str(error) for name in (NoNote.__name__, NotNarrow.__name__)):
+                        raise
+                    log.warning("the rows were shuffled before the stage; it shuffles roots from here on")
+                    self._may_be_narrow = False
+        return self._write_shuffled(batch, plan)
+
+    def _write_shuffled(self, batch: DataFrame, plan: StagePlan) -> int:
         batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             values = batch.select("anchors").mapInArrow(partial(input_values, plan=plan), VALUES_SCHEMA)
@@ -67,10 +91,8 @@ class Stage:
                 written = partial(write_tuples, plan=plan, topic=topic)
                 values = values.union(_columns(output, topic).mapInArrow(written, VALUES_SCHEMA))
             tasks = batch.sparkSession.sparkContext.defaultParallelism
-            roots = values.repartition(tasks, "root").mapInArrow(
-                partial(write_control, plan=plan), COUNT_SCHEMA
-            )
-            return sum(row["roots"] for row in roots.collect())
+            shuffled = values.repartition(tasks, "root")
+            return _count(shuffled.mapInArrow(partial(write_control, plan=plan), COUNT_SCHEMA))
         finally:
             batch.unpersist()
 
@@ -113,3 +135,7 @@ def _columns(output: DataFrame, topic: str) -> DataFrame:
             "(carry anchors along from the source), and may have key and headers"
         )
     return output.select(*[name for name in ("value", "anchors", "key", "headers") if name in output.columns])
+
+
+def _count(roots: DataFrame) -> int:
+    return sum(row["roots"] for row in roots.collect())

@@ -14,20 +14,18 @@ import pyarrow as pa
 from acktree.producers.packing import AckPacker, InitPacker, fold_entries
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import ANCHOR, HEADER, SINGLE, Anchor, encode_header, single_headers
-from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values, fnv1a64, origins_of
+from acktree.schemas.header import HEADER
+from acktree.schemas.ids import IdArray, fnv1a64, origins_of
 from acktree.schemas.registry import History, read_history
-from acktree.spark.outbox import outbox
+from acktree.spark.anchoring import VALUES, anchor_rows, own_values
+from acktree.spark.outbox import Outbox, outbox
+from acktree.spark.task_notes import check_note, take_note
 
-ANCHOR_BYTES = ANCHOR.itemsize
-
-VALUES_SCHEMA = "version int, root bigint, value bigint"
-_VALUES = pa.schema([("version", pa.int32()), ("root", pa.int64()), ("value", pa.int64())])
 COUNT_SCHEMA = "roots bigint"
 
 
-class BadColumn(AcktreeError):
-    """A DataFrame given to the stage lacks a column or holds a value that cannot be written."""
+class NotNarrow(AcktreeError):
+    """A task was given a row whose root it has not read: the plan between is not narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,131 +38,105 @@ class StagePlan:
     version: int
     bolt: str = ""
 
+    @property
+    def own_hashes(self) -> tuple[int, ...]:
+        return (fnv1a64(self.bolt),) if self.bolt else ()
+
 
 def write_tuples(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) -> Iterator[pa.RecordBatch]:
     """Write rows (value, anchors, optional key and headers) to a topic; yield the values per root."""
     box = outbox(plan.bootstrap, plan.user)
     reader_hashes = plan.history.readers(plan.version, topic).hashes
     for batch in batches:
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        headers, values = _anchor(columns["anchors"], plan.version, box.edges, reader_hashes)
-        payloads = columns["value"].to_pylist()
-        keys = columns["key"].to_pylist() if "key" in columns else [None] * len(payloads)
-        extra = columns["headers"].to_pylist() if "headers" in columns else None
-        send, produce, delivered = box.send, box.producer.produce, box.delivered
-        for index, (payload, key, header) in enumerate(zip(payloads, keys, headers, strict=True)):
-            pairs: Any = None if header is None else [(HEADER, header)]
-            if extra is not None and extra[index]:
-                pairs = [*((pair["key"], pair["value"]) for pair in extra[index]), *(pairs or [])]
-            try:
-                produce(topic, payload, key, on_delivery=delivered, headers=pairs)
-            except BufferError:
-                send(topic, payload, key, pairs)
-        box.producer.poll(0)
-        if values is not None:
+        if (values := _write_rows(batch, plan.version, topic, box, reader_hashes)) is not None:
             yield values
     box.flush()
 
 
-def _anchor(
-    column: pa.Array, version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
-) -> tuple[list[bytes | None], pa.RecordBatch | None]:
-    """Return a header per row (None: untracked) and the rows' values folded per root."""
-    raw = column.to_pylist()
-    if not raw:
-        return [], None
-    if not column.null_count and all(len(item) == ANCHOR_BYTES for item in raw):
-        rows = np.frombuffer(b"".join(raw), ANCHOR)
-        fresh = edges.many(len(rows))
-        if len(versions := np.unique(rows["version"])) == 1:
-            packed = single_headers(version, int(versions[0]), rows["root"], fresh)
-            size = SINGLE.itemsize
-            headers: list[bytes | None] = [packed[at : at + size] for at in range(0, len(packed), size)]
-            values = emitted_values(fresh, reader_hashes)
-            return headers, values_batch(rows["version"], rows["root"], values)
-    return _anchor_each(raw, version, edges, reader_hashes)
+def _write_rows(
+    batch: pa.RecordBatch, version: int, topic: str, box: Outbox, reader_hashes: tuple[int, ...]
+) -> pa.RecordBatch | None:
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    headers, values = anchor_rows(columns["anchors"], version, box.edges, reader_hashes)
+    payloads = columns["value"].to_pylist()
+    keys = columns["key"].to_pylist() if "key" in columns else [None] * len(payloads)
+    extra = columns["headers"].to_pylist() if "headers" in columns else None
+    send, produce, delivered = box.send, box.producer.produce, box.delivered
+    for index, (payload, key, header) in enumerate(zip(payloads, keys, headers, strict=True)):
+        pairs: Any = None if header is None else [(HEADER, header)]
+        if extra is not None and extra[index]:
+            pairs = [*((pair["key"], pair["value"]) for pair in extra[index]), *(pairs or [])]
+        try:
+            produce(topic, payload, key, on_delivery=delivered, headers=pairs)
+        except BufferError:
+            send(topic, payload, key, pairs)
+    box.producer.poll(0)
+    return values
 
 
-def _anchor_each(
-    raw: list[bytes | None], version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
-) -> tuple[list[bytes | None], pa.RecordBatch | None]:
-    headers: list[bytes | None] = []
-    told: list[tuple[int, int, int]] = []
-    for item in raw:
-        if not item:
-            headers.append(None)
-            continue
-        if len(item) % ANCHOR_BYTES:
-            raise BadColumn(f"column anchors holds {len(item)} bytes; keep it as it is, or concat several")
-        anchors = np.unique(np.frombuffer(item, ANCHOR)[["version", "root"]])
-        fresh = [Anchor(int(v), int(r), edges.one()) for v, r in anchors]
-        headers.append(encode_header(version, fresh))
-        told += [(anchor.version, anchor.root, emitted_value(anchor.edge, reader_hashes)) for anchor in fresh]
-    if not told:
-        return headers, None
-    versions, roots, values = zip(*told, strict=True)
-    return headers, values_batch(
-        np.array(versions, np.uint16), np.array(roots, np.uint64), np.array(values, np.uint64)
-    )
+def write_whole(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) -> Iterator[pa.RecordBatch]:
+    """Write tuples and then the inits of all roots that this task has read; yield how many roots.
 
+    Only for a narrow plan with one output: every row of a root is read and written in one task.
 
-def values_batch(versions: np.ndarray[Any, Any], roots: IdArray, values: IdArray) -> pa.RecordBatch:
-    """Return the values XORed per root, a root born in one version, as rows of VALUES_SCHEMA."""
-    columns: list[list[np.ndarray[Any, Any]]] = [[], [], []]
-    for version in np.unique(versions).tolist():
-        mine = versions == version
-        entries = fold_entries(np.ascontiguousarray(roots[mine]), np.ascontiguousarray(values[mine]))
-        columns[0].append(np.full(len(entries), version, np.int32))
-        columns[1].append(np.ascontiguousarray(entries["root"]).view(np.int64))
-        columns[2].append(np.ascontiguousarray(entries["value"]).view(np.int64))
-    return pa.RecordBatch.from_arrays([pa.array(np.concatenate(parts)) for parts in columns], schema=_VALUES)
+    Raises:
+        NoNote, NotNarrow: the plan was not narrow; no init has been sent.
+    """
+    box = outbox(plan.bootstrap, plan.user)
+    reader_hashes = plan.history.readers(plan.version, topic).hashes
+    written: list[pa.RecordBatch] = []
+    for batch in batches:
+        check_note()
+        if (values := _write_rows(batch, plan.version, topic, box, reader_hashes)) is not None:
+            written.append(values)
+    inputs = own_values(take_note(), plan.own_hashes)
+    known = inputs.column("root").to_numpy()
+    if not all(np.isin(values.column("root").to_numpy(), known).all() for values in written):
+        raise NotNarrow("a row of this task has a root that was read by another one")
+    box.flush()
+    yield _write_roots([inputs, *written], plan, box)
 
 
 def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
-    """Yield what the inputs themselves add per root, so that a record that yields no row is told, too.
-
-    For a spout that is 0, for a bolt the consumer edges that it owns.
-    """
-    own_hash = (fnv1a64(plan.bolt),) if plan.bolt else ()
+    """Yield what the inputs themselves add per root, so that a record that yields no row is told, too."""
     for batch in batches:
-        raw = [item for item in batch.column("anchors").to_pylist() if item]
-        if raw:
-            rows = np.frombuffer(b"".join(raw), ANCHOR)
-            values = emitted_values(np.ascontiguousarray(rows["edge"]), own_hash)
-            yield values_batch(rows["version"], rows["root"], values)
+        yield own_values(b"".join(filter(None, batch.column("anchors").to_pylist())), plan.own_hashes)
 
 
 def write_control(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
-    """Fold all values of each root of this task and write its one init, or ack; yield how many."""
-    box = outbox(plan.bootstrap, plan.user)
-    table = pa.Table.from_batches(batches, _VALUES)
+    """Fold all values of each root of this task and write its one init, or ack; yield how many roots."""
+    yield _write_roots(list(batches), plan, outbox(plan.bootstrap, plan.user))
+
+
+def _write_roots(parts: list[pa.RecordBatch], plan: StagePlan, box: Outbox) -> pa.RecordBatch:
+    table = pa.Table.from_batches(parts, VALUES)
     versions = table.column("version").to_numpy()
     roots = table.column("root").to_numpy().view(np.uint64)
     values = table.column("value").to_numpy().view(np.uint64)
-    written = 0
-
-    def send(topic: str, partition: int, value: bytes) -> None:
-        box.send(topic, value, None, None, partition)
-
     born_in = np.unique(versions).tolist()
     history = plan.history
     if not set(born_in) <= history.versions.keys():
         history = read_history(plan.bootstrap, history.name, plan.user)
+
+    def send(topic: str, partition: int, value: bytes) -> None:
+        box.send(topic, value, None, None, partition)
+
+    count = 0
     for version in born_in:
         mine = versions == version
         entries = fold_entries(roots[mine], values[mine])
-        written += len(entries)
+        count += len(entries)
         if plan.bolt:
             acks = AckPacker(history, f"{plan.bolt}@spark", send)
             acks.ack_many(version, entries["root"], entries["value"])
             acks.flush()
             continue
         for task, chosen in _by_spout_task(history, version, entries["root"]):
-            packer = InitPacker(history, task, send)
-            packer.add_many(version, entries["root"][chosen], entries["value"][chosen])
-            packer.flush()
+            inits = InitPacker(history, task, send)
+            inits.add_many(version, entries["root"][chosen], entries["value"][chosen])
+            inits.flush()
     box.flush()
-    yield pa.RecordBatch.from_arrays([pa.array([written], pa.int64())], ["roots"])
+    return pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], ["roots"])
 
 
 def _by_spout_task(
