@@ -1,0 +1,149 @@
+"""Publishing on a real broker: versions, slots that are never given out twice, topics made and grown."""
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from acktree.schemas.clients import make_admin
+from acktree.schemas.errors import BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
+from acktree.schemas.publish import Plan, apply_topology
+from acktree.schemas.registry import Published, Registry, read_history
+from acktree.schemas.topology import parse_topology
+
+TOPOLOGY = """
+name = "{name}"
+ackers = {ackers}
+[spouts.s]
+topics = ["{name}.in"]
+emits = ["{name}.out"]
+tasks = {tasks}
+[bolts.b]
+reads = ["{name}.out"]
+"""
+
+
+class Cluster:
+    """One topology on a broker, changed step by step."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.bootstrap, self.name = bootstrap, name
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(self, topic: str, partitions: int) -> None:
+        self.admin.create_topics([NewTopic(topic, partitions)])[topic].result()
+
+    def apply(self, *, ackers: int = 2, tasks: int = 1, dry_run: bool = False) -> Plan:
+        text = TOPOLOGY.format(name=self.name, ackers=ackers, tasks=tasks)
+        return apply_topology(self.bootstrap, parse_topology(text), {}, dry_run=dry_run)
+
+    def latest(self) -> Published:
+        return read_history(self.bootstrap, self.name, {}).latest
+
+    def partitions(self, topic: str) -> int:
+        return len(self.admin.list_topics(topic).topics[topic].partitions)
+
+
+@pytest.fixture
+def cluster(bootstrap: str, unique: str) -> Cluster:
+    made = Cluster(bootstrap, unique)
+    made.create(f"{unique}.in", 3)
+    return made
+
+
+def test_a_dry_run_tells_everything_and_changes_nothing(cluster: Cluster) -> None:
+    plan = cluster.apply(dry_run=True)
+    assert f"create topic {cluster.name}.ack with 2 partition(s)" in plan.lines()
+    with pytest.raises(UnknownTopology):
+        cluster.latest()
+
+
+def test_the_first_version_gives_out_slots_and_makes_the_topics(cluster: Cluster) -> None:
+    cluster.apply(tasks=2)
+    published = cluster.latest()
+    assert published.version == 1
+    assert [(slot.slot, slot.partition) for slot in published.slots] == [(0, 0), (1, 1), (2, 2)]
+    assert published.spout_tasks == {"s": (0, 1)}
+    assert [published.task_of(slot) for slot in published.slots] == [0, 1, 0]
+    assert cluster.partitions(f"{cluster.name}.ack-init") == 2
+    assert cluster.partitions(f"{cluster.name}.spout-1") == 1
+    assert cluster.partitions(f"{cluster.name}.out") == 3
+
+
+def test_applying_twice_changes_nothing(cluster: Cluster) -> None:
+    cluster.apply()
+    assert cluster.apply().lines() == []
+    assert cluster.latest().version == 1
+
+
+def test_more_ackers_are_a_new_version_and_more_partitions_and_fewer_keep_the_topics(
+    cluster: Cluster,
+) -> None:
+    cluster.apply()
+    cluster.apply(ackers=5)
+    assert cluster.partitions(f"{cluster.name}.ack") == 5
+    cluster.apply(ackers=1)
+    assert cluster.partitions(f"{cluster.name}.ack") == 5
+    history = read_history(cluster.bootstrap, cluster.name, {})
+    assert [history.ackers(version) for version in (1, 2, 3)] == [2, 5, 1]
+
+
+def test_task_numbers_are_never_used_again(cluster: Cluster) -> None:
+    cluster.apply(tasks=3)
+    cluster.apply(tasks=1)
+    cluster.apply(tasks=4)
+    assert cluster.latest().spout_tasks == {"s": (0, 1, 2, 3)}
+
+
+def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: Cluster) -> None:
+    cluster.apply()
+    source = f"{cluster.name}.in"
+    cluster.admin.create_partitions([NewPartitions(source, 4)])[source].result()
+    while cluster.partitions(source) != 4:
+        pass
+    cluster.apply()
+    assert [slot.slot for slot in cluster.latest().slots] == [0, 1, 2, 3]
+    cluster.admin.delete_topics([source])[source].result()
+    while source in cluster.admin.list_topics().topics:
+        pass
+    cluster.create(source, 1)
+    cluster.apply()
+    slots = cluster.latest().slots
+    assert [slot.slot for slot in slots] == [0, 1, 2, 3, 4]
+    assert slots[4].topic_id != slots[0].topic_id
+
+
+def test_a_source_topic_is_never_made(cluster: Cluster) -> None:
+    cluster.admin.delete_topics([f"{cluster.name}.in"])[f"{cluster.name}.in"].result()
+    with pytest.raises(MissingTopic, match="never makes them"):
+        cluster.apply()
+
+
+def test_garbage_in_the_registry_is_passed_over(cluster: Cluster) -> None:
+    cluster.apply()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for key, value in ((b"7", b"{}"), (b"x", b"\xff"), (b"9", cluster.latest().model_dump_json().encode())):
+        producer.produce(f"{cluster.name}.topology", value, key)
+    producer.flush()
+    assert cluster.latest().version == 1
+
+
+def test_a_view_follows_what_is_published(cluster: Cluster) -> None:
+    cluster.apply()
+    registry = Registry(cluster.bootstrap, cluster.name, {})
+    cluster.apply(ackers=3)
+    while not registry.refresh():
+        pass
+    assert registry.history.latest.ackers == 3
+    registry.close()
+
+
+def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
+    with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:1 "):
+        make_admin("127.0.0.1:1", {"socket.timeout.ms": "1000"})
+
+
+@pytest.mark.parametrize("key", ["enable.auto.commit=true", "isolation.level=read_uncommitted", "group.id=x"])
+def test_a_setting_that_breaks_a_promise_is_refused_with_the_reason(bootstrap: str, key: str) -> None:
+    name, _, value = key.partition("=")
+    with pytest.raises(RefusedSetting, match=f"{name}={value} is refused: "):
+        Registry(bootstrap, "any", {name: value})

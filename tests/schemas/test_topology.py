@@ -1,0 +1,97 @@
+"""The topology file: what it may hold, and mistakes told with key, line and what it may be."""
+
+import pytest
+
+from acktree.schemas.errors import BadTopology
+from acktree.schemas.topology import parse_topology
+
+GOOD = """\
+name = "wordcount"
+ackers = 4
+
+[spouts.lines]
+topics = ["lines"]
+emits = ["words"]
+
+[bolts.count]
+reads = ["words"]
+emits = ["counts"]
+
+[bolts.store]
+reads = ["counts", "words"]
+"""
+
+
+def told(text: str) -> str:
+    with pytest.raises(BadTopology) as caught:
+        parse_topology(text, "t.toml")
+    return str(caught.value)
+
+
+def test_a_file_needs_only_names() -> None:
+    topology = parse_topology(GOOD)
+    assert topology.emitted_topics() == ("words", "counts")
+    assert topology.readers_of("words") == ("count", "store")
+    assert topology.group_of("count") == "wordcount.count"
+    assert topology.result_topic(3) == "wordcount.spout-3"
+    assert (topology.message_timeout_s, topology.orphan_timeout_s) == (30, 300)
+    assert topology.control_retention_s == 21_600
+
+
+def test_timeouts_that_are_left_out_follow_the_message_timeout() -> None:
+    topology = parse_topology("message_timeout_s = 7200\n" + GOOD)
+    assert topology.orphan_timeout_s == 72_000
+    assert topology.control_retention_s == 144_000
+
+
+@pytest.mark.parametrize(
+    ("change", "by", "line", "says"),
+    [
+        ("ackers = 4", "acker = 4", 2, "acker: unknown key; it may be one of: ackers"),
+        ("ackers = 4", "ackers = -1", 2, "ackers: -1 is no good"),
+        ("ackers = 4", 'ackers = "four"', 2, "ackers: 'four' is no good"),
+        (
+            'topics = ["lines"]',
+            "topic = ['lines']",
+            5,
+            "spouts.lines.topic: unknown key; it may be one of: emits",
+        ),
+        (
+            'reads = ["words"]',
+            'reads = ["wrods"]',
+            9,
+            "nothing emits 'wrods'; it may be one of: words, counts",
+        ),
+        ('reads = ["words"]', "reads = []", 9, "bolts.count.reads"),
+        ('reads = ["words"]', "", 8, "bolts.count.reads: field required"),
+        ("[bolts.count]", "[bolts.lines]", 8, "is the name of a spout, too"),
+        ('name = "wordcount"', 'name = "word count"', 1, "name: 'word count' is no good"),
+        ('name = "wordcount"', "", 1, "name: field required"),
+        ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is emitted here, too"),
+        ('emits = ["words"]', 'emits = ["words", "wordcount.ack"]', 1, "one of the topology's own topics"),
+        ("ackers = 4", "control_retention_s = 60", 2, "shorter than twice the longest timeout; at least 600"),
+        ("ackers = 4", "message_timeout_s = 0", 2, "message_timeout_s: 0 is no good"),
+    ],
+)
+def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
+    change: str, by: str, line: int, says: str
+) -> None:
+    assert change in GOOD
+    sentence = told(GOOD.replace(change, by, 1))
+    assert f"t.toml, line {line}:" in sentence
+    assert says in sentence
+    assert "\n" not in sentence
+
+
+def test_two_spouts_cannot_read_one_topic() -> None:
+    sentence = told(GOOD + '[spouts.more]\ntopics = ["lines"]\n')
+    assert "line 15: spouts.more.topics: topic 'lines' is read by a spout already" in sentence
+
+
+def test_text_that_is_not_toml_is_told() -> None:
+    assert "t.toml is not TOML" in told("name = ")
+
+
+def test_a_dotted_key_is_found_too() -> None:
+    sentence = told('name = "a"\nspouts.x.topics = ["t"]\nspouts.x.tasks = 0\n')
+    assert "line 3: spouts.x.tasks: 0 is no good" in sentence
