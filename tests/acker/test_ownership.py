@@ -116,6 +116,26 @@ def test_a_revoked_partition_commits_its_cut_and_a_lost_one_does_not(own):
     assert own.partitions == {}
 
 
+def test_a_partition_given_again_without_a_revocation_is_made_anew(own, forgotten):
+    """The consumer reads it from the cut again, so the old state would fold twice."""
+    consumer = Recorder()
+    own.on_assign(consumer, places(INITS, ACKS))
+    first = own.partitions[0]
+    own.on_assign(consumer, places(INITS, ACKS))
+    assert own.partitions[0] is not first
+    assert forgotten == [first]
+
+
+def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, monkeypatch):
+    consumer = Recorder()
+    own.on_assign(consumer, places(INITS, ACKS))
+    own.partitions[0].clock.inits.reach(9)
+    monkeypatch.setattr(own, "_settle", lambda: False)
+    own.on_revoke(consumer, places(INITS, ACKS))
+    assert consumer.commits == []
+    assert own.partitions == {}
+
+
 def test_an_unmoved_cut_is_not_committed_again(own):
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))

@@ -12,9 +12,10 @@ from acktree.acker.clock import UNKNOWN_MS
 from acktree.acker.kernels import NO_LIMIT
 from acktree.acker.table import TICK_MS
 
-LOOKS_PER_TIMEOUT = 20
-LONGEST_PAUSE_MS = 1000
-LEAP_MS = 1000
+LOOKS_PER_TIMEOUT = 30
+SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 100, 1000
+LEAPS_PER_TIMEOUT = 10
+SHORTEST_LEAP_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,17 @@ class Limits:
     def of_seconds(cls, message_s: float, orphan_s: float, retention_s: float) -> "Limits":
         """Return the limits of a topology; an entry kept alive by resets ends at half the retention."""
         return cls(1000 * message_s, 1000 * orphan_s, 500 * retention_s)
+
+    @property
+    def pause_ms(self) -> float:
+        """How long to wait between two looks."""
+        shortest = min(self.message_ms, self.orphan_ms)
+        return min(max(shortest / LOOKS_PER_TIMEOUT, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
+
+    @property
+    def leap_ms(self) -> float:
+        """The step of log time that is a leap: at least three pauses, or every step would be one."""
+        return max(SHORTEST_LEAP_MS, min(self.message_ms, self.orphan_ms) / LEAPS_PER_TIMEOUT)
 
     @property
     def message_ticks(self) -> int:
@@ -77,7 +89,7 @@ class Expiry:
         clock was set: the acks that were under way come first.
         """
         leap = time_ms - self._time_ms
-        if self._time_ms != UNKNOWN_MS and leap > LEAP_MS:
+        if self._time_ms != UNKNOWN_MS and leap > self._limits.leap_ms:
             held = min(leap, self._limits.message_ms)
             self._held_until_ms = max(self._held_until_ms, int(time_ms + held))
         self._time_ms = max(self._time_ms, time_ms)
@@ -85,11 +97,9 @@ class Expiry:
     def is_due(self, outlived_births: int = 0) -> bool:
         """Tell whether to look now; ``outlived_births`` counts the birth buckets past the life limit."""
         now = self._time_ms
-        if now == UNKNOWN_MS or now < self._held_until_ms:
+        if now < self._held_until_ms:
             return False
-        shortest = min(self._limits.message_ms, self._limits.orphan_ms)
-        pause = min(shortest / LOOKS_PER_TIMEOUT, LONGEST_PAUSE_MS)
-        if self._looked_ms != UNKNOWN_MS and now - self._looked_ms < pause:
+        if self._looked_ms != UNKNOWN_MS and now - self._looked_ms < self._limits.pause_ms / 2:
             return False
         return outlived_births > 0 or now > self._due_ms
 

@@ -74,7 +74,8 @@ class Ownership:
             self._owned.setdefault(number, Owned(half_since_s=self._now_s())).halves.add(topic)
         for number in numbers:
             owned = self._owned[number]
-            if len(owned.halves) == len(self.topics) and owned.partition is None:
+            self._end(owned)
+            if len(owned.halves) == len(self.topics):
                 owned.committed = Positions(*(cuts[topic, number] for topic in self.topics))
                 self._start(number, owned)
                 self._seek(number, [topic for topic in self.topics if (topic, number) not in mine])

@@ -43,7 +43,6 @@ from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
 
 BATCH = 2000
 IDLE_WAIT_S = 0.1
-LOOKS_PER_TIMEOUT, LEAST_LOOK_S, MOST_LOOK_S = 30, 0.1, 1.0
 COMMIT_INTERVAL_S = 1.0
 LEARN_INTERVAL_S = 1.0
 SESSION_TIMEOUT_MS = 6000
@@ -139,10 +138,6 @@ class Acker:
     def _latest(self) -> Published:
         return self._registry.history.latest
 
-    @property
-    def _look_interval_s(self) -> float:
-        return min(max(LEAST_LOOK_S, self._limits.message_ms / 1000 / LOOKS_PER_TIMEOUT), MOST_LOOK_S)
-
     def stop(self) -> None:
         """Ask the loop to end; safe in a signal handler."""
         self._is_stopping = True
@@ -177,7 +172,7 @@ class Acker:
         self._fold(slice_messages(messages))
         self._ownership.seek_pending(self._consumer)
         self._outbox.poll()
-        if self._is_due("look", self._look_interval_s):
+        if self._is_due("look", self._limits.pause_ms / 1000):
             self._look()
         if self._is_due("learn", LEARN_INTERVAL_S):
             self._learn()
