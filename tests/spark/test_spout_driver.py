@@ -27,6 +27,7 @@ ackers = {ackers}
 [spouts.in]
 topics = ["{name}.source"]
 emits = ["{name}.out"]
+tasks = {tasks}
 max_pending = {max_pending}
 max_attempts = 3
 retry_initial_s = 1
@@ -40,13 +41,21 @@ class Spout:
     """A spout on its own topology, driven call by call; time passes only when the test says so."""
 
     def __init__(
-        self, bootstrap: str, name: str, *, records: int, ackers: int = 2, max_pending: int = 100
+        self,
+        bootstrap: str,
+        name: str,
+        *,
+        records: int,
+        ackers: int = 2,
+        max_pending: int = 100,
+        tasks: int = 1,
+        partitions: int = 1,
     ) -> None:
         self.bootstrap, self.name, self.now_s = bootstrap, name, 1000.0
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(f"{name}.source", 1)])[f"{name}.source"].result()
-        text = TOPOLOGY.format(name=name, ackers=ackers, max_pending=max_pending)
-        apply_topology(bootstrap, parse_topology(text), {})
+        admin.create_topics([NewTopic(f"{name}.source", partitions)])[f"{name}.source"].result()
+        self.text = TOPOLOGY.format(name=name, ackers=ackers, max_pending=max_pending, tasks=tasks)
+        apply_topology(bootstrap, parse_topology(self.text), {})
         self.producer = Producer({"bootstrap.servers": bootstrap})
         self.send(records)
         self.drivers: list[SpoutDriver] = []
@@ -55,7 +64,9 @@ class Spout:
 
     def send(self, records: int) -> None:
         for number in range(records):
-            self.producer.produce(f"{self.name}.source", f"record {number}", headers=[("kept", b"yes")])
+            self.producer.produce(
+                f"{self.name}.source", f"record {number}", partition=0, headers=[("kept", b"yes")]
+            )
         self.producer.flush()
 
     def start(self) -> SpoutDriver:
@@ -85,14 +96,16 @@ class Spout:
         fresh = [(o, generation_of(r.run, 0)) for r in batch.ranges for o in range(r.start, r.end)]
         return fresh + [(o, r.generation) for r in batch.replays for o in r.offsets]
 
-    def tell(self, acked: list[tuple[int, int]] = (), failed: list[tuple[int, int, Cause]] = ()) -> None:  # type: ignore[assignment]
+    def tell(
+        self, acked: list[tuple[int, int]] = (), failed: list[tuple[int, int, Cause]] = (), task: int = 0
+    ) -> None:  # type: ignore[assignment]
         """Write one result record, as an acker would."""
         result = Result(
             0,
             np.array([root_id(0, generation, offset) for offset, generation in acked], np.uint64),
             [Failure(root_id(0, g, o), cause, "b-0", "because") for o, g, cause in failed],
         )
-        self.producer.produce(f"{self.name}.spout-0", encode_result(result))
+        self.producer.produce(f"{self.name}.spout-{task}", encode_result(result))
         self.producer.flush()
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -352,6 +365,19 @@ def test_with_no_ackers_a_record_is_done_when_its_batch_is(spout: Callable[..., 
     t = spout(records=10, ackers=0)
     assert len(t.emitted(t.next_batch())) == 10
     assert t.next_batch() is None
+    t.until(lambda: t.committed() == 10)
+
+
+def test_verdicts_for_a_task_that_was_taken_away_are_read_until_drained(
+    bootstrap: str, unique: str, spout: Callable[..., Spout]
+) -> None:
+    t = spout(records=10, tasks=2, partitions=2)
+    emitted = t.emitted(t.next_batch())
+    text = t.text.replace("tasks = 2", "tasks = 1")
+    apply_topology(bootstrap, parse_topology(text), {})
+    t.start()
+    t.tell(acked=emitted[:5], task=0)
+    t.tell(acked=emitted[5:], task=1)
     t.until(lambda: t.committed() == 10)
 
 

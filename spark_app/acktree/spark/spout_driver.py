@@ -30,7 +30,7 @@ from acktree.spark.done_set import encode_metadata
 from acktree.spark.group_offsets import Committed, GroupOffsets
 from acktree.spark.ledger import PartitionLedger, Replay, RetryPolicy
 from acktree.spark.options import SourceOptions
-from acktree.spark.result_cut import ResultCut
+from acktree.spark.result_cut import Place, ResultCut
 from acktree.spark.source_topics import SpoutTopics
 from acktree.spark.task_ledger import DeadLetter, SourcePartition, TaskLedger
 
@@ -70,6 +70,7 @@ class SpoutDriver:
         self._letters = DeadLetterWriter(reader, self._producer, self.topology.dead_letter_topic, self._group)
         self._claims: dict[int, Claim] = {}
         self._tasks: dict[int, TaskLedger] = {}
+        self._cuts: dict[int, ResultCut] = {}
         self._committed_state: object = None
         self._next_commit_s = self._next_report_s = -1e18
 
@@ -78,19 +79,30 @@ class SpoutDriver:
         return bool(self._tasks)
 
     def open(self, logged: Batch | None) -> None:
-        """Take over: claim a run per task, restore what is committed and what the logged batch says."""
+        """Take over: claim a run per task, restore what is committed and what the logged batch says.
+
+        Tasks that a later version took away are claimed, too: their result topics are read until drained.
+        """
         by_task: dict[int, list[SourcePartition]] = {
             task: [] for task in self.topology.spout_tasks[self._options.spout]
         }
         for source in self.topics.partitions:
             by_task[self.topics.task_of[source.slot]].append(source)
-        for task in by_task:
-            self._claims[task] = claim_run(self._consumer, self.topology.result_topic(task))
+        versions = self._registry.history.versions.values()
+        ever = {task for version in versions for task in version.spout_tasks.get(self._options.spout, ())}
+        run, floors = 1, dict[int, int]()
+        for task in sorted(ever):
+            claim = self._claims[task] = claim_run(self._consumer, self.topology.result_topic(task))
+            self._cuts[task] = ResultCut(claim.next_offset)
+            if run_at_least(claim.run, run):
+                run = claim.run
+            floors |= claim.floors
+        self._use_run(run)
         epochs = {slot: self._claims[task].epoch for slot, task in self.topics.task_of.items()}
         committed = self._offsets.fetch(self.topics.partitions, epochs)
         starts = self.topics.starting_offsets([s for s in self.topics.partitions if s.slot not in committed])
         for task, sources in by_task.items():
-            self._tasks[task] = self._open_task(task, sources, committed, starts, logged)
+            self._tasks[task] = self._open_task(task, sources, committed, starts, floors, logged)
         results = [
             TopicPartition(self.topology.result_topic(task), 0, claim.next_offset)
             for task, claim in self._claims.items()
@@ -104,6 +116,7 @@ class SpoutDriver:
         sources: list[SourcePartition],
         committed: Mapping[int, Committed],
         starts: Mapping[int, int],
+        floors: Mapping[int, int],
         logged: Batch | None,
     ) -> TaskLedger:
         table = self.topology.spouts[self._options.spout]
@@ -114,7 +127,7 @@ class SpoutDriver:
         slots: dict[int, PartitionLedger] = {}
         for source in sources:
             stands = committed.get(source.slot)
-            floor = claim.floors.get(source.slot, claim.run)
+            floor = floors.get(source.slot, claim.run)
             if (claim.run - floor) % 255 > OLDEST_FLOOR_RUNS:
                 floor = (claim.run - OLDEST_FLOOR_RUNS - 1) % 255 + 1
             if stands is not None and stands.ours is None:
@@ -131,9 +144,7 @@ class SpoutDriver:
             slots[source.slot] = ledger
             claim.floors[source.slot] = floor
         by_slot = {source.slot: source for source in sources}
-        results = ResultCut(claim.next_offset)
-        timeout_s = self.topology.message_timeout_s
-        opened = TaskLedger(task, claim.run, by_slot, slots, results, timeout_s)
+        opened = TaskLedger(task, claim.run, by_slot, slots, self.topology.message_timeout_s)
         for replays in logged.replays if logged else ():
             for offset in replays.offsets if replays.slot in slots else ():
                 replay = Replay(offset, replays.generation, replays.attempts)
@@ -153,11 +164,11 @@ class SpoutDriver:
 
     def written(self, batch: Batch) -> None:
         """Note that Spark has logged and finished a batch."""
-        for task in self._tasks.values():
-            task.results.written(
-                (replays.slot, offset) for replays in batch.replays for offset in replays.offsets
-            )
-            if self._registry.history.at(batch.version).ackers == 0:
+        replayed = [(replays.slot, offset) for replays in batch.replays for offset in replays.offsets]
+        for cut in self._cuts.values():
+            cut.written(replayed)
+        if self._registry.history.at(batch.version).ackers == 0:
+            for task in self._tasks.values():
                 task.finish_batch(batch.ranges)
 
     def next_batch(self, ends: Mapping[int, int], most: int | None) -> Batch | None:
@@ -204,18 +215,25 @@ class SpoutDriver:
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _take(self, topic: str, offset: int, value: bytes) -> None:
-        task = next(t for t in self._tasks.values() if self.topology.result_topic(t.task) == topic)
+        cut = self._cuts[int(topic.rpartition("-")[2])]
         try:
             told = decode_told_to_spout(value)
         except MalformedRecord:
-            task.counters["set_aside"] += 1
-            task.results.note(offset, {}, ())
+            next(iter(self._tasks.values())).counters["set_aside"] += 1
+            cut.note(offset, {}, ())
             return
-        if isinstance(told, Absent):
-            task.take_absent(offset, told)
-            return
-        for letter in task.take(offset, told, self._monotonic(), self._jitter()):
-            self._bury(task, letter)
+        highest: dict[int, int] = {}
+        opened: list[Place] = []
+        for task in self._tasks.values():
+            if isinstance(told, Absent):
+                effect = task.take_absent(told)
+            else:
+                effect = task.take(told, self._monotonic(), self._jitter())
+            highest |= effect.highest
+            opened += effect.opened
+            for letter in effect.letters:
+                self._bury(task, letter)
+        cut.note(offset, highest, opened)
 
     def _bury(self, task: TaskLedger, letter: DeadLetter) -> None:
         self._letters.write(letter)
@@ -229,32 +247,41 @@ class SpoutDriver:
             task = self._tasks[self.topics.task_of[slot]]
             ledger, claim = task.slots[slot], self._claims[task.task]
             if stands.next_offset < ledger.frontier:
-                claim.run = task.run = next_run(claim.run)
+                self._use_run(next_run(claim.run))
                 claim.floors[slot] = claim.run
                 self._commit_claims()
             ledger.rewind(stands.next_offset, claim.run)
             task.counters["rewinds"] += 1
 
-    def _commit_claims(self) -> None:
-        self._offsets.commit({}, [self._result_position(task, {}) for task in self._tasks.values()])
+    def _use_run(self, run: int) -> None:
+        """Give all tasks one run, so that a slot may move between them; durable with the next commit."""
+        for claim in self._claims.values():
+            claim.run = run
+        for task in self._tasks.values():
+            task.run = run
 
-    def _result_position(self, task: TaskLedger, reach: Mapping[int, int]) -> TopicPartition:
-        next_offset = task.results.cut(reach, task.is_open)
-        topic = self.topology.result_topic(task.task)
-        return TopicPartition(topic, 0, next_offset, metadata=self._claims[task.task].metadata())
+    def _commit_claims(self) -> None:
+        self._offsets.commit({}, [self._result_position(task, {}) for task in self._claims])
+
+    def _result_position(self, task: int, reach: Mapping[int, int]) -> TopicPartition:
+        next_offset = self._cuts[task].cut(reach, self._is_open)
+        topic = self.topology.result_topic(task)
+        return TopicPartition(topic, 0, next_offset, metadata=self._claims[task].metadata())
+
+    def _is_open(self, slot: int, offset: int) -> bool:
+        return any(task.is_open(slot, offset) for task in self._tasks.values())
 
     def _commit(self) -> None:
-        states, positions = {}, []
+        states, reach = {}, {}
         seen: list[object] = []
         for task in self._tasks.values():
             epoch = self._claims[task.task].epoch
-            reach = {}
             for slot, ledger in task.slots.items():
                 source = task.sources[slot]
                 states[slot] = (source, epoch, ledger.frontier, ledger.done)
                 _, reach[slot] = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done)
                 seen.append((slot, ledger.frontier, len(ledger.done)))
-            positions.append(self._result_position(task, reach))
+        positions = [self._result_position(task, reach) for task in self._claims]
         seen += [(position.topic, position.offset, position.metadata) for position in positions]
         if seen != self._committed_state:
             self._offsets.commit(states, positions)

@@ -1,7 +1,6 @@
-"""One spout task's state: the ledgers of its slots, its run, and how far its results may be committed.
+"""One spout task's state: the ledgers of its slots, and its run.
 
-Invariant: a verdict changes nothing twice, and the result position never passes a verdict whose effect is
-neither committed nor in a written batch. Pure: the Kafka side (spout_driver) feeds it and asks it.
+Invariant: a verdict changes nothing twice. Pure: the Kafka side (spout_driver) feeds it and asks it.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from acktree.schemas.codec import Absent, Cause, Result
 from acktree.schemas.ids import origin_of, origins_of
 from acktree.spark.batch import MAX_RANGES_PER_SLOT, Range, Replays, group_replays
 from acktree.spark.ledger import PartitionLedger, Verdict
-from acktree.spark.result_cut import Place, ResultCut
+from acktree.spark.result_cut import Place
 
 
 class SourcePartition(NamedTuple):
@@ -38,6 +37,14 @@ class DeadLetter(NamedTuple):
     reason: str
 
 
+class Effect(NamedTuple):
+    """What a record of a result topic did: highest offset done per slot, failures opened, letters due."""
+
+    highest: dict[int, int]
+    opened: list[Place]
+    letters: list[DeadLetter]
+
+
 @dataclass(slots=True)
 class TaskLedger:
     """Ledgers by slot of one spout task; times in seconds of any one monotonic clock."""
@@ -46,7 +53,6 @@ class TaskLedger:
     run: int
     sources: Mapping[int, SourcePartition]
     slots: dict[int, PartitionLedger]
-    results: ResultCut
     message_timeout_s: float
     counters: Counter[str] = field(default_factory=Counter)
     _last_acked_s: float = -1e18
@@ -55,8 +61,8 @@ class TaskLedger:
     def pending(self) -> int:
         return sum(ledger.pending for ledger in self.slots.values())
 
-    def take(self, offset: int, result: Result, now_s: float, jitter: float) -> list[DeadLetter]:
-        """Apply one result record; return the records whose attempts are used up."""
+    def take(self, result: Result, now_s: float, jitter: float) -> Effect:
+        """Apply one result record, as far as it is about slots of this task."""
         highest = self._take_acked(result, now_s)
         opened: list[Place] = []
         letters: list[DeadLetter] = []
@@ -74,12 +80,9 @@ class TaskLedger:
             opened.append((origin.slot, origin.offset))
             if verdict is Verdict.EXHAUSTED:
                 attempts = ledger.retries[origin.offset].attempts
-                source = self.sources[origin.slot]
-                letters.append(
-                    DeadLetter(source, origin.offset, attempts, failure.cause, failure.task, failure.reason)
-                )
-        self.results.note(offset, highest, opened)
-        return letters
+                place = (self.sources[origin.slot], origin.offset, attempts)
+                letters.append(DeadLetter(*place, failure.cause, failure.task, failure.reason))
+        return Effect(highest, opened, letters)
 
     def _take_acked(self, result: Result, now_s: float) -> dict[int, int]:
         slots, generations, offsets = origins_of(result.acked)
@@ -96,7 +99,7 @@ class TaskLedger:
             highest[slot] = min(int(offsets[mine].max()), ledger.next_offset - 1)
         return highest
 
-    def take_absent(self, offset: int, absent: Absent) -> None:
+    def take_absent(self, absent: Absent) -> Effect:
         """Apply the proof that offsets hold no record: they are done."""
         highest: dict[int, int] = {}
         if (ledger := self.slots.get(absent.slot)) is not None:
@@ -105,7 +108,7 @@ class TaskLedger:
                 highest[absent.slot] = max(
                     highest.get(absent.slot, 0), min(following, ledger.next_offset) - 1
                 )
-        self.results.note(offset, highest, ())
+        return Effect(highest, [], [])
 
     def bury(self, letter: DeadLetter) -> None:
         """Note that a dead letter is written: its record is done."""
