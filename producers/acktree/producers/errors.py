@@ -35,6 +35,10 @@ class DeliveryFailed(AcktreeError):
     """The broker did not take a record for good; the inputs behind it stay uncommitted and are read again."""
 
 
+class TransactionAborted(AcktreeError):
+    """A transaction was given up; its inputs are read again from the committed offsets."""
+
+
 class BadHandler(AcktreeError):
     """MODULE:NAME does not lead to a bolt."""
 

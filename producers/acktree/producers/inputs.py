@@ -7,10 +7,10 @@ is committed has been acked, failed or set aside, whatever the order.
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from acktree.producers.tuples import Hand, Record, Tuple
-from acktree.schemas.clients import as_clear_error
+from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error
 from acktree.schemas.errors import MissingTopic
 
 Place = tuple[str, int]
@@ -118,6 +118,18 @@ class Inputs:
     def note_committed(self, offsets: Sequence[TopicPartition]) -> None:
         """Remember what is committed."""
         self._committed.update(((each.topic, each.partition), each.offset) for each in offsets)
+
+    def rewind(self) -> None:
+        """Read again from the committed offsets, from the beginning where there is none.
+
+        A position is unknown from here to the first record, so no frontier can pass what was rewound.
+        """
+        self.hands.clear()
+        self._committed.clear()
+        for place in self.consumer.committed(self.consumer.assignment(), timeout=BROKER_TIMEOUT_S):
+            if place.offset < 0:
+                place.offset = OFFSET_BEGINNING
+            self.consumer.seek(place)
 
     def lag(self) -> int:
         """Return how many records wait in the assigned partitions, by what was last fetched."""

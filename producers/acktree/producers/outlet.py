@@ -36,6 +36,7 @@ _TRY_LATER = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     )
 )
+_PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
 
 
 class Outlet(Protocol):
@@ -62,21 +63,15 @@ class Outlet(Protocol):
         ...
 
 
-class AtLeastOnce:
-    """Flush, then commit: a crash in between repeats inputs, never loses one."""
+class Sending:
+    """A producer that waits for room instead of losing a record, and remembers the first refused one."""
 
-    ack_interval_s = 0.005
-    commit_interval_s = 1.0
-    commit_records = 100_000
-
-    def __init__(self, bootstrap: str, user: Settings) -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
         self._failure: KafkaError | None = None
-        settings: dict[str, Any] = producer_settings(bootstrap, user)
-        settings["on_delivery"] = self._note_failure
-        self._producer: Producer = make_producer(settings)
+        self._producer: Producer = make_producer({**settings, "on_delivery": self._note_failure})
 
     def _note_failure(self, error: KafkaError | None, _record: object) -> None:
-        if error is not None and self._failure is None:
+        if error is not None and self._failure is None and error.code() not in _PURGED:
             self._failure = error
 
     def produce(
@@ -116,6 +111,17 @@ class AtLeastOnce:
                 f"the broker did not take a record: {self._failure.str()}; "
                 "the inputs behind it were not committed and will be read again"
             )
+
+
+class AtLeastOnce(Sending):
+    """Flush, then commit: a crash in between repeats inputs, never loses one."""
+
+    ack_interval_s = 0.005
+    commit_interval_s = 1.0
+    commit_records = 100_000
+
+    def __init__(self, bootstrap: str, user: Settings) -> None:
+        super().__init__(producer_settings(bootstrap, user))
 
     def settle(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
         """Flush, then commit. Raises DeliveryFailed, KafkaException."""

@@ -14,7 +14,8 @@ from dataclasses import asdict
 
 from acktree.producers.bolt import BasicBolt, Bolt, Context
 from acktree.producers.collector import Collector
-from acktree.producers.errors import UnknownComponent
+from acktree.producers.errors import TransactionAborted, UnknownComponent
+from acktree.producers.exactly_once import ExactlyOnce
 from acktree.producers.execution import BasicExecution, HandExecution
 from acktree.producers.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.intake import Intake
@@ -80,7 +81,7 @@ class Worker:
             bootstrap, latest.group_of(self.name), self._user, session_timeout_ms=SESSION_TIMEOUT_MS
         )
         self._inputs = Inputs(make_consumer(settings), bootstrap)
-        self._outlet = outlet or AtLeastOnce(bootstrap, self._user)
+        self._outlet = outlet or self._make_outlet()
         packer = AckPacker(self._history, self.task, self._outlet.send)
         self._collector = Collector(self.name, self._history, packer, self._outlet.produce)
         self._execution = self._make_execution()
@@ -102,6 +103,12 @@ class Worker:
         if isinstance(self._bolt, BasicBolt):
             return BasicExecution(self._bolt, self._collector, intake, self._inputs.check)
         return HandExecution(self._bolt, self._collector, intake, self._inputs.check, self._inputs.hand)
+
+    def _make_outlet(self) -> Outlet:
+        latest = self._history.latest
+        if latest.bolts[self.name].exactly_once:
+            return ExactlyOnce(self._bootstrap, self._user, latest.group_of(self.name))
+        return AtLeastOnce(self._bootstrap, self._user)
 
     def stop(self) -> None:
         """Ask ``run`` to end after its current batch; may be called from a signal handler."""
@@ -154,7 +161,7 @@ class Worker:
             bolt.tick(self._collector)
         executed = self._collector.counters.executed
         if now_s >= self._next_settle_s or executed - self._executed_at_settle >= self._outlet.commit_records:
-            self._settle()
+            self._settle_or_rewind()
             self._executed_at_settle = executed
             self._next_settle_s = time.monotonic() + self._outlet.commit_interval_s
             self._follow_topology()
@@ -163,10 +170,9 @@ class Worker:
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self) -> float:
-        """Return how long to wait for a record: not at all while acks of others wait to be sent."""
-        if not self._collector.has_unsent:
-            return IDLE_WAIT_S
-        return max(0.0, self._next_ack_s - time.monotonic())
+        """Return how long to wait for a record: no longer than to the next flush or commit that is due."""
+        due_s = self._next_ack_s if self._collector.has_unsent else self._next_settle_s
+        return min(IDLE_WAIT_S, max(0.0, due_s - time.monotonic()))
 
     def _settle(self) -> None:
         """Get everything out, then commit how far the inputs are done."""
@@ -174,6 +180,15 @@ class Worker:
         self._collector.flush()
         if self._outlet.settle(self._inputs.consumer, offsets):
             self._inputs.note_committed(offsets)
+
+    def _settle_or_rewind(self) -> None:
+        """Settle; where that was undone, drop what is in hand and read it again."""
+        try:
+            self._settle()
+        except TransactionAborted as error:
+            log.warning("%s; its inputs are read again", error, extra={"action": "aborted"})
+            self._let_go(list(self._inputs.hands))
+            self._inputs.rewind()
 
     def _subscribe(self) -> None:
         table = self._history.latest.bolts.get(self.name)
@@ -205,7 +220,10 @@ class Worker:
 
     def _revoked(self, places: list[Place]) -> None:
         if not self._broken:
-            self._settle()
+            try:
+                self._settle()
+            except TransactionAborted as error:
+                log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
             self._let_go(places)
 
     def _lost(self, places: list[Place]) -> None:
