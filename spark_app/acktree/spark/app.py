@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -16,7 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
+from acktree.spark.options import SourceOptions
 from acktree.spark.source import FORMAT, register
+from acktree.spark.source_topics import check_source
 from acktree.spark.stage import Stage, Transform
 
 AVAILABLE_NOW = "available-now"
@@ -40,6 +43,29 @@ class BadFunction(AcktreeError):
 
 class QueryFailed(AcktreeError):
     """The streaming query ended with an error; what was not done is replayed at the next start."""
+
+
+class BadTrigger(AcktreeError):
+    """A trigger that is neither an interval nor available-now."""
+
+
+_INTERVAL = re.compile(r"(\d+)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+def trigger_ms(text: str) -> int:
+    """Return an interval in milliseconds; raise BadTrigger for anything else.
+
+    >>> trigger_ms("1s"), trigger_ms("500ms"), trigger_ms("2 minutes")
+    (1000, 500, 120000)
+    """
+    found = _INTERVAL.fullmatch(text.strip())
+    if not found:
+        raise BadTrigger(
+            f"trigger {text!r} is no good; it may be available-now, or an interval: 500ms, 1s, 2m"
+        )
+    unit = "ms" if found[2].startswith(("ms", "milli")) else found[2][0]
+    return int(found[1]) * _UNIT_MS[unit]
 
 
 def load_function(place: str) -> Callable[..., Any]:
@@ -73,12 +99,22 @@ def make_session(app_name: str) -> SparkSession:
     if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.master(f"local[{os.cpu_count() or 2},4]")
+    if "SPARK_CONF_DIR" not in os.environ:
+        quiet = Path(__file__).with_name("log4j2.properties").as_uri()
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}")
     for key, value in _SESSION.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     register(session)
     return session
+
+
+def source_options(bootstrap: str, topology: str, spout: str, bolt: str, user: Settings) -> dict[str, str]:
+    """Return the options of the source for a spout or bolt."""
+    role = {"spout": spout} if spout else {"bolt": bolt}
+    kafka = {f"kafka.{key}": value for key, value in user.items()}
+    return {"kafka.bootstrap.servers": bootstrap, "topology": topology, **role, **kafka}
 
 
 def start(
@@ -95,11 +131,13 @@ def start(
 ) -> StreamingQuery:
     """Start the query of a spout or bolt and return it.
 
-    ``trigger`` is ``available-now`` or a Spark interval such as ``1 second``; "" runs batch after batch.
+    ``trigger`` is ``available-now`` or an interval such as ``1s`` or ``500ms``; "" runs batch after batch.
+
+    Raises:
+        BadTrigger: it is none of these.
     """
-    options = {"kafka.bootstrap.servers": bootstrap, "topology": topology}
-    options["spout" if spout else "bolt"] = spout or bolt
-    options |= {f"kafka.{key}": value for key, value in user.items()}
+    interval_ms = None if trigger in ("", AVAILABLE_NOW) else trigger_ms(trigger)
+    options = source_options(bootstrap, topology, spout, bolt, user)
     stage = Stage(transform, bootstrap=bootstrap, topology=topology, spout=spout, bolt=bolt, user=user)
     rows = spark.readStream.format(FORMAT).options(**options).load()
 
@@ -110,8 +148,8 @@ def start(
     writer = writer.queryName(f"{topology}.{spout or bolt}")
     if trigger == AVAILABLE_NOW:
         writer = writer.trigger(availableNow=True)
-    elif trigger:
-        writer = writer.trigger(processingTime=trigger)
+    elif interval_ms is not None:
+        writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
     return writer.start()
 
 
@@ -130,14 +168,21 @@ def run(
     """Run MODULE:FUNCTION until its trigger is served, or SIGTERM or SIGINT arrives.
 
     Raises:
+        AcktreeError: broker, topology, component or topic is not there; said before Spark starts.
         QueryFailed: the query ended with an error.
     """
     transform = load_function(place)
+    if trigger not in ("", AVAILABLE_NOW):
+        trigger_ms(trigger)
+    check_source(SourceOptions.parse(source_options(bootstrap, topology, spout, bolt, user)))
+    stopping: list[int] = []
+    _note_signals(stopping)
     with contextlib.ExitStack() as stack:
         if checkpoint is None:
             checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
         spark = make_session(f"acktree {topology}.{spout or bolt}")
         stack.callback(_stop_session, spark)
+        _note_signals(stopping)  # PySpark has put its own handler in place
         query = start(
             spark,
             transform,
@@ -149,12 +194,12 @@ def run(
             trigger=trigger,
             user=user,
         )
-        stopping = _stop_on_signal()
         role = f"spout {spout}" if spout else f"bolt {bolt}"
         ready(f"ready {role} of topology {topology}, query {query.id}")
         try:
             while not query.awaitTermination(1) and not stopping:
                 pass
+            spark.sparkContext.setLogLevel("OFF")  # a batch in hand is cut off; what it did is replayed
             query.stop()
         except Exception as error:
             # A signal to the whole process group also ends the JVM; what was in hand is replayed.
@@ -167,15 +212,14 @@ def _stop_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _stop_on_signal() -> list[int]:
-    received: list[int] = []
+def _note_signals(received: list[int]) -> None:
+    """Let SIGTERM and SIGINT only be noted in ``received``."""
 
     def note(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
     signal.signal(signal.SIGTERM, note)
     signal.signal(signal.SIGINT, note)
-    return received
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
+from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, make_admin
 from acktree.schemas.errors import AcktreeError, MissingTopic
 from acktree.schemas.publish import describe
-from acktree.schemas.registry import Published
+from acktree.schemas.registry import Published, read_history
 from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.task_ledger import SourcePartition
 
@@ -21,6 +21,13 @@ _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 
 class UnknownPartition(AcktreeError):
     """A source topic has a partition, or an identity, that the published topology does not know."""
+
+
+def check_source(options: SourceOptions) -> None:
+    """Raise the AcktreeError that a source with these options would raise, without Spark."""
+    admin = make_admin(options.bootstrap, options.kafka)
+    topology = read_history(options.bootstrap, options.topology, options.kafka).latest
+    (SpoutTopics if options.spout else BoltTopics)(admin, options, topology)
 
 
 class TopicEnds:
