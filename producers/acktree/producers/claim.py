@@ -85,9 +85,9 @@ def claim_run(consumer: Consumer, result_topic: str) -> Claim:
     """
     before = read_claim(consumer, result_topic)
     if before is None:
-        claim = Claim(_next_epoch(0), run=1, next_offset=0)
+        claim = Claim(next_epoch(0), run=1, next_offset=0)
     else:
-        claim = Claim(_next_epoch(before.epoch), next_run(before.run), before.next_offset, before.floors)
+        claim = Claim(next_epoch(before.epoch), next_run(before.run), before.next_offset, before.floors)
     commit_claim(consumer, result_topic, claim)
     if (after := read_claim(consumer, result_topic)) != claim:
         raise LostClaim(
@@ -96,7 +96,7 @@ def claim_run(consumer: Consumer, result_topic: str) -> Claim:
     return claim
 
 
-def _next_epoch(epoch: int) -> int:
+def next_epoch(epoch: int) -> int:
     """Return a higher epoch, one that two processes claiming at once do not share: 16 bits are random."""
     return (epoch >> 16) + 1 << 16 | secrets.randbits(16)
 

@@ -35,6 +35,10 @@ class DeliveryFailed(AcktreeError):
     """The broker did not take a record for good; the inputs behind it stay uncommitted and are read again."""
 
 
+class MissingPartition(AcktreeError):
+    """A control topic lacks the partition of an acker that the topology has."""
+
+
 class TransactionAborted(AcktreeError):
     """A transaction was given up; its inputs are read again from the committed offsets."""
 

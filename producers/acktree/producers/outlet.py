@@ -5,13 +5,14 @@ A record that the broker refuses for good stops the worker; its inputs stay unco
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from acktree.producers.collector import UserHeaders
-from acktree.producers.errors import DeliveryFailed
+from acktree.producers.errors import DeliveryFailed, MissingPartition
 from acktree.schemas.clients import Settings, make_producer, producer_settings
 
 RELIEF_S = 0.1
@@ -66,6 +67,9 @@ class Outlet(Protocol):
 class Sending:
     """A producer that waits for room instead of losing a record, and remembers the first refused one."""
 
+    growth_timeout_s = 30.0
+    """How long a partition that the topology promises is looked for."""
+
     def __init__(self, settings: dict[str, Any]) -> None:
         self._failure: KafkaError | None = None
         self._producer: Producer = make_producer({**settings, "on_delivery": self._note_failure})
@@ -81,36 +85,83 @@ class Sending:
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
     ) -> None:
-        """Queue a record; while the queue is full, wait for room."""
+        """Queue a record; while the queue is full, wait for room. Raises DeliveryFailed."""
         while True:
             try:
                 self._producer.produce(topic, value, key, headers=headers)
                 return
             except BufferError:
-                self._producer.poll(RELIEF_S)
-                self._check()
+                self._wait_for_room()
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
-        """Queue a control record."""
+        """Queue a control record, also on a partition younger than what the client knows of the topic.
+
+        Raises:
+            MissingPartition: the broker does not show the partition within ``growth_timeout_s``.
+            DeliveryFailed: a record before was refused for good.
+        """
+        deadline_s = None
         while True:
             try:
                 self._producer.produce(topic, value, partition=partition)
                 return
             except BufferError:
-                self._producer.poll(RELIEF_S)
-                self._check()
+                self._wait_for_room()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                deadline_s = deadline_s or time.monotonic() + self.growth_timeout_s
+                if time.monotonic() >= deadline_s:
+                    raise MissingPartition(
+                        f"topic {topic} shows no partition {partition}, though the topology has an "
+                        "acker for it; apply the topology again: acktree topology apply FILE"
+                    ) from error
+                self._look_again(topic)
+
+    def _look_again(self, topic: str) -> None:
+        """Refresh what the client knows of a topic: it asks by itself only every few minutes."""
+        try:
+            self._producer.list_topics(topic, RELIEF_S * 10)
+        except KafkaException as error:
+            log.warning("cannot look at %s: %s", topic, error.args[0].str(), extra={"action": "no_metadata"})
+        self._producer.poll(RELIEF_S)
+        self._check()
+
+    def _wait_for_room(self) -> None:
+        self._producer.poll(RELIEF_S)
+        self._check()
 
     def serve(self) -> None:
         """Take delivery reports in. Raises DeliveryFailed."""
         self._producer.poll(0)
         self._check()
 
+    def flush(self, timeout_s: float) -> None:
+        """Wait until the broker has everything. After an error the next records begin afresh.
+
+        Raises:
+            DeliveryFailed: a record was refused, or the time is up; what is left then is dropped.
+        """
+        left = self._producer.flush(timeout_s)
+        if left:
+            self._producer.purge()
+            self._producer.flush(RELIEF_S)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise _refused(failure)
+        if left:
+            raise DeliveryFailed(f"{left} records were not taken within {timeout_s:g} s and were dropped")
+
     def _check(self) -> None:
         if self._failure is not None:
-            raise DeliveryFailed(
-                f"the broker did not take a record: {self._failure.str()}; "
-                "the inputs behind it were not committed and will be read again"
-            )
+            raise _refused(self._failure)
+
+
+def _refused(failure: KafkaError) -> DeliveryFailed:
+    return DeliveryFailed(
+        f"the broker did not take a record: {failure.str()}; "
+        "the inputs behind it were not committed and will be read again"
+    )
 
 
 class AtLeastOnce(Sending):

@@ -1,0 +1,90 @@
+"""The way out on a real broker: growth of a topic, refused records, a broker that does not answer."""
+
+import pytest
+
+from acktree.producers import BasicBolt
+from acktree.producers.errors import DeliveryFailed, MissingPartition
+from acktree.producers.outlet import Sending
+from acktree.producers.packing import AckPacker
+from acktree.schemas.clients import producer_settings
+from acktree.schemas.ids import root_id
+from producers.cluster import Cluster, until
+
+NOBODY = "127.0.0.1:1"
+
+
+class Pass(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(tuple.value)
+
+
+class Sink(BasicBolt):
+    def execute(self, tuple, emit):
+        pass
+
+
+@pytest.fixture
+def sending(cluster: Cluster) -> Sending:
+    return Sending(producer_settings(cluster.bootstrap, {}))
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_workers_go_on_when_the_acker_count_grows(cluster: Cluster, exactly_once):
+    cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
+    workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
+    cluster.emit(range(500))
+    until(lambda: workers[1].acked == 500)
+    cluster.ackers = 5
+    cluster.apply(exactly_once)
+    cluster.emit(range(500, 1500))
+    until(lambda: workers[1].acked == 1500 or any(each.error for each in workers))
+    for each in workers:
+        each.stop()
+    assert not cluster.open_roots()
+    partitions = {record.partition() for record in cluster.read(cluster.topic("ack"))}
+    assert partitions == set(range(5))
+
+
+def test_a_packer_reaches_the_partitions_that_a_topic_grew_by(cluster: Cluster, sending: Sending):
+    cluster.apply(only=(["a"], []))
+    packer = AckPacker(cluster.history, "t", sending.send)
+    packer.ack(1, root_id(0, 16, 0), 1)
+    packer.flush()
+    sending.flush(10)
+    cluster.ackers = 5
+    cluster.apply()
+    packer = AckPacker(cluster.history, "t", sending.send)
+    for offset in range(100):
+        packer.ack(2, root_id(0, 16, offset), 1)
+    packer.flush()
+    sending.flush(10)
+    assert sum(len(ack.acks) for ack in cluster.acks()) == 101
+
+
+def test_a_partition_that_never_comes_is_a_clear_error(cluster: Cluster, sending: Sending):
+    cluster.apply(only=(["a"], []))
+    sending.growth_timeout_s = 0.2
+    sending.send(cluster.topic("ack"), 0, b"x")
+    sending.flush(10)
+    with pytest.raises(MissingPartition, match=r"ack shows no partition 7 .* acktree topology apply"):
+        sending.send(cluster.topic("ack"), 7, b"x")
+
+
+def test_a_refused_record_fails_one_flush_and_the_next_begins_afresh(cluster: Cluster, sending: Sending):
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.set_topic("b", max_message_bytes="1000")
+    sending.produce(cluster.topic("b"), b"x" * 5000)
+    with pytest.raises(DeliveryFailed, match="did not take a record"):
+        sending.flush(10)
+    sending.produce(cluster.topic("b"), b"small", b"k", [("h", b"1")])
+    sending.flush(10)
+    assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"small"]
+
+
+def test_a_flush_that_runs_out_of_time_says_how_many_are_left_and_drops_them():
+    sending = Sending(producer_settings(NOBODY, {}))
+    for _ in range(3):
+        sending.produce("t", b"x")
+    with pytest.raises(DeliveryFailed, match=r"3 records were not taken within 0\.1 s"):
+        sending.flush(0.1)
+    sending.flush(0.1)
