@@ -10,13 +10,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from acktree.producers.outside_commit import GroupInUse
 from acktree.schemas.codec import Cause, Failure, Result, encode_result
 from acktree.schemas.errors import AcktreeError, MissingTopic, UnknownTopology
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.batch import Batch
-from acktree.spark.group_offsets import GroupInUse, ZombieDriver
+from acktree.spark.group_offsets import ZombieDriver
 from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.source_topics import UnknownPartition
 from acktree.spark.spout_driver import SpoutDriver
@@ -344,6 +345,24 @@ def test_a_driver_that_was_taken_over_stops(spout: Callable[..., Spout]) -> None
     t.now_s += 10
     with pytest.raises(ZombieDriver, match="newer driver"):
         old.service(0.0)
+
+
+def test_a_claim_that_was_deleted_is_made_anew_above_all_that_was(spout: Callable[..., Spout]) -> None:
+    t = spout(records=10)
+    emitted = t.emitted(t.next_batch())
+    t.tell(acked=emitted[:4])
+    t.until(lambda: t.committed() == 4)
+    t.start()
+    t.driver.close()
+    admin = AdminClient({"bootstrap.servers": t.bootstrap})
+    admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
+    t.operator_commits(4)
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [4, 5, 6, 7, 8, 9]
+    assert not {generation for _, generation in again} & {generation for _, generation in emitted}
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 10)
 
 
 def test_a_consumer_in_our_group_is_a_clear_error(spout: Callable[..., Spout]) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S
+from acktree.producers.outside_commit import commit_offsets
+from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import next_run
 
@@ -63,17 +64,22 @@ def decode_claim(text: str, next_offset: int) -> Claim:
     return Claim(int(parts[1]), int(parts[2]), next_offset, {int(slot): run for slot, run in floors.items()})
 
 
-def read_claim(consumer: Consumer, result_topic: str) -> Claim | None:
-    """Return what is committed for a spout task by the consumer's group, None if nothing is."""
-    (committed,) = consumer.committed([TopicPartition(result_topic, 0)], timeout=BROKER_TIMEOUT_S)
-    if committed.error is not None:
-        raise KafkaException(committed.error)
+def read_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim | None:
+    """Return what is committed for a spout task by the consumer's group, None if nothing is.
+
+    Raises:
+        DamagedClaim: what is committed is not ours. BrokerUnreachable, BrokerRefused: see there.
+    """
+    with clear_errors(bootstrap):
+        (committed,) = consumer.committed([TopicPartition(result_topic, 0)], timeout=BROKER_TIMEOUT_S)
+        if committed.error is not None:
+            raise KafkaException(committed.error)
     if committed.offset == OFFSET_INVALID:
         return None
     return decode_claim(committed.metadata or "", committed.offset)
 
 
-def claim_run(consumer: Consumer, result_topic: str) -> Claim:
+def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str) -> Claim:
     """Take the next epoch and run of a spout task and return them once they are durable.
 
     The consumer has the spout's group id and is no member of it. The result position is kept.
@@ -81,15 +87,16 @@ def claim_run(consumer: Consumer, result_topic: str) -> Claim:
     Raises:
         DamagedClaim: what is committed is not ours.
         LostClaim: another process claimed the task at the same time; start again.
-        KafkaException: the broker does not answer, or the group has members.
+        GroupInUse: the group has members.
+        BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
     """
-    before = read_claim(consumer, result_topic)
+    before = read_claim(consumer, result_topic, bootstrap)
     if before is None:
         claim = Claim(next_epoch(0), run=1, next_offset=0)
     else:
         claim = Claim(next_epoch(before.epoch), next_run(before.run), before.next_offset, before.floors)
-    commit_claim(consumer, result_topic, claim)
-    if (after := read_claim(consumer, result_topic)) != claim:
+    commit_claim(consumer, result_topic, claim, group, bootstrap)
+    if (after := read_claim(consumer, result_topic, bootstrap)) != claim:
         raise LostClaim(
             f"{result_topic} was claimed by another process at the same time ({after}); start again"
         )
@@ -101,9 +108,7 @@ def next_epoch(epoch: int) -> int:
     return (epoch >> 16) + 1 << 16 | secrets.randbits(16)
 
 
-def commit_claim(consumer: Consumer, result_topic: str, claim: Claim) -> None:
-    """Commit a claim with its result position."""
+def commit_claim(consumer: Consumer, result_topic: str, claim: Claim, group: str, bootstrap: str) -> None:
+    """Commit a claim with its result position. Raises what ``commit_offsets`` raises."""
     place = TopicPartition(result_topic, 0, claim.next_offset, metadata=claim.metadata())
-    for answer in consumer.commit(offsets=[place], asynchronous=False) or ():
-        if answer.error is not None:
-            raise KafkaException(answer.error)
+    commit_offsets(consumer, [place], group, bootstrap)

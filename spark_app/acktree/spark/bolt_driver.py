@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
+from acktree.producers.outside_commit import commit_offsets
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     clear_errors,
@@ -17,7 +18,6 @@ from acktree.schemas.clients import (
 )
 from acktree.schemas.registry import Registry
 from acktree.spark.batch import Batch, Range
-from acktree.spark.group_offsets import commit_offsets
 from acktree.spark.options import SourceOptions
 from acktree.spark.source_topics import BoltTopics
 

@@ -8,9 +8,10 @@ librdkafka's offset store would drop a grown bitmap at an unmoved frontier.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from pyroaring import BitMap64
 
+from acktree.producers.outside_commit import commit_offsets
 from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.done_set import CommitMetadata, decode_metadata, encode_metadata
@@ -19,10 +20,6 @@ from acktree.spark.task_ledger import SourcePartition
 
 class ZombieDriver(AcktreeError):
     """A newer driver has taken over this spout; this one must stop."""
-
-
-class GroupInUse(AcktreeError):
-    """A consumer is a member of the spout's group, so the broker refuses the spout's commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +42,12 @@ class GroupOffsets:
         self._bootstrap = bootstrap
         self._last: dict[int, tuple[int, str]] = {}
 
-    def fetch(self, sources: Iterable[SourcePartition], epochs: Mapping[int, int]) -> dict[int, Committed]:
-        """Return by slot what is committed and is not our own last commit; ``epochs`` is ours by slot.
+    def fetch(
+        self, sources: Iterable[SourcePartition], epochs: Mapping[int, int] | None
+    ) -> dict[int, Committed]:
+        """Return by slot what is committed and is not our own last commit.
+
+        ``epochs`` is ours by slot; None at a takeover, when every other driver is the older one.
 
         Raises:
             ZombieDriver: a commit carries a higher epoch than ours.
@@ -66,7 +67,7 @@ class GroupOffsets:
             if self._last.get(source.slot) == (partition.offset, partition.metadata or ""):
                 continue
             ours = decode_metadata(partition.metadata, partition.offset)
-            if ours is not None and ours.epoch > epochs[source.slot]:
+            if ours is not None and epochs is not None and ours.epoch > epochs[source.slot]:
                 raise ZombieDriver(
                     f"a newer driver (epoch {ours.epoch}, this one has {epochs[source.slot]}) commits for "
                     f"group {self._group}; only one driver may run per spout task, this one stops"
@@ -93,28 +94,3 @@ class GroupOffsets:
         commit_offsets(self._consumer, [*offsets, *result_positions], self._group, self._bootstrap)
         for slot, (_, _, frontier, _) in states.items():
             self._last[slot] = (frontier, texts[slot])
-
-
-_MEMBERS = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
-
-
-def commit_offsets(consumer: Consumer, offsets: list[TopicPartition], group: str, bootstrap: str) -> None:
-    """Commit explicit offsets and check every partition's answer.
-
-    Raises:
-        GroupInUse: the group has members.
-        BrokerUnreachable, BrokerRefused: the broker does not answer, or refuses a part.
-    """
-    try:
-        answer = consumer.commit(offsets=offsets, asynchronous=False) or []
-        for partition in answer:
-            if partition.error is not None:
-                raise KafkaException(partition.error)
-    except KafkaException as error:
-        if error.args[0].code() in _MEMBERS:
-            raise GroupInUse(
-                f"a consumer is a member of group {group}, so its offsets cannot be committed; "
-                "stop it: the group belongs to the spout"
-            ) from error
-        with clear_errors(bootstrap):
-            raise

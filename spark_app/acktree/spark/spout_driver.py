@@ -6,11 +6,11 @@ or a written batch holds. It runs inside Spark's calls to ``latestOffset``; ther
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from acktree.producers.claim import Claim, claim_run
+from acktree.producers.claim import Claim, claim_run, is_first, next_epoch
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     consumer_settings,
@@ -21,7 +21,7 @@ from acktree.schemas.clients import (
 )
 from acktree.schemas.codec import Absent, decode_told_to_spout
 from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.ids import next_run, run_at_least
+from acktree.schemas.ids import MAX_RUN, next_run, run_at_least
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 from acktree.spark.batch import MAX_REPLAYS, Batch, Range, Replays
@@ -92,14 +92,20 @@ class SpoutDriver:
         ever = {task for version in versions for task in version.spout_tasks.get(self._options.spout, ())}
         run, floors = 1, dict[int, int]()
         for task in sorted(ever):
-            claim = self._claims[task] = claim_run(self._consumer, self.topology.result_topic(task))
+            topic = self.topology.result_topic(task)
+            claim = claim_run(self._consumer, topic, self._group, self._bootstrap)
+            self._claims[task] = claim
             self._cuts[task] = ResultCut(claim.next_offset)
             if run_at_least(claim.run, run):
                 run = claim.run
             floors |= claim.floors
+        committed = self._offsets.fetch(self.topics.partitions, None)
+        if self._outrank(committed.values()):
+            run = random.randint(1, MAX_RUN)
+        for range_ in logged.ranges if logged else ():
+            if run_at_least(range_.run, run):
+                run = next_run(range_.run)
         self._use_run(run)
-        epochs = {slot: self._claims[task].epoch for slot, task in self.topics.task_of.items()}
-        committed = self._offsets.fetch(self.topics.partitions, epochs)
         starts = self.topics.starting_offsets([s for s in self.topics.partitions if s.slot not in committed])
         for task, sources in by_task.items():
             self._tasks[task] = self._open_task(task, sources, committed, starts, floors, logged)
@@ -252,6 +258,20 @@ class SpoutDriver:
                 self._commit_claims()
             ledger.rewind(stands.next_offset, claim.run)
             task.counters["rewinds"] += 1
+
+    def _outrank(self, committed: Iterable[Committed]) -> bool:
+        """Give all claims one epoch, above every commit of ours: who starts last is the driver.
+
+        Returns True where all claims are new though there are commits: which runs were used is not known.
+        """
+        highest = max((stands.ours.epoch for stands in committed if stands.ours), default=0)
+        epoch = max(claim.epoch for claim in self._claims.values())
+        lost = highest > 0 and is_first(epoch)
+        if epoch <= highest:
+            epoch = next_epoch(highest)
+        for claim in self._claims.values():
+            claim.epoch = epoch
+        return lost
 
     def _use_run(self, run: int) -> None:
         """Give all tasks one run, so that a slot may move between them; durable with the next commit."""
