@@ -86,16 +86,11 @@ class Tester:
         self.producer.flush()
 
     def start(self, transform: Callable[[DataFrame], Any], trigger: str = app.AVAILABLE_NOW) -> None:
-        self.query = app.start(
-            self.spark,
-            transform,
-            bootstrap=self.bootstrap,
-            topology=self.name,
-            spout="in",
-            checkpoint=self.folder / "checkpoint",
-            trigger=trigger,
-            user={},
-        )
+        folder = self.folder / "checkpoint"
+        self.query = app.start(self.spark, transform, self.options(spout="in"), folder, trigger)
+
+    def options(self, **role: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, **role}
 
     def read(self) -> None:
         """Take in inits and tuples; a second init of a root is an error of the stage."""
@@ -188,14 +183,8 @@ def test_a_root_that_leaves_by_several_outputs_through_a_shuffle_has_one_init(te
 def test_rows_shuffled_before_the_stage_still_have_one_init_a_root(tester: Tester) -> None:
     """Such a shuffle is not in the stage's plan; its tasks notice, and it shuffles roots from then on."""
     tester.send([f"{n} x" for n in range(60)] + [""] * 5)
-    stage = Stage(
-        lambda rows: {f"{tester.name}.a": words(rows, "a")},
-        bootstrap=tester.bootstrap,
-        topology=tester.name,
-        spout="in",
-        user={},
-    )
-    options = {"kafka.bootstrap.servers": tester.bootstrap, "topology": tester.name, "spout": "in"}
+    options = tester.options(spout="in")
+    stage = Stage(lambda rows: {f"{tester.name}.a": words(rows, "a")}, options)
     rows = tester.spark.readStream.format(FORMAT).options(**options).load().repartition(3, "offset")
     writer = rows.writeStream.foreachBatch(lambda batch, number: stage(batch, number) and None)
     writer = writer.option("checkpointLocation", str(tester.folder / "checkpoint"))
@@ -306,16 +295,9 @@ def test_a_stage_in_the_role_of_a_bolt_acks_what_it_read_and_what_it_left_out(
         {"bootstrap.servers": bootstrap, "group.id": f"{unique}.acks", "auto.offset.reset": "earliest"}
     )
     control.assign([TopicPartition(f"{unique}.ack", p, 0) for p in range(3)])
-    bolt = app.start(
-        spark,
-        lambda rows: rows.where("value <> 'c'"),
-        bootstrap=bootstrap,
-        topology=unique,
-        bolt="two",
-        checkpoint=tmp_path / "bolt",
-        trigger=app.AVAILABLE_NOW,
-        user={},
-    )
+    role = tester.options(bolt="two")
+    keep = "value <> 'c'"
+    bolt = app.start(spark, lambda rows: rows.where(keep), role, tmp_path / "bolt", app.AVAILABLE_NOW)
     bolt.awaitTermination(DEADLINE_S)
     assert bolt.exception() is None
     while message := control.poll(3.0):

@@ -112,15 +112,19 @@ ACK_INIT_FRAME, ACK_FRAME = _frame("AckInit"), _frame("Ack")
 RESULT_FRAME, ABSENT_FRAME = _frame("Result"), _frame("Absent")
 
 
+def varint(number: int) -> bytes:
+    """Return a number >= 0 in groups of seven bits, the lowest first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
 def zigzag(number: int) -> bytes:
     """Return an Avro int or long."""
-    rest = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    return varint((number << 1) ^ (number >> 63))
 
 
 def _string(text: str) -> bytes:

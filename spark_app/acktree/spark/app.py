@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -118,34 +118,25 @@ def source_options(bootstrap: str, topology: str, spout: str, bolt: str, user: S
 
 
 def start(
-    spark: SparkSession,
-    transform: Transform,
-    *,
-    bootstrap: str,
-    topology: str,
-    spout: str = "",
-    bolt: str = "",
-    checkpoint: Path,
-    trigger: str,
-    user: Settings,
+    spark: SparkSession, transform: Transform, options: Mapping[str, str], checkpoint: Path, trigger: str
 ) -> StreamingQuery:
     """Start the query of a spout or bolt and return it.
 
-    ``trigger`` is ``available-now`` or an interval such as ``1s`` or ``500ms``; "" runs batch after batch.
+    ``options`` are those of the source. ``trigger`` is ``available-now`` or an interval such as ``1s`` or
+    ``500ms``; "" runs batch after batch.
 
     Raises:
         BadTrigger: it is none of these.
     """
     interval_ms = None if trigger in ("", AVAILABLE_NOW) else trigger_ms(trigger)
-    options = source_options(bootstrap, topology, spout, bolt, user)
-    stage = Stage(transform, bootstrap=bootstrap, topology=topology, spout=spout, bolt=bolt, user=user)
+    stage = Stage(transform, options)
     rows = spark.readStream.format(FORMAT).options(**options).load()
 
     def write(batch: Any, batch_id: int) -> None:
         stage(batch, batch_id)
 
     writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
-    writer = writer.queryName(f"{topology}.{spout or bolt}")
+    writer = writer.queryName(SourceOptions.parse(options).group)
     if trigger == AVAILABLE_NOW:
         writer = writer.trigger(availableNow=True)
     elif interval_ms is not None:
@@ -155,14 +146,9 @@ def start(
 
 def run(
     place: str,
-    *,
-    bootstrap: str,
-    topology: str,
-    spout: str,
-    bolt: str,
+    options: Mapping[str, str],
     checkpoint: Path | None,
     trigger: str,
-    user: Settings,
     ready: Callable[[str], None],
 ) -> None:
     """Run MODULE:FUNCTION until its trigger is served, or SIGTERM or SIGINT arrives.
@@ -174,28 +160,19 @@ def run(
     transform = load_function(place)
     if trigger not in ("", AVAILABLE_NOW):
         trigger_ms(trigger)
-    check_source(SourceOptions.parse(source_options(bootstrap, topology, spout, bolt, user)))
+    checked = SourceOptions.parse(options)
+    check_source(checked)
     stopping: list[int] = []
     _note_signals(stopping)
     with contextlib.ExitStack() as stack:
         if checkpoint is None:
             checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
-        spark = make_session(f"acktree {topology}.{spout or bolt}")
+        spark = make_session(f"acktree {checked.group}")
         stack.callback(_stop_session, spark)
         _note_signals(stopping)  # PySpark has put its own handler in place
-        query = start(
-            spark,
-            transform,
-            bootstrap=bootstrap,
-            topology=topology,
-            spout=spout,
-            bolt=bolt,
-            checkpoint=checkpoint,
-            trigger=trigger,
-            user=user,
-        )
-        role = f"spout {spout}" if spout else f"bolt {bolt}"
-        ready(f"ready {role} of topology {topology}, query {query.id}")
+        query = start(spark, transform, options, checkpoint, trigger)
+        role = "spout" if checked.spout else "bolt"
+        ready(f"ready {role} {checked.component} of topology {checked.topology}, query {query.id}")
         try:
             while not query.awaitTermination(1) and not stopping:
                 pass

@@ -43,6 +43,10 @@ class SourceOptions:
         """The spout or bolt that is read for; its consumer group is TOPOLOGY.COMPONENT."""
         return self.spout or self.bolt
 
+    @property
+    def group(self) -> str:
+        return f"{self.topology}.{self.component}"
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Return the checked options.

@@ -183,7 +183,7 @@ def _consumer(piece: Piece) -> tuple[tuple[Any, ...], Consumer]:
             _positions.pop(oldest, None)
         settings = consumer_settings(
             options.bootstrap,
-            f"{options.topology}.{options.component}",
+            options.group,
             options.kafka,
             auto_offset_reset="error",
             enable_partition_eof=True,
@@ -213,7 +213,7 @@ def _read(piece: Piece) -> Iterator[list[Message]]:
                 raise OffsetOutOfRange(
                     f"{piece.topic}/{piece.partition} no longer holds offset {position}: it was removed by "
                     "retention, or the topic was re-created; to go on behind the gap, set the offset of "
-                    f"group {piece.options.topology}.{piece.options.component} with kafka-consumer-groups"
+                    f"group {piece.options.group} with kafka-consumer-groups"
                 )
             elif not error.retriable():
                 raise KafkaException(error)

@@ -15,10 +15,10 @@ from functools import partial
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Registry
 from acktree.spark.anchoring import VALUES_SCHEMA, BadColumn
+from acktree.spark.options import SourceOptions
 from acktree.spark.plan_shape import is_narrow
 from acktree.spark.task_notes import NoNote
 from acktree.spark.writing import (
@@ -44,24 +44,15 @@ class BadTransform(AcktreeError):
 class Stage:
     """Use with ``foreachBatch``: applies a transform to each batch and writes what comes out of it."""
 
-    def __init__(
-        self,
-        transform: Transform,
-        *,
-        bootstrap: str,
-        topology: str,
-        spout: str = "",
-        bolt: str = "",
-        user: Settings,
-    ) -> None:
-        """Read the topology; give either ``spout`` or ``bolt``.
+    def __init__(self, transform: Transform, options: Mapping[str, str]) -> None:
+        """Read the topology; ``options`` are those given to the source.
 
         Raises:
-            UnknownTopology, BrokerUnreachable, BadTransform: the topology, broker or component is not there.
+            BadOption, UnknownTopology, BrokerUnreachable, BadTransform: see there.
         """
         self._transform = transform
-        self._bootstrap, self._user, self._spout, self._bolt = bootstrap, user, spout, bolt
-        self._registry = Registry(bootstrap, topology, user)
+        self._options = SourceOptions.parse(options)
+        self._registry = Registry(self._options.bootstrap, self._options.topology, self._options.kafka)
         self._may_be_narrow = True
         self._emits()
 
@@ -69,7 +60,9 @@ class Stage:
         """Write one batch; return the number of roots that an init or ack was written for."""
         self._registry.refresh()
         history = self._registry.history
-        plan = StagePlan(self._bootstrap, self._user, history, history.latest.version, self._bolt)
+        options = self._options
+        version = history.latest.version
+        plan = StagePlan(options.bootstrap, options.kafka, history, version, options.bolt)
         outputs = self._outputs(batch)
         if self._may_be_narrow and len(outputs) == 1:
             ((topic, output),) = outputs.items()
@@ -97,15 +90,14 @@ class Stage:
             batch.unpersist()
 
     def _emits(self) -> tuple[str, ...]:
-        latest = self._registry.history.latest
-        table = latest.spouts.get(self._spout) if self._spout else latest.bolts.get(self._bolt)
+        latest, options = self._registry.history.latest, self._options
+        table = latest.spouts.get(options.spout) if options.spout else latest.bolts.get(options.bolt)
         if table is None:
-            kind = f"spout {self._spout!r}" if self._spout else f"bolt {self._bolt!r}"
-            raise BadTransform(f"topology {latest.name} has no {kind}")
+            raise BadTransform(f"topology {latest.name} has no spout or bolt {options.component!r}")
         return table.emits
 
     def _outputs(self, batch: DataFrame) -> Mapping[str, DataFrame]:
-        emits, name = self._emits(), self._spout or self._bolt
+        emits, name = self._emits(), self._options.component
         made = self._transform(batch)
         if isinstance(made, DataFrame):
             if len(emits) != 1:

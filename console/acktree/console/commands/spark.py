@@ -54,14 +54,7 @@ def run(
     make_admin(bootstrap, settings)
     from acktree.spark import app
 
-    app.run(
-        function,
-        bootstrap=bootstrap,
-        topology=topology,
-        spout=spout,
-        bolt=bolt,
-        checkpoint=checkpoint,
-        trigger=trigger,
-        user=settings,
-        ready=lambda text: click.echo(text, err=True),
-    )
+    options = {"kafka.bootstrap.servers": bootstrap, "topology": topology}
+    options["spout" if spout else "bolt"] = spout or bolt
+    options |= {f"kafka.{key}": value for key, value in settings.items()}
+    app.run(function, options, checkpoint, trigger, ready=lambda text: click.echo(text, err=True))
