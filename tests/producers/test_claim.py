@@ -1,10 +1,15 @@
 """A claim read back is the claim written, or it is refused."""
 
 import pytest
+from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.claim import Claim, DamagedClaim, decode_claim
+from acktree.producers.claim import Claim, DamagedClaim, claim_run, decode_claim
+from acktree.producers.outside_commit import GroupInUse
+from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.errors import BrokerUnreachable
+from producers.cluster import Cluster, until
 
 CLAIMS = st.builds(
     Claim,
@@ -35,3 +40,23 @@ def test_one_flipped_character_is_refused(claim, data):
 def test_any_other_text_is_refused(text):
     with pytest.raises(DamagedClaim):
         decode_claim(text, 0)
+
+
+def test_a_group_with_a_member_cannot_be_claimed_and_the_sentence_names_it(cluster: Cluster):
+    cluster.apply(one=(["a"], []))
+    group, topic = f"{cluster.name}.s", cluster.topic("spout-0")
+    stranger = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    stranger.subscribe([cluster.topic("a")])
+    until(lambda: stranger.poll(0.1) is not None or stranger.assignment(), "the stranger is a member")
+    ours = make_consumer(consumer_settings(cluster.bootstrap, group, {}))
+    with pytest.raises(GroupInUse, match=f"member of group {group}.*stop it"):
+        claim_run(ours, topic, group, cluster.bootstrap)
+    stranger.close()
+    assert claim_run(ours, topic, group, cluster.bootstrap).run == 1
+
+
+def test_claiming_without_a_broker_says_where_none_answers(monkeypatch):
+    monkeypatch.setattr("acktree.producers.claim.BROKER_TIMEOUT_S", 0.2)
+    ours = make_consumer(consumer_settings("127.0.0.1:1", "g", {}))
+    with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1"):
+        claim_run(ours, "t", "g", "127.0.0.1:1")

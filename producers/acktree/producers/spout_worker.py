@@ -72,7 +72,7 @@ class SpoutWorker:
         """Connect and claim a run.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim: see there.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse: see there.
         """
         self._bootstrap, self._spout, self._ready = bootstrap, spout, ready
         self._registry = Registry(bootstrap, topology, user or {})
@@ -84,9 +84,10 @@ class SpoutWorker:
         number = latest.spout_tasks[self.name][task]
         self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}"
         self._result_topic = latest.result_topic(number)
-        self._consumer = make_consumer(consumer_settings(bootstrap, latest.group_of(self.name), user or {}))
+        self._group = latest.group_of(self.name)
+        self._consumer = make_consumer(consumer_settings(bootstrap, self._group, user or {}))
+        self._claim = claim_run(self._consumer, self._result_topic, self._group, bootstrap)
         with clear_errors(bootstrap):
-            self._claim = claim_run(self._consumer, self._result_topic)
             self._follow_results()
         self._outlet = AtLeastOnce(bootstrap, user or {})
         self._packer = InitPacker(self._history, number, self._outlet.send)
@@ -206,11 +207,10 @@ class SpoutWorker:
             self._fail(root)
 
     def _renew_claim(self) -> None:
-        with clear_errors(self._bootstrap):
-            stands = read_claim(self._consumer, self._result_topic)
-            if stands is None or stands.epoch != self._claim.epoch:
-                raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
-            commit_claim(self._consumer, self._result_topic, self._claim)
+        stands = read_claim(self._consumer, self._result_topic, self._bootstrap)
+        if stands is None or stands.epoch != self._claim.epoch:
+            raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
+        commit_claim(self._consumer, self._result_topic, self._claim, self._group, self._bootstrap)
 
     def _report(self) -> None:
         counters = self._emitter.counters
