@@ -29,6 +29,7 @@ COMMANDS = {
     "broker": Command("acktree.console.commands.broker:broker", "Run a Kafka for development.", "broker"),
     "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),
     "spark": Command("acktree.console.commands.spark:spark", "Run a Spark stage of a topology.", "spark"),
+    "spout": Command("acktree.console.commands.spout:spout", "Run a spout written in Python."),
     "topology": Command("acktree.console.commands.topology:topology", "Publish and show topologies."),
 }
 

@@ -44,7 +44,7 @@ class TransactionAborted(AcktreeError):
 
 
 class BadHandler(AcktreeError):
-    """MODULE:NAME does not lead to a bolt."""
+    """MODULE:NAME does not lead to a bolt or spout that can do anything."""
 
 
 class UnknownComponent(AcktreeError):

@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition
 from acktree.producers.bolt import Context
 from acktree.producers.claim import LostClaim, claim_run, commit_claim, read_claim
 from acktree.producers.errors import UnknownComponent
+from acktree.producers.loading import check_written
 from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.packing import InitPacker
 from acktree.producers.spout import Spout, SpoutEmitter
@@ -72,8 +73,9 @@ class SpoutWorker:
         """Connect and claim a run.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse: see there.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler.
         """
+        check_written(spout, (Spout,), "next_tuple")
         self._bootstrap, self._spout, self._ready = bootstrap, spout, ready
         self._registry = Registry(bootstrap, topology, user or {})
         self._history = self._registry.history

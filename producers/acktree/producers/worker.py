@@ -19,12 +19,14 @@ from acktree.producers.exactly_once import ExactlyOnce
 from acktree.producers.execution import BasicExecution, HandExecution
 from acktree.producers.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.intake import Intake
+from acktree.producers.loading import check_written
 from acktree.producers.outlet import AtLeastOnce, Outlet
 from acktree.producers.packing import AckPacker
 from acktree.schemas.clients import Settings, consumer_settings, make_consumer
 from acktree.schemas.registry import Registry, read_history
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
+BOLTS: tuple[type[BasicBolt | Bolt], ...] = (BasicBolt, Bolt)
 IDLE_WAIT_S = 0.1
 LEARN_INTERVAL_S = 1.0
 SESSION_TIMEOUT_MS = 10_000
@@ -69,8 +71,9 @@ class Worker:
         """Connect; nothing is read yet.
 
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting: see there.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
         """
+        check_written(bolt, BOLTS, "execute")
         self._bootstrap, self._user, self._bolt, self._ready = bootstrap, user or {}, bolt, ready
         self._registry = Registry(bootstrap, topology, self._user)
         self._history = self._registry.history

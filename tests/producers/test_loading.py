@@ -1,0 +1,106 @@
+"""MODULE:NAME leads to a bolt or spout that can run, or to one sentence."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acktree.producers import BasicBolt, Bolt, Spout
+from acktree.producers.errors import BadHandler
+from acktree.producers.loading import make_handler
+from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.worker import BOLTS, Worker
+from producers.cluster import Cluster, until
+
+CODE = """
+from acktree.producers import BasicBolt, Spout
+
+class Good(BasicBolt):
+    def execute(self, tuple, emit):
+        pass
+
+class Forgot(BasicBolt):
+    def exceute(self, tuple, emit):
+        pass
+
+class Picky(Good):
+    def __init__(self, size):
+        pass
+
+def five():
+    return 5
+
+number = 5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "handlers_here.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "handlers_here", raising=False)
+    return tmp_path
+
+
+def test_a_class_in_the_current_folder_is_made(folder):
+    assert type(make_handler("handlers_here:Good", BOLTS, "execute")).__name__ == "Good"
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("acktree.producers:BasicBolt", r"BasicBolt has no execute\(\) of its own"),
+        ("acktree.producers:Bolt", r"Bolt has no execute\(\) of its own"),
+        ("handlers_here:Forgot", r"Forgot has no execute\(\) of its own"),
+        ("handlers_here", "not MODULE:NAME"),
+        ("handlers_here:Nobody", "has no 'Nobody'"),
+        ("nowhere_at_all:X", "no module 'nowhere_at_all'"),
+        ("handlers_here:Spout", "is no BasicBolt or Bolt"),
+        ("handlers_here:Picky", "cannot be called without arguments"),
+        ("handlers_here:five", "returned 5"),
+        ("handlers_here:number", "neither a class nor a function"),
+    ],
+)
+def test_anything_else_is_refused_with_what_is_wrong(folder, place, says):
+    with pytest.raises(BadHandler, match=says):
+        make_handler(place, BOLTS, "execute")
+
+
+@pytest.mark.parametrize("bare", [BasicBolt, Bolt])
+def test_a_bare_bolt_is_refused_before_it_fails_every_tuple(bare):
+    with pytest.raises(BadHandler, match="execute"):
+        Worker("127.0.0.1:1", "t", bare())
+
+
+def test_a_bare_spout_is_refused():
+    with pytest.raises(BadHandler, match="next_tuple"):
+        SpoutWorker("127.0.0.1:1", "t", Spout())
+
+
+SPOUT = """
+from acktree.producers import Spout
+
+class Three(Spout):
+    left = 3
+
+    def next_tuple(self, emitter):
+        if self.left:
+            self.left -= 1
+            emitter.emit(b"m%d" % self.left, self.left)
+"""
+
+
+def test_a_spout_runs_from_the_command_line_and_stops_cleanly(cluster: Cluster, tmp_path: Path):
+    cluster.apply(one=(["a"], []))
+    (tmp_path / "three.py").write_text(SPOUT)
+    command = [sys.executable, "-m", "acktree.console.main", "spout", "run", "three:Three"]
+    command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--spout", "s", "--task", "0"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
+    until(lambda: len(cluster.read(cluster.topic("a"))) == 3 or process.poll() is not None, "three records")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 0, told
+    assert told.startswith("ready spout s of topology")
