@@ -159,8 +159,8 @@ def _tell_absent(piece: Piece, topic: str, absent: NDArray[np.int64]) -> None:
     spans = [Span(int(run[0]), int(run[-1]) + 1) for run in runs]
     box = outbox(piece.options.bootstrap, piece.options.kafka)
     for at in range(0, len(spans), MAX_SPANS):
-        box.send(topic, encode_absent(Absent(piece.slot, spans[at : at + MAX_SPANS])), None, None)
-    box.flush()
+        box.send(topic, 0, encode_absent(Absent(piece.slot, spans[at : at + MAX_SPANS])))
+    box.settle()
 
 
 _consumers: dict[tuple[Any, ...], Consumer] = {}

@@ -50,7 +50,7 @@ def write_tuples(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str)
     for batch in batches:
         if (values := _write_rows(batch, plan.version, topic, box, reader_hashes)) is not None:
             yield values
-    box.flush()
+    box.settle()
 
 
 def _write_rows(
@@ -61,16 +61,12 @@ def _write_rows(
     payloads = columns["value"].to_pylist()
     keys = columns["key"].to_pylist() if "key" in columns else [None] * len(payloads)
     extra = columns["headers"].to_pylist() if "headers" in columns else None
-    send, produce, delivered = box.send, box.producer.produce, box.delivered
     for index, (payload, key, header) in enumerate(zip(payloads, keys, headers, strict=True)):
         pairs: Any = None if header is None else [(HEADER, header)]
         if extra is not None and extra[index]:
             pairs = [*((pair["key"], pair["value"]) for pair in extra[index]), *(pairs or [])]
-        try:
-            produce(topic, payload, key, on_delivery=delivered, headers=pairs)
-        except BufferError:
-            send(topic, payload, key, pairs)
-    box.producer.poll(0)
+        box.produce(topic, payload, key, pairs)
+    box.serve()
     return values
 
 
@@ -93,7 +89,7 @@ def write_whole(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) 
     known = inputs.column("root").to_numpy()
     if not all(np.isin(values.column("root").to_numpy(), known).all() for values in written):
         raise NotNarrow("a row of this task has a root that was read by another one")
-    box.flush()
+    box.settle()
     yield _write_roots([inputs, *written], plan, box)
 
 
@@ -118,24 +114,21 @@ def _write_roots(parts: list[pa.RecordBatch], plan: StagePlan, box: Outbox) -> p
     if not set(born_in) <= history.versions.keys():
         history = read_history(plan.bootstrap, history.name, plan.user)
 
-    def send(topic: str, partition: int, value: bytes) -> None:
-        box.send(topic, value, None, None, partition)
-
     count = 0
     for version in born_in:
         mine = versions == version
         entries = fold_entries(roots[mine], values[mine])
         count += len(entries)
         if plan.bolt:
-            acks = AckPacker(history, f"{plan.bolt}@spark", send)
+            acks = AckPacker(history, f"{plan.bolt}@spark", box.send)
             acks.ack_many(version, entries["root"], entries["value"])
             acks.flush()
             continue
         for task, chosen in _by_spout_task(history, version, entries["root"]):
-            inits = InitPacker(history, task, send)
+            inits = InitPacker(history, task, box.send)
             inits.add_many(version, entries["root"][chosen], entries["value"][chosen])
             inits.flush()
-    box.flush()
+    box.settle()
     return pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], ["roots"])
 
 
