@@ -18,7 +18,8 @@ class Model:
     def __init__(self):
         self.held = {}
         self.acked, self.failed, self.timed_out = [], [], []
-        self.duplicated_inits = self.dropped_orphans = 0
+        self.duplicated_inits = self.dropped_orphans = self.late = 0
+        self.judged = set()
 
     def init(self, root, value, task, tick, birth):
         held = self.held.setdefault(root, Held(birth=birth))
@@ -31,15 +32,21 @@ class Model:
 
     def record(self, fails, acks, resets, tick, birth):
         for root, reason in fails:
+            if self._is_late(root):
+                continue
             held = self.held.setdefault(root, Held(tick=tick, birth=birth))
             if not held.failed:
                 held.failed, held.reason = True, reason
             self._judge(root, held)
         for root, value in acks:
+            if self._is_late(root):
+                continue
             held = self.held.setdefault(root, Held(tick=tick, birth=birth))
             held.value ^= value
             self._judge(root, held)
         for root in resets:
+            if self._is_late(root):
+                continue
             held = self.held.setdefault(root, Held(tick=tick, birth=birth))
             held.tick = max(held.tick, tick)
 
@@ -49,6 +56,7 @@ class Model:
                 del self.held[root]
                 if held.init_seen:
                     self.timed_out.append((held.task, root))
+                    self.judged.add(root)
                 else:
                     self.dropped_orphans += 1
 
@@ -59,4 +67,10 @@ class Model:
             self.acked.append((held.task, root))
         else:
             return
+        self.judged.add(root)
         del self.held[root]
+
+    def _is_late(self, root):
+        is_late = root in self.judged and root not in self.held
+        self.late += is_late
+        return is_late

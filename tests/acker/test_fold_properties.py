@@ -68,6 +68,7 @@ def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
     assert table.pending == sum(held.init_seen for held in model.held.values())
     assert table.duplicated_inits == model.duplicated_inits
     assert table.dropped_orphans == model.dropped_orphans
+    assert table.late == model.late
     for root, held in model.held.items():
         entry = table.entry(root)
         assert entry is not None
@@ -204,6 +205,9 @@ def test_the_table_gives_memory_back():
     tester = Tester().init_record((root, 1) for root in range(1, 50_001))
     large = tester.partition.table.nbytes
     tester.ack_record(acks=[(root, 1) for root in range(1, 50_001)])
+    assert tester.partition.table.nbytes < large / 2
+    tester.partition.table.forget_judged()
+    tester.partition.table.forget_judged()
     assert tester.partition.table.nbytes < large / 10
 
 

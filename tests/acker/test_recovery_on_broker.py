@@ -45,6 +45,16 @@ def test_a_pending_root_holds_the_cut_and_its_verdict_lets_it_go(make):
     wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
 
 
+def test_late_acks_of_finished_roots_do_not_hold_the_cut(make):
+    cluster = make(ackers=1, timeout_s=30, orphan_s=300)
+    acker = cluster.start()
+    cluster.init(1, 1).init(2, 2).ack(1, 1).fail(2).await_acked([1]).await_failed([2])
+    cluster.ack(1, 1).fail(1).reset(1).ack(2, 2).init(3, 0).await_acked([3])
+    wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
+    assert acker.acker.figures()["late"] == 4
+    assert acker.acker.figures()["orphans"] == 0
+
+
 def test_no_cut_is_committed_before_the_results_are_with_the_broker(make, monkeypatch):
     cluster = make(ackers=1)
     acker = cluster.start()

@@ -23,7 +23,7 @@ NO_LIMIT = 1 << 62
 
 # Rows of ``counts``, what the loops tell beside their results.
 ENTRIES, PENDING, ACKED, FAILED, DUPLICATED_INITS, DROPPED_ORPHANS, REFUSED_ORPHANS = range(7)
-FOLDED, TIMED_OUT, OLDEST_PENDING, OLDEST_ORPHAN, OLDEST_ROOT, COUNTS = range(7, 13)
+FOLDED, TIMED_OUT, OLDEST_PENDING, OLDEST_ORPHAN, OLDEST_ROOT, JUDGED, LATE, COUNTS = range(7, 15)
 
 _INIT_SEEN = np.uint64(1 << 63)
 _HAS_FAILED = np.uint64(1 << 62)
@@ -36,12 +36,14 @@ _AHEAD = 48
 
 
 class State(NamedTuple):
-    """A table's memory; ``seed`` is odd."""
+    """A table's memory; ``seed`` is odd. The judged are roots that have their verdict, in two sets."""
 
     slots: Slots
     births: Births
     counts: Integers
     seed: np.uint64
+    judged: IdArray
+    judged_before: IdArray
 
 
 class Decided(NamedTuple):
@@ -115,6 +117,48 @@ def _insert(state: State, slot: np.uint64, root: np.uint64, value: np.uint64, wo
 
 
 @compiled
+def _seek(judged: IdArray, root: np.uint64, seed: np.uint64) -> np.uint64:
+    """Return where a set of roots holds the root, or the empty place where it would go."""
+    capacity = np.uint64(judged.shape[0])
+    place = _home(root, seed, capacity)
+    while judged[place] != root and judged[place] != _NOTHING:
+        place += _ONE
+        if place == capacity:
+            place = _NOTHING
+    return place
+
+
+@compiled
+def _judge(state: State, root: np.uint64) -> None:
+    """Remember that a root has its verdict; a full set takes no more."""
+    place = _seek(state.judged, root, state.seed)
+    if state.judged[place] == _NOTHING and state.counts[JUDGED] + 1 < len(state.judged):
+        state.judged[place] = root
+        state.counts[JUDGED] += 1
+
+
+@compiled
+def _is_judged(state: State, root: np.uint64) -> Any:
+    if state.judged[_seek(state.judged, root, state.seed)] == root:
+        return True
+    return state.judged_before[_seek(state.judged_before, root, state.seed)] == root
+
+
+@compiled
+def _is_crammed(state: State, rows: int) -> Any:
+    """Tell whether so many more verdicts would make searches in the judged slow."""
+    return 4 * (state.counts[JUDGED] + rows) > 3 * len(state.judged)
+
+
+@compiled
+def copy_judged(old: IdArray, new: IdArray, seed: np.uint64) -> None:
+    """Put every root of a set into another, which is large enough."""
+    for place in range(len(old)):
+        if old[place] != _NOTHING:
+            new[_seek(new, old[place], seed)] = old[place]
+
+
+@compiled
 def _task(word: np.uint64) -> Any:
     return _signed((word >> _TASK_SHIFT) & _TASK_MASK)
 
@@ -148,7 +192,7 @@ def fold_inits(
         if batch.faults[record] != 0:
             continue
         first, behind, task = batch.starts[record], batch.starts[record + 1], batch.tasks[record]
-        if counts[ENTRIES] + behind - first > room:
+        if counts[ENTRIES] + behind - first > room or _is_crammed(state, behind - first):
             return record, seen
         fresh = _INIT_SEEN | (np.uint64(task) << _TASK_SHIFT) | (np.uint64(ticks[record]) & _TICK_MASK)
         born = np.uint64(birth) << _BIRTH_SHIFT
@@ -179,6 +223,7 @@ def fold_inits(
                 slots[slot, 1], slots[slot, 2] = value, fresh | (word & _BIRTH_BITS)
                 counts[PENDING] += 1
                 continue
+            _judge(state, root)
             if not is_new:
                 _remove(state, slot)
     return len(batch.faults), seen
@@ -208,7 +253,7 @@ def fold_acks(
         first_fail, behind_fails = batch.fail_starts[record], batch.fail_starts[record + 1]
         first_reset, behind_resets = batch.reset_starts[record], batch.reset_starts[record + 1]
         rows = behind - first + behind_fails - first_fail + behind_resets - first_reset
-        if may_insert and counts[ENTRIES] + rows > room:
+        if (may_insert and counts[ENTRIES] + rows > room) or _is_crammed(state, rows):
             return record, seen
         counts[FOLDED] += rows
         orphan = (np.uint64(birth) << _BIRTH_SHIFT) | (np.uint64(ticks[record]) & _TICK_MASK)
@@ -227,6 +272,7 @@ def fold_acks(
             if value == _NOTHING and slots[slot, 2] & _INIT_SEEN:
                 out.acked[counts[ACKED]], out.acked_tasks[counts[ACKED]] = root, _task(slots[slot, 2])
                 counts[ACKED] += 1
+                _judge(state, root)
                 _remove(state, slot)
             else:
                 slots[slot, 1] = value
@@ -238,11 +284,16 @@ def fold_acks(
 @compiled
 def _insert_orphan(
     state: State, may_insert: bool, slot: np.uint64, root: np.uint64, value: np.uint64, word: np.uint64
-) -> None:
-    if may_insert:
-        _insert(state, slot, root, value, word)
-    else:
+) -> Any:
+    """Keep what came before its init, and tell whether it was kept; what comes after a verdict is not."""
+    if _is_judged(state, root):
+        state.counts[LATE] += 1
+        return False
+    if not may_insert:
         state.counts[REFUSED_ORPHANS] += 1
+        return False
+    _insert(state, slot, root, value, word)
+    return True
 
 
 @compiled
@@ -253,12 +304,12 @@ def _fold_fail(
     slot, counts = _find(state.slots, root, state.seed), state.counts
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == _NOTHING:
-        _insert_orphan(state, may_insert, slot, root, _NOTHING, orphan | _HAS_FAILED)
-        out.early[row] = may_insert
+        out.early[row] = _insert_orphan(state, may_insert, slot, root, _NOTHING, orphan | _HAS_FAILED)
     elif word & _INIT_SEEN:
         out.failed[counts[FAILED]], out.failed_tasks[counts[FAILED]] = root, _task(word)
         out.failed_rows[counts[FAILED]] = row
         counts[FAILED] += 1
+        _judge(state, root)
         _remove(state, slot)
     elif not word & _HAS_FAILED:
         state.slots[slot, 2] = word | _HAS_FAILED
@@ -318,6 +369,7 @@ def expire(
         else:
             roots[counts[TIMED_OUT]], tasks[counts[TIMED_OUT]] = slots[slot, 0], _task(word)
             counts[TIMED_OUT] += 1
+            _judge(state, slots[slot, 0])
         _remove(state, slot)
     return _signed(slot)
 

@@ -22,6 +22,7 @@ class Partition:
         self.timed_out = 0
         self._births = BirthBuckets(self.table.births, start)
         self._expiry = Expiry(limits)
+        self._turned_ms = 0
 
     @property
     def positions(self) -> Positions:
@@ -67,6 +68,9 @@ class Partition:
         now_ms = self.clock.time_ms
         self._expiry.advance(now_ms)
         limits = self._expiry.limits
+        if now_ms - self._turned_ms >= min(limits.orphan_ms, limits.life_ms):
+            self.table.forget_judged()
+            self._turned_ms = now_ms
         outlived = self._births.outlived(int(now_ms - limits.life_ms)) if limits.life_ms < inf else 0
         if not self._expiry.is_due(outlived):
             return None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from acktree.acker import kernels
+from acktree.acker.judged import MAX_JUDGED, Judged
 from acktree.acker.kernels import BIRTH_BUCKETS, NO_LIMIT, SLOT_WORDS, Births, Decided, Slots, State
 from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers
 from acktree.schemas.ids import MASK, IdArray
@@ -70,7 +71,7 @@ UNKNOWN_REASON = Reason("", "failed before its init; the reason was not kept")
 class Table:
     """Entries of one acker partition; ``births[b]`` counts those born in bucket b (modulo BIRTH_BUCKETS)."""
 
-    def __init__(self, seed: int, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(self, seed: int, max_entries: int = MAX_ENTRIES, max_judged: int = MAX_JUDGED) -> None:
         """Make an empty table; ``seed`` spreads the roots, ``max_entries`` bounds the orphans.
 
         At the bound the oldest orphans go; if pending roots fill it alone, new orphans are refused. A pending
@@ -81,6 +82,7 @@ class Table:
         self._slots: Slots = np.zeros((LEAST_SLOTS, SLOT_WORDS), np.uint64)
         self._counts: Integers = np.zeros(kernels.COUNTS, np.int64)
         self._counts[[kernels.OLDEST_PENDING, kernels.OLDEST_ORPHAN]] = -NO_LIMIT
+        self._judged = Judged(self._counts, self._seed, max_judged)
         self._reasons: dict[int, Reason] = {}
         self.births: Births = np.zeros(BIRTH_BUCKETS, np.int32)
         self.resizes = 0
@@ -115,8 +117,13 @@ class Table:
         return int(self._counts[kernels.REFUSED_ORPHANS])
 
     @property
+    def late(self) -> int:
+        """Acks, fails and resets of roots that had their verdict."""
+        return int(self._counts[kernels.LATE])
+
+    @property
     def nbytes(self) -> int:
-        return self._slots.nbytes + self.births.nbytes
+        return self._slots.nbytes + self.births.nbytes + self._judged.nbytes
 
     @property
     def oldest_pending_ticks(self) -> int | None:
@@ -148,7 +155,9 @@ class Table:
             at, _ = kernels.fold_inits(self._state, self._room, birth, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
-            self.reserve(int(batch.starts[at + 1] - batch.starts[at]))
+            rows = int(batch.starts[at + 1] - batch.starts[at])
+            self.reserve(rows)
+            self._judged.reserve(rows)
         count = int(self._counts[kernels.FAILED])
         failed = zip(out.failed[:count].tolist(), out.failed_tasks[:count].tolist(), strict=True)
         return self._verdicts(
@@ -165,7 +174,9 @@ class Table:
             at, _ = kernels.fold_acks(self._state, room, may_insert, birth, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
-            may_insert = self._make_room(_rows(batch, at), int(ticks[at]))
+            rows = _rows(batch, at)
+            may_insert = self._make_room(rows, int(ticks[at]))
+            self._judged.reserve(rows)
         count = int(self._counts[kernels.FAILED])
         columns = (out.failed[:count], out.failed_tasks[:count], out.failed_rows[:count])
         failed = zip(*(column.tolist() for column in columns), strict=True)
@@ -194,6 +205,7 @@ class Table:
             roots = np.empty(min(EXPIRE_ROWS, len(self)), np.uint64)
             tasks = np.empty(len(roots), np.int64)
             self._counts[kernels.TIMED_OUT] = 0
+            self._judged.reserve(len(roots))
             oldest = oldest_birth % BIRTH_BUCKETS
             at = kernels.expire(
                 self._state, now_tick, message_ticks, orphan_ticks, oldest, doomed_births, at, roots, tasks
@@ -202,6 +214,10 @@ class Table:
             parts.append((roots[:count], tasks[:count]))
         self._shrink()
         return TimedOut(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def forget_judged(self) -> None:
+        """Forget the verdicts given before the last call; see Judged."""
+        self._judged.turn()
 
     def entry(self, root: int) -> Entry | None:
         """Return what is held of a root, None if nothing is."""
@@ -223,7 +239,7 @@ class Table:
 
     @property
     def _state(self) -> State:
-        return State(self._slots, self.births, self._counts, self._seed)
+        return State(self._slots, self.births, self._counts, self._seed, self._judged.young, self._judged.old)
 
     def _verdicts(self, out: Decided, failed: list[FailedRoot]) -> Verdicts:
         count = int(self._counts[kernels.ACKED])
