@@ -50,8 +50,8 @@ class Emit:
         self._collector.emit_one(self.current, value, topic, key, headers)
 
 
-class _AnyBolt:
-    """What both kinds have in common."""
+class AnyBolt:
+    """What all kinds of bolts have in common."""
 
     name: ClassVar[str] = ""
     """The bolt's name in the topology; may stay empty where it is given by --bolt or is the only one."""
@@ -63,7 +63,7 @@ class _AnyBolt:
         """Close what ``prepare`` opened; called once at a clean stop, and after an error as well."""
 
 
-class Bolt(_AnyBolt):
+class Bolt(AnyBolt):
     """Emits, acks and fails by hand; may hold tuples and ack them later, in any order.
 
     An exception out of ``execute`` fails the tuple it was called with, if that is still in hand.
@@ -86,7 +86,7 @@ class Bolt(_AnyBolt):
         """Forget tuples in hand: their partition went to another worker, which reads them again."""
 
 
-class BasicBolt(_AnyBolt):
+class BasicBolt(AnyBolt):
     """Handles one tuple at a time: what it emits is anchored to the tuple, which is acked when it returns.
 
     An exception fails the tuple with its type and text.

@@ -6,10 +6,11 @@ and logged with its coordinates. A Misuse or a failed delivery is no tuple's fau
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from confluent_kafka import KafkaError
 
-from acktree.producers.bolt import BasicBolt, Bolt, Emit
+from acktree.producers.bolt import AnyBolt, BasicBolt, Bolt, Emit
 from acktree.producers.collector import Collector
 from acktree.producers.errors import DeliveryFailed, Misuse
 from acktree.producers.intake import Intake
@@ -29,6 +30,24 @@ def reason_of(error: BaseException) -> str:
     'ValueError: no such word'
     """
     return f"{type(error).__name__}: {error}"
+
+
+class Execution(Protocol):
+    """How one kind of bolt is run over a batch."""
+
+    def run(self, records: Iterable[Record]) -> None:
+        """Execute every record."""
+        ...
+
+
+def make_execution(
+    bolt: AnyBolt, collector: Collector, intake: Intake, check: CheckError, hand: FindHand
+) -> Execution:
+    """Return the execution for a bolt's kind."""
+    if isinstance(bolt, BasicBolt):
+        return BasicExecution(bolt, collector, intake, check)
+    assert isinstance(bolt, Bolt), bolt
+    return HandExecution(bolt, collector, intake, check, hand)
 
 
 class BasicExecution:

@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 
-from acktree.producers.bolt import BasicBolt, Bolt, Context
+from acktree.producers.bolt import AnyBolt, BasicBolt, Bolt, Context
 from acktree.producers.collector import Collector
 from acktree.producers.errors import TransactionAborted, UnknownComponent
 from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.execution import BasicExecution, HandExecution
+from acktree.producers.execution import make_execution
 from acktree.producers.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.intake import Intake
 from acktree.producers.loading import check_written
@@ -26,7 +26,7 @@ from acktree.schemas.clients import Settings, consumer_settings, make_consumer
 from acktree.schemas.registry import Registry, read_history
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
-BOLTS: tuple[type[BasicBolt | Bolt], ...] = (BasicBolt, Bolt)
+BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt)
 IDLE_WAIT_S = 0.1
 LEARN_INTERVAL_S = 1.0
 SESSION_TIMEOUT_MS = 10_000
@@ -36,7 +36,7 @@ log = logging.getLogger("acktree.bolt")
 Ready = Callable[[str], None]
 
 
-def find_bolt_name(registry: Registry, bolt: BasicBolt | Bolt, wanted: str | None) -> str:
+def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str:
     """Return the bolt's name in the topology: as wanted, as its class says, or the only one there is.
 
     Raises:
@@ -61,7 +61,7 @@ class Worker:
         self,
         bootstrap: str,
         topology: str,
-        bolt: BasicBolt | Bolt,
+        bolt: AnyBolt,
         *,
         name: str | None = None,
         user: Settings | None = None,
@@ -87,7 +87,9 @@ class Worker:
         self._outlet = outlet or self._make_outlet()
         packer = AckPacker(self._history, self.task, self._outlet.send)
         self._collector = Collector(self.name, self._history, packer, self._outlet.produce)
-        self._execution = self._make_execution()
+        intake = Intake(self.name, self._history, self._learn)
+        inputs = self._inputs
+        self._execution = make_execution(bolt, self._collector, intake, inputs.check, inputs.hand)
         self._reads: tuple[str, ...] = ()
         self._told_ready = self._stopping = self._broken = False
         self._next_learn_s = self._next_ack_s = self._next_settle_s = self._next_report_s = 0.0
@@ -100,12 +102,6 @@ class Worker:
     def counters(self) -> dict[str, int]:
         """What was executed, emitted, acked, failed, set aside, dropped, never acked."""
         return asdict(self._collector.counters)
-
-    def _make_execution(self) -> BasicExecution | HandExecution:
-        intake = Intake(self.name, self._history, self._learn)
-        if isinstance(self._bolt, BasicBolt):
-            return BasicExecution(self._bolt, self._collector, intake, self._inputs.check)
-        return HandExecution(self._bolt, self._collector, intake, self._inputs.check, self._inputs.hand)
 
     def _make_outlet(self) -> Outlet:
         latest = self._history.latest

@@ -1,0 +1,172 @@
+"""A bolt without Kafka, for unit tests: give it values, see what it says and which trees close.
+
+Invariant: the bolt runs through the code that a worker runs, down to the bytes of headers and acks; only the
+broker, the clock and the other members of its group are missing. Every given value is a tree of its own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, Message
+
+from acktree.producers.bolt import AnyBolt, Bolt, Context
+from acktree.producers.collector import Collector, Counters, UserHeaders
+from acktree.producers.execution import make_execution
+from acktree.producers.intake import Intake
+from acktree.producers.packing import AckPacker
+from acktree.producers.tuples import Hand
+from acktree.schemas.codec import decode_ack
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header
+from acktree.schemas.ids import EdgeSource, emitted_value, generation_of, origin_of, root_id
+from acktree.schemas.registry import History, Published, Slot
+from acktree.schemas.topology import BoltTable, SpoutTable
+
+INPUT = "in"
+_READER = "reader-of-the-bolt-under-test"
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One record a bolt emitted; ``anchors`` are the numbers of the given values it descends from."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: UserHeaders = field(default_factory=list)
+    anchors: tuple[int, ...] = ()
+
+
+class BoltDouble:
+    """Runs one bolt in memory; values are numbered from 0 in the order they were given.
+
+    >>> from acktree.producers import BasicBolt
+    >>> class Upper(BasicBolt):
+    ...     def execute(self, tuple, emit):
+    ...         emit(tuple.value.upper())
+    >>> double = BoltDouble(Upper())
+    >>> double.give(b"a", b"b")
+    >>> [emission.value for emission in double.emitted], double.acked, double.open
+    ([b'A', b'B'], {0, 1}, {})
+    """
+
+    def __init__(self, bolt: AnyBolt, *, emits: Iterable[str] = ("out",)) -> None:
+        """Prepare the bolt. Each topic of ``emits`` has one reader, which acks all it gets."""
+        self.emitted: list[Emission] = []
+        self.acked: set[int] = set()
+        self.failed: dict[int, str] = {}
+        self.resets: list[int] = []
+        self._bolt = bolt
+        self._values: dict[int, int] = {}
+        self._edges = EdgeSource()
+        self._hand: Hand = {}
+        name = bolt.name or "bolt"
+        topology = _topology(name, tuple(emits))
+        self._history = History(topology.name, {1: topology})
+        packer = AckPacker(self._history, f"{name}@test", self._hear)
+        self._collector = Collector(name, self._history, packer, self._take)
+        intake = Intake(name, self._history)
+        self._execution = make_execution(bolt, self._collector, intake, _refuse, lambda *_: self._hand)
+        bolt.prepare(Context(topology, name, f"{name}@test"))
+
+    def give(
+        self, *values: bytes | str, key: bytes | None = None, headers: UserHeaders | None = None
+    ) -> None:
+        """Let the bolt execute these values as one batch. Raises Misuse where the bolt breaks a rule."""
+        records = [self._record(value, key, headers) for value in values]
+        self._execution.run(records)
+        self._collector.flush()
+
+    def tick(self) -> None:
+        """Let the time between two ticks pass."""
+        if isinstance(self._bolt, Bolt):
+            self._bolt.tick(self._collector)
+            self._collector.flush()
+
+    def take_away(self) -> None:
+        """Give the partition to another worker: what is in hand is dropped."""
+        held = list(self._hand.values())
+        self._hand.clear()
+        self._collector.drop(held)
+        if held and isinstance(self._bolt, Bolt):
+            self._bolt.drop(held)
+
+    def close(self) -> None:
+        """Stop the bolt."""
+        self._bolt.cleanup()
+
+    @property
+    def counters(self) -> Counters:
+        return self._collector.counters
+
+    @property
+    def in_hand(self) -> list[int]:
+        """The values that were neither acked nor failed."""
+        return sorted(self._hand)
+
+    @property
+    def open(self) -> dict[int, int]:
+        """The XOR of each tree that is not done: of its init, the bolt's acks and those of the readers."""
+        return {number: value for number, value in self._values.items() if value}
+
+    def _record(self, value: bytes | str, key: bytes | None, headers: UserHeaders | None) -> Message:
+        number = len(self._values)
+        anchor = Anchor(1, root_id(0, generation_of(1, 0), number), self._edges.one())
+        self._values[number] = emitted_value(anchor.edge, self._history.readers(1, INPUT).hashes)
+        return Message(
+            topic=INPUT,
+            partition=0,
+            offset=number,
+            key=key,
+            value=_as_bytes(value),
+            headers=[*(headers or ()), (HEADER, encode_header(1, [anchor]))],
+            timestamp=(1, number),
+        )
+
+    def _take(
+        self, topic: str, value: bytes | str | None, key: bytes | str | None, headers: UserHeaders | None
+    ) -> None:
+        """Keep an emission, and let the topic's reader ack it."""
+        written = [(name, _as_bytes(text)) for name, text in headers or ()]
+        header = find_header(written)
+        anchors = decode_header(header).anchors if header else ()
+        for anchor in anchors:
+            self._values[origin_of(anchor.root).offset] ^= emitted_value(
+                anchor.edge, self._history.readers(1, topic).hashes
+            )
+        numbers = tuple(origin_of(anchor.root).offset for anchor in anchors)
+        rest: UserHeaders = [pair for pair in written if pair[0] != HEADER]
+        self.emitted.append(Emission(topic, _as_bytes(value), _as_bytes(key), rest, numbers))
+
+    def _hear(self, _topic: str, _partition: int, value: bytes) -> None:
+        record = decode_ack(value)
+        for entry in record.acks:
+            number = origin_of(int(entry["root"])).offset
+            self._values[number] ^= int(entry["value"])
+            self.acked.add(number)
+        for fail in record.fails:
+            self.failed[origin_of(fail.root).offset] = fail.reason
+        self.resets += [origin_of(int(root)).offset for root in record.resets]
+
+
+def _as_bytes(text: bytes | str | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _refuse(error: KafkaError) -> None:
+    raise AcktreeError(f"the double has no broker, yet there is its error: {error.str()}")
+
+
+def _topology(name: str, emits: tuple[str, ...]) -> Published:
+    bolts = {name: BoltTable.model_validate({"reads": (INPUT,), "emits": emits})}
+    if emits:
+        bolts[_READER] = BoltTable.model_validate({"reads": emits})
+    return Published(
+        name="test",
+        ackers=1,
+        version=1,
+        spouts={"spout": SpoutTable.model_validate({"topics": ("source",), "emits": (INPUT,)})},
+        bolts=bolts,
+        spout_tasks={"spout": (0,)},
+        slots=(Slot(slot=0, spout="spout", topic="source", topic_id="test", partition=0),),
+    )

@@ -1,0 +1,234 @@
+"""What a bolt does, said once and held over the in-memory double and over a worker on a real broker."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from acktree.producers import BasicBolt, Bolt
+from acktree.producers.errors import AckedTwice, EmitAfterAck, WrongTopic
+from acktree.producers.testing import BoltDouble, Emission
+from acktree.schemas.header import HEADER, decode_header, find_header
+from acktree.schemas.ids import origin_of
+from producers.cluster import Cluster, until
+
+
+@dataclass
+class Outcome:
+    """What is known after all values were executed; values are numbered from 0."""
+
+    emitted: list[Emission]
+    acked: set[int]
+    failed: dict[int, str]
+    open: set[int]
+    resets: list[int]
+
+
+Run = Callable[..., Outcome]
+
+
+def in_memory(bolt, count: int, emits=("b",), held: int = 0) -> Outcome:
+    double = BoltDouble(bolt, emits=emits)
+    double.give(*(b"%d" % number for number in range(count)))
+    double.tick()
+    assert len(double.in_hand) == held
+    double.close()
+    return Outcome(double.emitted, double.acked, double.failed, set(double.open), double.resets)
+
+
+class Sink(BasicBolt):
+    def execute(self, tuple, emit):
+        pass
+
+
+def on_broker(cluster: Cluster) -> Run:
+    def run(bolt, count: int, emits=("b",), held: int = 0) -> Outcome:
+        cluster.apply(bolt=(["a"], list(emits)), reader=(list(emits), []))
+        cluster.emit(range(count), 0)
+        worker = cluster.start(bolt, "bolt")
+        until(lambda: worker.error or worker.acked + worker.failed == count - held, "all said")
+        worker.stop()
+        records = [record for short in emits for record in cluster.read(cluster.topic(short))]
+        reader = cluster.start(Sink(), "reader")
+        until(lambda: reader.acked == len(records), "all read")
+        reader.stop()
+        fails = [fail for ack in cluster.acks() for fail in ack.fails]
+        acks = [entry for ack in cluster.acks() if ack.task.startswith("bolt@") for entry in ack.acks]
+        return Outcome(
+            [emission(record, cluster.name) for record in records],
+            {origin_of(int(entry["root"])).offset for entry in acks},
+            {origin_of(fail.root).offset: fail.reason for fail in fails},
+            {origin_of(root).offset for root in cluster.open_roots()},
+            [origin_of(int(root)).offset for ack in cluster.acks() for root in ack.resets],
+        )
+
+    return run
+
+
+def emission(record, prefix: str) -> Emission:
+    header = find_header(record.headers())
+    anchors = decode_header(header).anchors if header else ()
+    numbers = tuple(origin_of(anchor.root).offset for anchor in anchors)
+    rest = [pair for pair in record.headers() or () if pair[0] != HEADER]
+    return Emission(record.topic().removeprefix(f"{prefix}."), record.value(), record.key(), rest, numbers)
+
+
+@pytest.fixture(params=["double", "broker"])
+def run(request: pytest.FixtureRequest) -> Run:
+    if request.param == "double":
+        return in_memory
+    cluster: Cluster = request.getfixturevalue("cluster")
+    return on_broker(cluster)
+
+
+def short(topic: str, given) -> str:
+    """Return the name under which a bolt of this test reaches a topic, on either side."""
+    return given.topic.removesuffix("a") + topic if given.topic.endswith(".a") else topic
+
+
+def by_value(outcome: Outcome) -> list[Emission]:
+    return sorted(outcome.emitted, key=lambda each: (each.value, each.topic))
+
+
+def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
+    class Pass(BasicBolt):
+        def execute(self, tuple, emit):
+            emit(tuple.value, key=b"k", headers=[("h", b"1")])
+
+    outcome = run(Pass(), 3)
+    expected = [Emission("b", b"%d" % n, b"k", [("h", b"1")], (n,)) for n in range(3)]
+    assert by_value(outcome) == expected
+    assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 2}, {}, set())
+
+
+def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
+    class Picky(BasicBolt):
+        def execute(self, tuple, emit):
+            emit(tuple.value)
+            if tuple.value == b"1":
+                raise ValueError("not one")
+
+    outcome = run(Picky(), 3)
+    assert outcome.failed == {1: "ValueError: not one"}
+    assert (outcome.acked, outcome.open) == ({0, 2}, {1})
+
+
+def test_a_bolt_that_emits_nothing_closes_its_trees(run: Run):
+    outcome = run(Sink(), 3)
+    assert (outcome.emitted, outcome.acked, outcome.open) == ([], {0, 1, 2}, set())
+
+
+def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
+    class Fan(BasicBolt):
+        def execute(self, tuple, emit):
+            for topic in ("b", "c", "b"):
+                emit(tuple.value, topic=short(topic, tuple))
+
+    outcome = run(Fan(), 2, emits=("b", "c"))
+    assert [(each.topic, each.anchors) for each in by_value(outcome)] == [
+        (topic, (number,)) for number in range(2) for topic in ("b", "b", "c")
+    ]
+    assert outcome.open == set()
+
+
+def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
+    class Pairs(Bolt):
+        left = None
+
+        def execute(self, tuple, collector):
+            if self.left is None:
+                self.left = tuple
+                return
+            pair, self.left = (self.left, tuple), None
+            collector.emit(b"+".join(each.value for each in pair), anchors=pair)
+            for each in pair:
+                collector.ack(each)
+
+    outcome = run(Pairs(), 5, held=1)
+    assert [(each.value, each.anchors) for each in by_value(outcome)] == [
+        (b"0+1", (0, 1)),
+        (b"2+3", (2, 3)),
+    ]
+    assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, {4})
+
+
+def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
+    class ByHand(Bolt):
+        def execute(self, tuple, collector):
+            collector.emit(tuple.value, anchors=())
+            if tuple.value == b"0":
+                collector.reset_timeout(tuple)
+                collector.fail(tuple, "no zero")
+            else:
+                collector.ack(tuple)
+
+    outcome = run(ByHand(), 2)
+    assert [each.anchors for each in outcome.emitted] == [(), ()]
+    assert (outcome.failed, outcome.acked, outcome.open) == ({0: "no zero"}, {1}, {0})
+    assert outcome.resets == [0]
+
+
+def test_a_window_acks_all_it_held_at_a_tick(run: Run):
+    class Window(Bolt):
+        tick_interval_s = 0.01
+
+        def prepare(self, context):
+            self.held = []
+
+        def execute(self, tuple, collector):
+            self.held.append(tuple)
+
+        def tick(self, collector):
+            if len(self.held) == 4:
+                collector.emit(b"four", anchors=self.held)
+                for each in self.held:
+                    collector.ack(each)
+                self.held.clear()
+
+    outcome = run(Window(), 4)
+    assert [(each.value, each.anchors) for each in outcome.emitted] == [(b"four", (0, 1, 2, 3))]
+    assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, set())
+
+
+def ack_twice(tuple, collector):
+    collector.ack(tuple)
+    collector.ack(tuple)
+
+
+def emit_late(tuple, collector):
+    collector.ack(tuple)
+    collector.emit(b"x", anchors=tuple)
+
+
+def emit_elsewhere(tuple, collector):
+    collector.emit(b"x", anchors=tuple, topic="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("does", "error"), [(ack_twice, AckedTwice), (emit_late, EmitAfterAck), (emit_elsewhere, WrongTopic)]
+)
+def test_misuse_ends_the_run(run: Run, does, error):
+    class Wrong(Bolt):
+        def execute(self, tuple, collector):
+            does(tuple, collector)
+
+    with pytest.raises(error):
+        run(Wrong(), 1)
+
+
+def test_what_a_double_takes_away_is_dropped_and_acking_it_says_nothing():
+    class Hold(Bolt):
+        def execute(self, tuple, collector):
+            self.held, self.collector = tuple, collector
+
+        def drop(self, tuples):
+            self.dropped = tuples
+
+    bolt = Hold()
+    double = BoltDouble(bolt)
+    double.give(b"x")
+    double.take_away()
+    bolt.collector.ack(bolt.held)
+    double.tick()
+    assert bolt.dropped == [bolt.held]
+    assert (double.acked, set(double.open), double.in_hand) == (set(), {0}, [])
