@@ -1,0 +1,115 @@
+"""What an operator gets wrong ends in one clear sentence and exit code 2, before anything is started."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.console.demo.run import wordcount_folder
+from acktree.console.main import main
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import parse_topology
+
+NOWHERE = "127.0.0.1:1"
+SPARK = ["spark", "run", "split_lines:words"]
+BOLT = ["bolt", "run", "count_words:CountWords"]
+ACKER = ["acker", "run"]
+ROLES = {"spark": [*SPARK, "--spout", "s"], "bolt": BOLT, "acker": ACKER}
+
+
+@pytest.fixture
+def topology(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(wordcount_folder())
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(f"{unique}.in", 1)])[f"{unique}.in"].result()
+    text = f'name = "{unique}"\n[spouts.s]\ntopics = ["{unique}.in"]\nemits = ["{unique}.out"]\n'
+    text += f'[bolts.count]\nreads = ["{unique}.out"]\n'
+    apply_topology(bootstrap, parse_topology(text), {})
+    return unique
+
+
+def told(*arguments: str) -> str:
+    """Run a command in this process; return its one sentence."""
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == 2, result.output
+    sentences = [line for line in result.output.splitlines() if line.startswith("error: ")]
+    assert len(sentences) == 1, result.output
+    return sentences[0]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_unknown_topology_says_how_to_publish_it(bootstrap: str, topology: str, role: str) -> None:
+    assert topology
+    sentence = told(*ROLES[role], "-b", bootstrap, "--topology", "nowhere")
+    assert "topology 'nowhere' is not published" in sentence
+    assert "acktree topology apply FILE" in sentence
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_broker_that_does_not_answer_is_named(topology: str, role: str) -> None:
+    settings = ["-X", "socket.timeout.ms=2000", "-X", "socket.connection.setup.timeout.ms=1000"]
+    sentence = told(*ROLES[role], "-b", NOWHERE, "--topology", topology, *settings)
+    assert f"no Kafka broker answers at {NOWHERE}" in sentence or f"no answer from {NOWHERE}" in sentence
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_setting_that_breaks_a_promise_is_refused(bootstrap: str, topology: str, role: str) -> None:
+    setting = "isolation.level=read_uncommitted"
+    sentence = told(*ROLES[role], "-b", bootstrap, "--topology", topology, "-X", setting)
+    assert f"{setting} is refused: aborted transactions" in sentence
+
+
+def test_an_unknown_component_names_those_there_are(bootstrap: str, topology: str) -> None:
+    common = ("-b", bootstrap, "--topology", topology)
+    assert "has no spout 'lines'; it may be one of: s" in told(*SPARK, "--spout", "lines", *common)
+    assert "has no bolt 'lines'; it may be one of: count" in told(*SPARK, "--bolt", "lines", *common)
+    assert "has no bolt 'lines'" in told(*BOLT, "--bolt", "lines", *common)
+
+
+def test_a_source_topic_that_is_gone_is_named(bootstrap: str, topology: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([f"{topology}.in"])[f"{topology}.in"].result()
+    while f"{topology}.in" in admin.list_topics(timeout=10).topics:
+        pass
+    sentence = told(*SPARK, "--spout", "s", "-b", bootstrap, "--topology", topology)
+    assert f"topic '{topology}.in', which s reads, does not exist" in sentence
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("split_lines", "is not MODULE:FUNCTION"),
+        ("split_lines:lines", "module 'split_lines' has no 'lines'"),
+        ("no_such_module:f", "cannot import 'no_such_module'"),
+    ],
+)
+def test_a_function_that_is_not_there_is_named(bootstrap: str, topology: str, place: str, says: str) -> None:
+    common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
+    assert says in told("spark", "run", place, *common)
+
+
+def test_a_trigger_that_is_none_says_what_it_may_be(bootstrap: str, topology: str) -> None:
+    common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
+    assert "available-now, or an interval" in told(*SPARK, "--trigger", "soon", *common)
+
+
+def test_spark_without_java_says_what_to_install(
+    bootstrap: str, topology: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    sentence = told(*SPARK, "--spout", "s", "-b", bootstrap, "--topology", topology)
+    assert "need Java 17 or newer" in sentence
+
+
+def test_either_a_spout_or_a_bolt_is_run(bootstrap: str, topology: str) -> None:
+    for role in ([], ["--spout", "s", "--bolt", "count"]):
+        result = CliRunner().invoke(main, [*SPARK, *role, "-b", bootstrap, "--topology", topology])
+        assert result.exit_code == 2
+        assert "either --spout NAME or --bolt NAME" in result.output
+
+
+def test_the_demo_wants_a_number_of_lines() -> None:
+    result = CliRunner().invoke(main, ["demo", "--lines", "few"])
+    assert result.exit_code == 2
+    assert "'few' is neither a whole number from 1 nor 'all'" in result.output
