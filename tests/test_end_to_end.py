@@ -9,14 +9,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console.demo.account import committed_offsets, counted_words
 from acktree.console.demo.children import Child
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.demo.text import count_words, library_lines
-from acktree.schemas.clients import make_producer, producer_settings
+from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
 from acktree.schemas.publish import apply_topology
+from acktree.schemas.stats import Report, decode_report
 from acktree.schemas.topology import parse_topology
 
 pytestmark = pytest.mark.spark
@@ -27,8 +29,8 @@ FAIL_EVERY = 100
 DEADLINE_S = 150
 TOPOLOGY = """
 name = "{name}"
-ackers = 2
-message_timeout_s = 6
+ackers = {ackers}
+message_timeout_s = {timeout_s}
 [spouts.lines]
 topics = ["{name}.source"]
 emits = ["{name}.words"]
@@ -40,7 +42,7 @@ reads = ["{name}.words"]
 
 
 @contextmanager
-def pipeline(bootstrap: str, name: str, folder: Path) -> Iterator[dict[str, Child]]:
+def pipeline(bootstrap: str, name: str, folder: Path, fail_every: int) -> Iterator[dict[str, Child]]:
     common = ["--topology", name, "-b", bootstrap]
     spark = ["spark", "run", "split_lines:words", "--spout", "lines", "--trigger", "available-now"]
     commands = {
@@ -51,7 +53,7 @@ def pipeline(bootstrap: str, name: str, folder: Path) -> Iterator[dict[str, Chil
     }
     environment = {
         "WORDCOUNT_DATABASE": str(folder / "words.sqlite"),
-        "WORDCOUNT_FAIL_EVERY": str(FAIL_EVERY),
+        "WORDCOUNT_FAIL_EVERY": str(fail_every),
         "PYTHONUNBUFFERED": "1",
     }
     with ExitStack() as running:
@@ -61,6 +63,22 @@ def pipeline(bootstrap: str, name: str, folder: Path) -> Iterator[dict[str, Chil
             running.callback(children[child].stop)
             children[child].start()
         yield children
+
+
+def publish(bootstrap: str, name: str, *, ackers: int, timeout_s: int) -> None:
+    text = TOPOLOGY.format(name=name, ackers=ackers, timeout_s=timeout_s)
+    apply_topology(bootstrap, parse_topology(text), {})
+
+
+def newest_report(bootstrap: str, name: str) -> Report:
+    """Return what the spout said last."""
+    consumer = make_consumer(consumer_settings(bootstrap, f"{name}.look", {}, enable_partition_eof=True))
+    consumer.assign([TopicPartition(f"{name}.stats", 0, 0)])
+    reports = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        reports.append(decode_report(message.value() or b""))
+    consumer.close()
+    return [report for report in reports if report.role == "spout"][-1]
 
 
 def send(bootstrap: str, topic: str) -> list[str]:
@@ -80,9 +98,9 @@ def test_the_account_is_exact_whoever_is_killed(
     topic, group = f"{unique}.source", f"{unique}.lines"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result()
-    apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=unique)), {})
+    publish(bootstrap, unique, ackers=2, timeout_s=6)
     lines = send(bootstrap, topic)
-    with pipeline(bootstrap, unique, tmp_path) as children:
+    with pipeline(bootstrap, unique, tmp_path, FAIL_EVERY) as children:
         deadline = time.monotonic() + DEADLINE_S
         while committed_offsets(bootstrap, group, topic, PARTITIONS)[1] < LINES // 4:
             assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
@@ -96,3 +114,32 @@ def test_the_account_is_exact_whoever_is_killed(
     assert committed_offsets(bootstrap, group, topic, PARTITIONS) == (LINES, LINES)
     words, _failures = counted_words(tmp_path / "words.sqlite")
     assert words == count_words(lines)
+
+
+@pytest.mark.timeout(400)
+def test_the_acker_count_changes_under_load_without_a_replay(
+    bootstrap: str, unique: str, tmp_path: Path
+) -> None:
+    """Up and down again: old roots finish where they began."""
+    topic, group = f"{unique}.source", f"{unique}.lines"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result()
+    publish(bootstrap, unique, ackers=2, timeout_s=60)
+    lines = send(bootstrap, topic)
+    with pipeline(bootstrap, unique, tmp_path, 0) as children:
+        deadline = time.monotonic() + DEADLINE_S
+        for done, ackers in ((LINES // 5, 5), (LINES // 2, 1)):
+            while committed_offsets(bootstrap, group, topic, PARTITIONS)[1] < done:
+                assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
+                assert children["spark"].exit_code is None, children["spark"].tail()
+            publish(bootstrap, unique, ackers=ackers, timeout_s=60)
+        while children["spark"].exit_code is None:
+            assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
+            time.sleep(0.1)
+        assert children["spark"].exit_code == 0, children["spark"].tail()
+        for name in ("acker-1", "acker-2", "worker"):
+            children[name].check_alive()
+    assert committed_offsets(bootstrap, group, topic, PARTITIONS) == (LINES, LINES)
+    assert counted_words(tmp_path / "words.sqlite") == (count_words(lines), 0)
+    values = newest_report(bootstrap, unique).values
+    assert (values["replayed"], values["timed_out"], values["pending"], values["version"]) == (0, 0, 0, 3)
