@@ -73,8 +73,8 @@ class RunningAcker:
 class AckerProcess:
     """An acker as users run it, to be killed."""
 
-    def __init__(self, bootstrap, name, folder, **settings):
-        options = [text for key, value in settings.items() for text in ("-X", f"{key}={value}")]
+    def __init__(self, bootstrap, name, folder, options=(), **settings):
+        options = [*options, *(text for item in settings.items() for text in ("-X", "=".join(item)))]
         command = [os.path.join(os.path.dirname(sys.executable), "acktree"), "acker", "run"]
         self._log = folder / f"acker-{time.monotonic_ns()}.log"
         with self._log.open("wb") as log:

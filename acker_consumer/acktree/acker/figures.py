@@ -40,6 +40,12 @@ class Figures:
             "table_bytes": sum(partition.table.nbytes for partition in states),
         }
 
+    def oldest(self, partitions: Mapping[int, Partition]) -> dict[str, Value]:
+        """Return the oldest pending root, in hexadecimal, and its age; for the loop's own thread only."""
+        states = (partition.oldest_pending() for partition in partitions.values())
+        age_s, root = max(states, default=(0.0, 0))
+        return {"oldest_root": f"{root:016x}" if root else "", "oldest_root_age_s": age_s}
+
 
 def _totals_of(partition: Partition) -> dict[str, int]:
     return {name: getattr(partition.table, name) for name in TABLE_TOTALS}

@@ -129,6 +129,7 @@ class Acker:
         self._outbox = Outbox(make_producer(producer_settings(bootstrap, self._user)))
         self._ends = LogEnds(self._admin, self._wall_ms)
         self._end_sums: dict[int, int] = {}
+        self.reported: dict[str, Value] = {}
         self._instance = f"{socket.gethostname()}:{os.getpid()}"
         self._due: dict[str, float] = {}
         self._is_ready = self._is_stopping = self._is_crashing = False
@@ -298,7 +299,8 @@ class Acker:
         }
 
     def _report(self) -> None:
-        report = Report("acker", "acker", self._instance, self._wall_ms(), self.figures())
+        self.reported = {**self.figures(), **self._figures.oldest(self._ownership.partitions)}
+        report = Report("acker", "acker", self._instance, self._wall_ms(), self.reported)
         self._outbox.report(self._latest.stats_topic, report)
 
     def _close(self) -> None:

@@ -215,6 +215,11 @@ class Table:
         self._shrink()
         return TimedOut(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
+    def oldest_pending(self, now_tick: int) -> tuple[int, int] | None:
+        """Walk through the table for the oldest pending root; return it with its age in ticks."""
+        self.expire(now_tick)
+        return None if self.oldest_pending_ticks is None else (self.oldest_root, self.oldest_pending_ticks)
+
     def forget_judged(self) -> None:
         """Forget the verdicts given before the last call; see Judged."""
         self._judged.turn()

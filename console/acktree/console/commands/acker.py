@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from acktree.acker.metrics import LOOPBACK, serve_metrics
 from acktree.acker.service import Acker
 from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
 
@@ -19,7 +20,18 @@ def acker() -> None:
 @bootstrap_option
 @topology_option
 @client_settings_option
-def run(bootstrap: str, topology: str, settings: dict[str, str]) -> None:
+@click.option(
+    "--metrics-port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics; 0 = a free port.",
+)
+@click.option(
+    "--metrics-host", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="Where to serve."
+)
+def run(
+    bootstrap: str, topology: str, settings: dict[str, str], metrics_port: int | None, metrics_host: str
+) -> None:
     """Run an acker until SIGTERM or SIGINT.
 
     Start the command several times to share the partitions; one more than there are partitions stands by.
@@ -30,4 +42,7 @@ def run(bootstrap: str, topology: str, settings: dict[str, str]) -> None:
     member = Acker(bootstrap, topology, user=settings, ready=lambda text: click.echo(text, err=True))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: member.stop())
+    if metrics_port is not None:
+        served = serve_metrics(lambda: member.reported, metrics_port, metrics_host)
+        click.echo(f"metrics {served.url}", err=True)
     member.run()
