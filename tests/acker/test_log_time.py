@@ -214,6 +214,28 @@ def test_timeouts_can_be_turned_off_and_the_life_limit_stays():
     assert len(tester.partition.table) == 0
 
 
+def test_a_message_timeout_of_0_is_none_and_every_root_ends_at_half_the_retention():
+    tester = Tester(Limits.of_seconds(0, 30, retention_s=100)).observe().expire().init(A, 1).wait(49_000, 500)
+    assert tester.timed_out == []
+    assert tester.partition.cut == (0, 0)
+    assert tester.wait(3000).timed_out == [(0, A)]
+    assert tester.partition.cut == tester.partition.positions
+
+
+def test_with_timeouts_off_a_leap_holds_nothing_back_for_longer_than_a_life():
+    tester = Tester(Limits.of_seconds(0, 30, retention_s=100)).observe().expire().init(A, 1)
+    tester.now_ms += 1_000_000
+    assert tester.observe().expire().timed_out == []
+    assert tester.wait(51_000).timed_out == [(0, A)]
+
+
+def test_timeouts_can_be_turned_off_and_on_again_for_what_is_pending(tester):
+    tester.init(A, 1).partition.change_limits(Limits.of_seconds(0, 30, 600))
+    assert tester.wait(10_000).timed_out == []
+    tester.partition.change_limits(LIMITS)
+    assert tester.wait(100).timed_out == [(0, A)]
+
+
 def test_nothing_is_timed_out_before_log_time_is_known():
     tester = Tester(LIMITS).init(A, 1)
     tester.now_ms += 100_000

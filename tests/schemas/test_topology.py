@@ -44,6 +44,12 @@ def test_timeouts_that_are_left_out_follow_the_message_timeout() -> None:
     assert topology.control_retention_s == 144_000
 
 
+def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs() -> None:
+    topology = parse_topology("message_timeout_s = 0\n" + GOOD)
+    assert (topology.message_timeout_s, topology.orphan_timeout_s) == (0, 300)
+    assert topology.control_retention_s == 21_600
+
+
 @pytest.mark.parametrize(
     ("change", "by", "line", "says"),
     [
@@ -70,7 +76,8 @@ def test_timeouts_that_are_left_out_follow_the_message_timeout() -> None:
         ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is emitted here, too"),
         ('emits = ["words"]', 'emits = ["words", "wordcount.ack"]', 1, "one of the topology's own topics"),
         ("ackers = 4", "control_retention_s = 60", 2, "shorter than twice the longest timeout; at least 600"),
-        ("ackers = 4", "message_timeout_s = 0", 2, "message_timeout_s: 0 is no good"),
+        ("ackers = 4", "message_timeout_s = -1", 2, "message_timeout_s: -1 is no good"),
+        ("ackers = 4", "orphan_timeout_s = 0", 2, "orphan_timeout_s: 0 is no good"),
     ],
 )
 def test_a_mistake_is_told_with_key_line_and_what_it_may_be(

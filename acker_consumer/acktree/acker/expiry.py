@@ -31,8 +31,11 @@ class Limits:
 
     @classmethod
     def of_seconds(cls, message_s: float, orphan_s: float, retention_s: float) -> "Limits":
-        """Return the limits of a topology; an entry kept alive by resets ends at half the retention."""
-        return cls(1000 * message_s, 1000 * orphan_s, 500 * retention_s)
+        """Return the limits of a topology; a message timeout of 0 is none.
+
+        Whatever resets or the lack of a timeout keep alive ends at half the retention: no cut stands still.
+        """
+        return cls(1000 * message_s or inf, 1000 * orphan_s, 500 * retention_s)
 
     @property
     def pause_ms(self) -> float:
@@ -90,7 +93,7 @@ class Expiry:
         """
         leap = time_ms - self._time_ms
         if self._time_ms != UNKNOWN_MS and leap > self._limits.leap_ms:
-            held = min(leap, self._limits.message_ms)
+            held = min(leap, self._limits.message_ms, self._limits.life_ms)
             self._held_until_ms = max(self._held_until_ms, int(time_ms + held))
         self._time_ms = max(self._time_ms, time_ms)
 

@@ -16,7 +16,9 @@ from acktree.schemas.errors import BadTopology
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)]
 Seconds = Annotated[float, Field(gt=0, le=10_000_000)]
+SecondsOrOff = Annotated[float, Field(ge=0, le=10_000_000)]
 
+DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_RETENTION_S = 21_600.0
 ORPHAN_TIMEOUTS = 10
 
@@ -46,11 +48,14 @@ class BoltTable(_Table):
 
 
 class Topology(_Table):
-    """The content of one topology file. Times are in seconds; 0 ackers turn tracking off."""
+    """The content of one topology file. Times are in seconds; 0 ackers turn tracking off.
+
+    ``message_timeout_s = 0`` turns timeouts off: a root then ends at half of ``control_retention_s``.
+    """
 
     name: Name
     ackers: int = Field(1, ge=0, le=10_000)
-    message_timeout_s: Seconds = 30.0
+    message_timeout_s: SecondsOrOff = DEFAULT_TIMEOUT_S
     orphan_timeout_s: Seconds = 300.0
     control_retention_s: Seconds = DEFAULT_RETENTION_S
     spouts: dict[Name, SpoutTable] = Field(default_factory=dict)
@@ -62,10 +67,10 @@ class Topology(_Table):
         """Fill in the timeouts that follow from others: orphans live ten message timeouts by default."""
         if not isinstance(data, dict):
             return data
-        message = data.get("message_timeout_s", 30.0)
+        message = data.get("message_timeout_s", DEFAULT_TIMEOUT_S)
         if not isinstance(message, int | float) or isinstance(message, bool):
             return data
-        filled = {"orphan_timeout_s": ORPHAN_TIMEOUTS * message, **data}
+        filled = {"orphan_timeout_s": ORPHAN_TIMEOUTS * (message or DEFAULT_TIMEOUT_S), **data}
         orphan = filled["orphan_timeout_s"]
         if isinstance(orphan, int | float):
             filled.setdefault("control_retention_s", max(DEFAULT_RETENTION_S, 2.0 * orphan, 2.0 * message))

@@ -6,6 +6,7 @@ Invariant: a verdict changes nothing twice. Pure: the Kafka side (spout_driver) 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ class TaskLedger:
     slots: dict[int, PartitionLedger]
     message_timeout_s: float
     counters: Counter[str] = field(default_factory=Counter)
-    _last_acked_s: float = -1e18
+    _last_acked_s: float | None = None
 
     @property
     def pending(self) -> int:
@@ -71,8 +72,7 @@ class TaskLedger:
             ledger = self.slots.get(origin.slot)
             if ledger is None:
                 continue
-            alive = now_s - self._last_acked_s <= self.message_timeout_s
-            counts = failure.cause is Cause.FAILED or alive
+            counts = failure.cause is Cause.FAILED or self._is_alive(now_s)
             verdict = ledger.failed(origin.generation, origin.offset, now_s, counts=counts, jitter=jitter)
             if verdict is Verdict.IGNORED:
                 continue
@@ -83,6 +83,12 @@ class TaskLedger:
                 place = (self.sources[origin.slot], origin.offset, attempts)
                 letters.append(DeadLetter(*place, failure.cause, failure.task, failure.reason))
         return Effect(highest, opened, letters)
+
+    def _is_alive(self, now_s: float) -> bool:
+        """Tell whether something was acked within the message timeout; 0 is none, so ever."""
+        return self._last_acked_s is not None and now_s - self._last_acked_s <= (
+            self.message_timeout_s or inf
+        )
 
     def _take_acked(self, result: Result, now_s: float) -> dict[int, int]:
         slots, generations, offsets = origins_of(result.acked)

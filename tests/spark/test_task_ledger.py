@@ -1,0 +1,32 @@
+"""When a timeout counts as an attempt: only if something of that spout was acked meanwhile."""
+
+import numpy as np
+import pytest
+
+from acktree.schemas.codec import Cause, Failure, Result
+from acktree.schemas.ids import generation_of, root_id
+from acktree.spark.ledger import PartitionLedger, RetryPolicy
+from acktree.spark.task_ledger import SourcePartition, TaskLedger
+
+GENERATION = generation_of(run=1, attempt=0)
+
+
+def attempts_after(message_timeout_s: float, acked_s: float | None, timed_out_s: float) -> int:
+    slot = PartitionLedger(0, 2, floor=1, policy=RetryPolicy(1, 60, 10))
+    task = TaskLedger(0, 1, {0: SourcePartition(0, "in", 0, "id")}, {0: slot}, message_timeout_s)
+    task.emit({0: 2}, 2, now_s=0)
+    if acked_s is not None:
+        task.take(Result(0, np.array([root_id(0, GENERATION, 1)], np.uint64)), acked_s, 0)
+    failure = Failure(root_id(0, GENERATION, 0), Cause.TIMED_OUT, "", "")
+    task.take(Result(0, failed=[failure]), timed_out_s, 0)
+    return slot.retries[0].attempts
+
+
+@pytest.mark.parametrize(
+    ("message_timeout_s", "acked_s", "attempts"),
+    [(30, 90, 1), (30, 60, 0), (30, None, 0), (0, 0, 1), (0, None, 0)],
+)
+def test_a_timeout_counts_if_something_was_acked_meanwhile_and_without_timeouts_ever(
+    message_timeout_s: float, acked_s: float | None, attempts: int
+) -> None:
+    assert attempts_after(message_timeout_s, acked_s, timed_out_s=100) == attempts
