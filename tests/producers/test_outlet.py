@@ -1,10 +1,12 @@
 """The way out on a real broker: growth of a topic, refused records, a broker that does not answer."""
 
 import pytest
+from confluent_kafka import Consumer, KafkaError
 
 from acktree.producers import BasicBolt
-from acktree.producers.errors import DeliveryFailed, MissingPartition
-from acktree.producers.outlet import Sending
+from acktree.producers.errors import DeliveryFailed, MissingPartition, TransactionAborted
+from acktree.producers.exactly_once import ExactlyOnce
+from acktree.producers.outlet import AtLeastOnce, Sending
 from acktree.producers.packing import AckPacker
 from acktree.schemas.clients import producer_settings
 from acktree.schemas.ids import root_id
@@ -88,3 +90,31 @@ def test_a_flush_that_runs_out_of_time_says_how_many_are_left_and_drops_them():
     with pytest.raises(DeliveryFailed, match=r"3 records were not taken within 0\.1 s"):
         sending.flush(0.1)
     sending.flush(0.1)
+
+
+def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: Cluster):
+    cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
+    cluster.emit(range(2000))
+    worker = cluster.start(Pass(), "first", user={"queue.buffering.max.messages": "20"})
+    until(lambda: worker.acked == 2000)
+    worker.stop()
+    values = {int(record.value()) for record in cluster.read(cluster.topic("b"))}
+    assert values == set(range(2000))
+
+
+def test_a_stop_does_not_wait_for_ever_for_a_broker_that_is_away(monkeypatch):
+    monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
+    outlet = AtLeastOnce(NOBODY, {})
+    outlet.produce("t", b"x")
+    outlet.hurry()
+    with pytest.raises(DeliveryFailed, match=r"1 records within 0\.1 s of the stop"):
+        outlet.settle(Consumer({"group.id": "g"}), [])
+
+
+def test_a_record_that_ran_out_of_time_spoils_its_transaction_and_not_the_worker(cluster: Cluster):
+    outlet = ExactlyOnce(cluster.bootstrap, {}, "g")
+    outlet._note_failure(KafkaError(KafkaError._MSG_TIMED_OUT), None)
+    outlet.serve()
+    with pytest.raises(TransactionAborted):
+        outlet.settle(Consumer({"group.id": "g"}), [])
+    assert outlet.settle(Consumer({"group.id": "g"}), [])

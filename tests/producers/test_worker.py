@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from acktree.producers.errors import AckedTwice, DeliveryFailed, UnknownComponen
 from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.worker import Worker
 from acktree.schemas.header import Anchor, encode_header
-from acktree.schemas.ids import origin_of
+from acktree.schemas.ids import origin_of, root_id
+from acktree.schemas.stats import decode_report
 from producers.cluster import Cluster, until
 
 
@@ -274,3 +276,56 @@ def test_a_worker_killed_with_9_loses_nothing(cluster: Cluster, tmp_path: Path):
     assert process.returncode == 0, told
     assert any(line.startswith("ready bolt first") for line in told.splitlines())
     assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))
+
+
+def test_a_worker_that_lost_its_partitions_drops_what_it_held_and_goes_on(cluster: Cluster):
+    taken_over = threading.Event()
+
+    class Stuck(Hold):
+        def execute(self, tuple, collector):
+            super().execute(tuple, collector)
+            if tuple.value == b"1" and not taken_over.is_set():
+                assert taken_over.wait(50)
+
+    impatient = {"max.poll.interval.ms": "6000", "session.timeout.ms": "6000"}
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(3), 0)
+    stuck = Stuck(b"0")
+    old = cluster.start(stuck, user=impatient)
+    until(lambda: stuck.held)
+    new = cluster.start(Hold())
+    until(lambda: new.acked == 3, "the other worker took over")
+    taken_over.set()
+    until(lambda: old.dropped == 1, "the old worker noticed")
+    stuck.release = True
+    until(lambda: not stuck.held, "the old worker goes on")
+    new.stop()
+    old.stop()
+    assert not cluster.open_roots() - {root_id(0, 16, offset) for offset in (1, 2)}
+    assert cluster.committed("only") == {0: 3}
+
+
+def test_a_worker_reports_what_it_did_to_the_stats_topic(cluster: Cluster):
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(5), 0)
+    worker = cluster.start(Hold(b"3"))
+    until(lambda: worker.acked == 4)
+    worker.stop()
+    last = decode_report(cluster.read(cluster.topic("stats"))[-1].value())
+    assert (last.role, last.component, last.instance) == ("bolt", "only", worker.worker.task)
+    values = last.values
+    assert (values["executed"], values["acked"], values["never_acked"], values["in_hand"]) == (5, 4, 1, 1)
+    assert values["lag"] == 0
+
+
+def test_ticks_come_without_any_input(cluster: Cluster):
+    class Clock(Hold):
+        ticks = 0
+
+        def tick(self, collector):
+            self.ticks += 1
+
+    cluster.apply(only=(["a"], []))
+    bolt = Clock()
+    cluster.start(bolt)
+    until(lambda: bolt.ticks >= 3)

@@ -33,11 +33,18 @@ class ExactlyOnce(Sending):
             transactional_id=f"{group}-{uuid.uuid4().hex}",
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
-        super().__init__(settings)
         self._spoilt = False
+        super().__init__(settings)
         with clear_errors(bootstrap):
             self._producer.init_transactions(BROKER_TIMEOUT_S)
             self._producer.begin_transaction()
+
+    def _check(self) -> None:
+        """A record that ran out of time spoils its transaction, not the worker: its inputs are read again."""
+        if self._failure is not None and self._failure.code() == KafkaError._MSG_TIMED_OUT:
+            self._failure = None
+            self._spoilt = True
+        super()._check()
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
         """Queue a control record; in a transaction that is lost already, drop it."""
@@ -57,7 +64,7 @@ class ExactlyOnce(Sending):
         self._check()
         try:
             if self._spoilt:
-                raise TransactionAborted("a control record could not be added to the transaction")
+                raise TransactionAborted("a record could not be added to the transaction or ran out of time")
             if offsets:
                 group = consumer.consumer_group_metadata()
                 _insist(lambda: self._producer.send_offsets_to_transaction(list(offsets), group))

@@ -5,6 +5,7 @@ A record that the broker refuses for good stops the worker; its inputs stay unco
 """
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from acktree.schemas.clients import Settings, make_producer, producer_settings
 
 RELIEF_S = 0.1
 """How long a full producer queue is served before the next try."""
+STOP_TIMEOUT_S = 30.0
+"""How long a worker that was told to stop waits for a broker that does not answer."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -59,6 +62,10 @@ class Outlet(Protocol):
 
     def serve(self) -> None: ...
 
+    def hurry(self) -> None:
+        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
+        ...
+
     def settle(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
         """Make durable what was produced, then the offsets; return False to try the offsets later."""
         ...
@@ -72,6 +79,7 @@ class Sending:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._failure: KafkaError | None = None
+        self._deadline_s = math.inf
         self._producer: Producer = make_producer({**settings, "on_delivery": self._note_failure})
 
     def _note_failure(self, error: KafkaError | None, _record: object) -> None:
@@ -152,9 +160,18 @@ class Sending:
         if left:
             raise DeliveryFailed(f"{left} records were not taken within {timeout_s:g} s and were dropped")
 
+    def hurry(self) -> None:
+        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
+        self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_TIMEOUT_S)
+
     def _check(self) -> None:
         if self._failure is not None:
             raise _refused(self._failure)
+        if len(self._producer) and time.monotonic() > self._deadline_s:
+            raise DeliveryFailed(
+                f"the broker has not taken {len(self._producer)} records within {STOP_TIMEOUT_S:g} s of "
+                "the stop; the inputs behind them were not committed and will be read again"
+            )
 
 
 def _refused(failure: KafkaError) -> DeliveryFailed:
@@ -165,14 +182,17 @@ def _refused(failure: KafkaError) -> DeliveryFailed:
 
 
 class AtLeastOnce(Sending):
-    """Flush, then commit: a crash in between repeats inputs, never loses one."""
+    """Flush, then commit: a crash in between repeats inputs, never loses one.
+
+    While the broker is away records wait without limit: the queue fills, then the worker waits.
+    """
 
     ack_interval_s = 0.005
     commit_interval_s = 1.0
     commit_records = 100_000
 
     def __init__(self, bootstrap: str, user: Settings) -> None:
-        super().__init__(producer_settings(bootstrap, user))
+        super().__init__(producer_settings(bootstrap, user, message_timeout_ms=0))
 
     def settle(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
         """Flush, then commit. Raises DeliveryFailed, KafkaException."""

@@ -6,6 +6,7 @@ broker, the clock and the other members of its group are missing. Every given va
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 from confluent_kafka import KafkaError, Message
 
@@ -14,7 +15,7 @@ from acktree.producers.collector import Collector, Counters, UserHeaders
 from acktree.producers.execution import make_execution
 from acktree.producers.intake import Intake
 from acktree.producers.packing import AckPacker
-from acktree.producers.tuples import Hand
+from acktree.producers.tuples import Hand, Record
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header
@@ -109,11 +110,11 @@ class BoltDouble:
         """The XOR of each tree that is not done: of its init, the bolt's acks and those of the readers."""
         return {number: value for number, value in self._values.items() if value}
 
-    def _record(self, value: bytes | str, key: bytes | None, headers: UserHeaders | None) -> Message:
+    def _record(self, value: bytes | str, key: bytes | None, headers: UserHeaders | None) -> Record:
         number = len(self._values)
         anchor = Anchor(1, root_id(0, generation_of(1, 0), number), self._edges.one())
         self._values[number] = emitted_value(anchor.edge, self._history.readers(1, INPUT).hashes)
-        return Message(
+        made = Message(
             topic=INPUT,
             partition=0,
             offset=number,
@@ -122,6 +123,7 @@ class BoltDouble:
             headers=[*(headers or ()), (HEADER, encode_header(1, [anchor]))],
             timestamp=(1, number),
         )
+        return cast(Record, made)
 
     def _take(
         self, topic: str, value: bytes | str | None, key: bytes | str | None, headers: UserHeaders | None

@@ -112,6 +112,7 @@ class Worker:
     def stop(self) -> None:
         """Ask ``run`` to end after its current batch; may be called from a signal handler."""
         self._stopping = True
+        self._outlet.hurry()
 
     def run(self) -> None:
         """Work until stopped.
