@@ -1,6 +1,6 @@
-"""A BasicBolt with tree acks beside a plain confluent-kafka loop: CPU seconds per million records.
+"""Bolts with tree acks beside a plain confluent-kafka loop: CPU seconds per million records.
 
-Both read the same 100-byte records from one topic, pass them through a Python function and write them to
+All read the same 100-byte records from one topic, pass them through a Python function and write them to
 another, each in a process of its own, on the same broker, one after the other in every round.
 
     python benchmarks/worker.py -b localhost:9092 --records 1000000 --rounds 3
@@ -20,7 +20,7 @@ import uuid
 import numpy as np
 from confluent_kafka import Producer
 
-from acktree.producers import BasicBolt
+from acktree.producers import BasicBolt, BatchBolt
 from acktree.producers.worker import Worker
 from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
 from acktree.schemas.header import HEADER, single_headers
@@ -54,8 +54,8 @@ def cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def run_bolt(bootstrap: str, name: str, records: int) -> dict[str, float]:
-    """Run a BasicBolt until it has executed all records and its outputs are durable."""
+def run_bolt(bootstrap: str, name: str, records: int, batch: bool) -> dict[str, float]:
+    """Run a BasicBolt or BatchBolt until it has executed all records and its outputs are durable."""
     meters: list[Meter] = []
 
     class Pass(BasicBolt):
@@ -72,7 +72,21 @@ def run_bolt(bootstrap: str, name: str, records: int) -> dict[str, float]:
         def cleanup(self) -> None:
             worker._settle()
 
-    worker = Worker(bootstrap, name, Pass(), name="first")
+    class PassBatch(BatchBolt):
+        left = records
+
+        def execute(self, tuples, collector):  # type: ignore[no-untyped-def]
+            if self.left == records:
+                meters.append(Meter())
+            collector.emit_many([work(tuple.value) for tuple in tuples], tuples)
+            self.left -= len(tuples)
+            if not self.left:
+                worker.stop()
+
+        def cleanup(self) -> None:
+            worker._settle()
+
+    worker = Worker(bootstrap, name, PassBatch() if batch else Pass(), name="first")
     worker.run()
     return meters[0].result(records)
 
@@ -143,11 +157,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.child:
         kind, name = given.child
-        run = run_plain if kind == "plain" else run_bolt
-        print(json.dumps(run(given.bootstrap_server, name, given.records)))
+        server, records = given.bootstrap_server, given.records
+        plain = kind == "plain"
+        told = run_plain(server, name, records) if plain else run_bolt(server, name, records, kind == "batch")
+        print(json.dumps(told))
         return
     for round_number in range(given.rounds):
-        for kind in ("plain", "at_least_once", "exactly_once"):
+        for kind in ("plain", "batch", "at_least_once", "exactly_once"):
             name = f"bench-{uuid.uuid4().hex[:8]}"
             fill(given.bootstrap_server, name, given.records, kind == "exactly_once")
             command = [sys.executable, __file__, "-b", given.bootstrap_server, "--child", kind, name]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from acktree.producers import BasicBolt, Bolt
+from acktree.producers import BasicBolt, BatchBolt, Bolt
+from acktree.producers.batch import UnevenBatch
 from acktree.producers.errors import AckedTwice, EmitAfterAck, WrongTopic
 from acktree.producers.testing import BoltDouble, Emission
 from acktree.schemas.header import HEADER, decode_header, find_header
@@ -232,3 +233,65 @@ def test_what_a_double_takes_away_is_dropped_and_acking_it_says_nothing():
     double.tick()
     assert bolt.dropped == [bolt.held]
     assert (double.acked, set(double.open), double.in_hand) == (set(), {0}, [])
+
+
+def test_a_batch_fails_one_tuple_and_acks_the_others(run: Run):
+    class Batch(BatchBolt):
+        def execute(self, tuples, collector):
+            collector.emit_many(
+                [each.value for each in tuples], tuples, keys=[b"k"] * len(tuples), headers=[("h", b"1")]
+            )
+            for each in tuples:
+                if each.value == b"1":
+                    collector.fail(each, "not one")
+
+    outcome = run(Batch(), 4)
+    assert by_value(outcome) == [Emission("b", b"%d" % n, b"k", [("h", b"1")], (n,)) for n in range(4)]
+    assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "not one"}, {1})
+
+
+def test_several_children_of_a_batch_in_two_topics_close_their_trees(run: Run):
+    class Fan(BatchBolt):
+        def execute(self, tuples, collector):
+            for topic in ("b", "c", "b"):
+                collector.emit_many([each.value for each in tuples], tuples, topic=short(topic, tuples[0]))
+
+    outcome = run(Fan(), 3, emits=("b", "c"))
+    assert (len(outcome.emitted), outcome.acked, outcome.open) == (9, {0, 1, 2}, set())
+
+
+def test_an_exception_of_a_batch_fails_all_of_it(run: Run):
+    class Broken(BatchBolt):
+        def execute(self, tuples, collector):
+            collector.emit_many([each.value for each in tuples], tuples)
+            raise ValueError("whole batch")
+
+    outcome = run(Broken(), 3)
+    assert outcome.failed == dict.fromkeys(range(3), "ValueError: whole batch")
+    assert (outcome.acked, outcome.open) == (set(), {0, 1, 2})
+
+
+def emit_uneven(tuples, collector):
+    collector.emit_many([b"x"], [])
+
+
+def emit_for_failed(tuples, collector):
+    collector.fail(tuples[0], "r")
+    collector.emit_many([b"x"], tuples[:1])
+
+
+def fail_twice(tuples, collector):
+    collector.fail(tuples[0], "r")
+    collector.fail(tuples[0], "r")
+
+
+@pytest.mark.parametrize(
+    ("does", "error"), [(emit_uneven, UnevenBatch), (emit_for_failed, EmitAfterAck), (fail_twice, AckedTwice)]
+)
+def test_misuse_of_a_batch_ends_the_run(run: Run, does, error):
+    class Wrong(BatchBolt):
+        def execute(self, tuples, collector):
+            does(tuples, collector)
+
+    with pytest.raises(error):
+        run(Wrong(), 1)

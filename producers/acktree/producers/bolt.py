@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from acktree.producers.batch import BatchCollector
 from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.errors import NotInHand
 from acktree.producers.tuples import Tuple
@@ -94,4 +95,15 @@ class BasicBolt(AnyBolt):
 
     def execute(self, tuple: Tuple, emit: Emit) -> None:
         """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it."""
+        raise NotImplementedError
+
+
+class BatchBolt(AnyBolt):
+    """Handles a list of tuples at a time: those it does not fail are acked when it returns.
+
+    An exception fails every tuple of the batch that was not failed before, with its type and text.
+    """
+
+    def execute(self, tuples: Sequence[Tuple], collector: BatchCollector) -> None:
+        """Handle a batch of at least one; ``collector.emit_many(values, anchors)`` emits children of it."""
         raise NotImplementedError

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError
 
-from acktree.producers.bolt import AnyBolt, BasicBolt, Bolt, Emit
+from acktree.producers.batch import BatchCollector
+from acktree.producers.bolt import AnyBolt, BasicBolt, BatchBolt, Bolt, Emit
 from acktree.producers.collector import Collector
 from acktree.producers.errors import DeliveryFailed, Misuse
 from acktree.producers.intake import Intake
@@ -46,6 +47,8 @@ def make_execution(
     """Return the execution for a bolt's kind."""
     if isinstance(bolt, BasicBolt):
         return BasicExecution(bolt, collector, intake, check)
+    if isinstance(bolt, BatchBolt):
+        return BatchExecution(bolt, collector, intake, check)
     assert isinstance(bolt, Bolt), bolt
     return HandExecution(bolt, collector, intake, check, hand)
 
@@ -83,6 +86,39 @@ class BasicExecution:
                 ack(tuple)
         emit.current = None
         collector.counters.executed += executed
+
+
+class BatchExecution:
+    """Executes a BatchBolt: every tuple is done when ``execute`` returns, so none stays in hand."""
+
+    def __init__(self, bolt: BatchBolt, collector: Collector, intake: Intake, check: CheckError) -> None:
+        self._bolt, self._collector, self._intake, self._check = bolt, collector, intake, check
+        self._batch = BatchCollector(collector)
+
+    def run(self, records: Iterable[Record]) -> None:
+        """Execute all records as one batch and ack those that were not failed."""
+        collector, anchors_of = self._collector, self._intake.anchors_of
+        tuples: list[Tuple] = []
+        for record in records:
+            if (wrong := record.error()) is not None:
+                self._check(wrong)
+                continue
+            try:
+                tuples.append(Tuple(record, anchors_of(record), collector))
+            except (MalformedRecord, UnknownVersion) as error:
+                set_aside(record, error, collector)
+        if not tuples:
+            return
+        try:
+            self._bolt.execute(tuples, self._batch)
+        except (Misuse, DeliveryFailed):
+            raise
+        except Exception as error:
+            for tuple in tuples:
+                if tuple._state is IN_HAND:
+                    fail(tuple, error, collector)
+        self._batch.finish(tuples)
+        collector.counters.executed += len(tuples)
 
 
 class HandExecution:

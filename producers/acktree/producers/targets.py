@@ -15,10 +15,11 @@ from acktree.schemas.registry import History, Published
 class Target:
     """One topic in one topology version; ``due`` holds anchors of children whose parents are acked."""
 
-    __slots__ = ("due", "hashes", "head", "topic")
+    __slots__ = ("due", "hashes", "head", "topic", "version")
 
     def __init__(self, topic: str, version: int, hashes: tuple[int, ...]) -> None:
         self.topic = topic
+        self.version = version
         self.hashes = hashes
         self.head = encode_header(version, ())
         self.due: list[bytes] = []

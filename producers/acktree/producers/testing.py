@@ -21,7 +21,7 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header
 from acktree.schemas.ids import EdgeSource, emitted_value, generation_of, origin_of, root_id
 from acktree.schemas.registry import History, Published, Slot
-from acktree.schemas.topology import BoltTable, SpoutTable
+from acktree.schemas.topology import BoltTable
 
 INPUT = "in"
 _READER = "reader-of-the-bolt-under-test"
@@ -163,12 +163,13 @@ def _topology(name: str, emits: tuple[str, ...]) -> Published:
     bolts = {name: BoltTable.model_validate({"reads": (INPUT,), "emits": emits})}
     if emits:
         bolts[_READER] = BoltTable.model_validate({"reads": emits})
-    return Published(
-        name="test",
-        ackers=1,
-        version=1,
-        spouts={"spout": SpoutTable.model_validate({"topics": ("source",), "emits": (INPUT,)})},
-        bolts=bolts,
-        spout_tasks={"spout": (0,)},
-        slots=(Slot(slot=0, spout="spout", topic="source", topic_id="test", partition=0),),
-    )
+    fields = {
+        "name": "test",
+        "ackers": 1,
+        "version": 1,
+        "spouts": {"spout": {"topics": ("source",), "emits": (INPUT,)}},
+        "bolts": bolts,
+        "spout_tasks": {"spout": (0,)},
+        "slots": (Slot(slot=0, spout="spout", topic="source", topic_id="test", partition=0),),
+    }
+    return Published.model_validate(fields)

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 
-from acktree.producers.bolt import AnyBolt, BasicBolt, Bolt, Context
+from acktree.producers.bolt import AnyBolt, BasicBolt, BatchBolt, Bolt, Context
 from acktree.producers.collector import Collector
 from acktree.producers.errors import TransactionAborted, UnknownComponent
 from acktree.producers.exactly_once import ExactlyOnce
@@ -26,7 +26,7 @@ from acktree.schemas.clients import Settings, consumer_settings, make_consumer
 from acktree.schemas.registry import Registry, read_history
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
-BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt)
+BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt)
 IDLE_WAIT_S = 0.1
 LEARN_INTERVAL_S = 1.0
 SESSION_TIMEOUT_MS = 10_000
