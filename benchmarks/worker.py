@@ -21,6 +21,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from acktree.producers import BasicBolt, BatchBolt
+from acktree.producers.garbage import collect_rarely
 from acktree.producers.worker import Worker
 from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
 from acktree.schemas.header import HEADER, single_headers
@@ -159,6 +160,7 @@ def main() -> None:
         kind, name = given.child
         server, records = given.bootstrap_server, given.records
         plain = kind == "plain"
+        collect_rarely()
         told = run_plain(server, name, records) if plain else run_bolt(server, name, records, kind == "batch")
         print(json.dumps(told))
         return

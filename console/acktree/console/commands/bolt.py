@@ -7,6 +7,7 @@ import sys
 import click
 
 from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+from acktree.producers.garbage import collect_rarely
 from acktree.producers.loading import make_handler
 from acktree.producers.worker import BOLTS, Worker
 from acktree.schemas.clients import make_admin
@@ -24,7 +25,7 @@ def bolt() -> None:
 @click.option("--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
 @client_settings_option
 def run(handler: str, bootstrap: str, topology: str, name: str | None, settings: dict[str, str]) -> None:
-    """Run MODULE:NAME, a Bolt or BasicBolt class or a function that returns one.
+    """Run MODULE:NAME, a Bolt, BasicBolt or BatchBolt class or a function that returns one.
 
     The current folder is searched for MODULE. Start the command several times to share the work.
     """
@@ -41,4 +42,5 @@ def run(handler: str, bootstrap: str, topology: str, name: str | None, settings:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
+    collect_rarely()
     worker.run()
