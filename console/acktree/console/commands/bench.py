@@ -1,4 +1,4 @@
-"""`acktree bench acker`: what the acker does a second, with a plain dict beside it in the same run."""
+"""`acktree bench acker` and `bench spark`: figures with something to compare them to in the same run."""
 
 import os
 import platform
@@ -63,5 +63,34 @@ def acker(
                 drained = acker_kafka.measure_backlog(bootstrap, total, per_record, 200_000, count, settings)
                 click.echo(
                     f"through Kafka, {count} partition(s), {per_record} a record, {drained.acks:,} acks: "
-                    f"{drained.per_s / 1e6:.1f} M/s, {drained.per_cpu_s / 1e6:.1f} M/CPU s"
+                    f"{drained.per_s / 1e6:.1f} M/s, {drained.per_cpu_s / 1e6:.1f} M/CPU s, "
+                    f"folded again by a new owner in {drained.refold_s:.1f} s"
                 )
+
+
+@bench.command()
+@click.option(
+    "-b",
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT,…",
+    envvar="ACKTREE_BOOTSTRAP_SERVER",
+    help="Kafka brokers to work on. Default: a broker of its own, gone afterwards.",
+)
+@click.option("--records", default=200_000, show_default=True, help="Records of 100 bytes a run.")
+@click.option("--rounds", default=3, show_default=True, help="Measured runs of each kind, in turn.")
+def spark(bootstrap: str | None, records: int, rounds: int) -> None:
+    """Measure Spark with tracking beside Spark without, start of the query included."""
+    from acktree.console.benches import spark_stage
+
+    click.echo(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+    with ExitStack() as running:
+        if bootstrap is None:
+            bootstrap = running.enter_context(LocalBroker()).bootstrap
+        source = spark_stage.fill(bootstrap, records)
+        for name, transform in spark_stage.transforms().items():
+            tracked, untracked = spark_stage.compare(bootstrap, source, records, transform, rounds)
+            click.echo(
+                f"{name}: tracked {tracked:,.0f} records/s, untracked {untracked:,.0f} records/s, "
+                f"ratio {tracked / untracked:.2f}"
+            )
