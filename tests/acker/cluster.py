@@ -64,6 +64,14 @@ class RunningAcker:
     def partitions(self):
         return sorted(self.acker._ownership.partitions)
 
+    def leave(self):
+        """Begin to stop, without waiting for the end."""
+        self.acker.stop()
+
+    @property
+    def is_gone(self):
+        return not self._thread.is_alive()
+
     def stop(self):
         self.acker.stop()
         self._thread.join(DEADLINE_S)
@@ -138,9 +146,13 @@ class Cluster:
     # Ackers.
 
     def start(self, **settings):
+        return self.join(**settings).await_ready()
+
+    def join(self, **settings):
+        """Start an acker without waiting until the group has taken it in."""
         acker = RunningAcker(self.bootstrap, self.name, **settings)
         self.running.callback(acker.stop)
-        return acker.await_ready()
+        return acker
 
     def start_process(self, **settings):
         acker = AckerProcess(self.bootstrap, self.name, self.folder, **settings)

@@ -123,7 +123,7 @@ def test_turning_forgets_only_the_older_set():
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_with_late_messages_a_crash_anywhere_loses_no_tree_and_without_one_the_cut_is_the_end(
     draw, trees, may_crash
 ):

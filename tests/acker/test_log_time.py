@@ -333,6 +333,34 @@ def test_looks_are_no_more_frequent_than_the_bound_needs():
     assert expiry.is_due()
 
 
+def advance(expiry, start_ms, end_ms):
+    for now_ms in [*range(start_ms, end_ms, 500), end_ms]:
+        expiry.advance(now_ms)
+    return expiry.is_due()
+
+
+@pytest.mark.parametrize(("pending_ms", "orphan_ms", "due_ms"), [(9000, inf, 12_000), (inf, 9000, 39_000)])
+def test_after_a_look_none_is_due_before_the_oldest_entry_left_can_be(pending_ms, orphan_ms, due_ms):
+    expiry = Expiry(LIMITS)
+    expiry.advance(10_000)
+    expiry.looked(pending_ms, orphan_ms)
+    assert not advance(expiry, 10_000, due_ms)
+    assert advance(expiry, due_ms, due_ms + 1)
+
+
+def test_limits_that_stay_the_same_ask_for_no_look():
+    expiry = Expiry(LIMITS)
+    expiry.advance(10_000)
+    expiry.looked(inf, inf)
+    expiry.change(Limits(LIMITS.message_ms, LIMITS.orphan_ms, LIMITS.life_ms))
+    assert not advance(expiry, 10_000, 12_000)
+
+
+def test_limits_are_those_of_the_topology_and_a_leap_is_a_tenth_of_the_timeout_or_a_second():
+    assert Limits.of_seconds(30, 300, 21_600) == Limits(30_000, 300_000, 10_800_000)
+    assert [Limits(ms, 10 * ms, inf).leap_ms for ms in (1000, 10_000, 30_000)] == [1000, 1000, 3000]
+
+
 def test_an_empty_table_is_not_looked_at():
     expiry = Expiry(LIMITS)
     expiry.advance(10**9)

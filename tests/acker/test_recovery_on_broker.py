@@ -1,6 +1,5 @@
 """Crashes, rebalances, commits and growth on a real broker: every verdict comes, none is wrong."""
 
-import random
 import time
 
 import pytest
@@ -103,54 +102,6 @@ def test_an_ack_stream_that_goes_back_is_folded_again_from_the_cut(make):
     acker.acker._ownership._seeks.append(TopicPartition(f"{cluster.name}.ack", 0, 0))
     wait_for(lambda: acker.acker._ownership.partitions[0].table.folded == 2, "the state made anew")
     cluster.ack(1, 2).await_acked([1])
-
-
-def feed(cluster, count, seed, chunk=50):
-    """Yield after every few records sent: trees of an init and two acks, the acks a while later."""
-    source = random.Random(seed)
-    roots = list(range(1, count + 1))
-    late = []
-    for start in range(0, count, chunk):
-        pairs = [(root, source.getrandbits(64)) for root in roots[start : start + chunk]]
-        halves = [(root, source.getrandbits(64)) for root, _ in pairs]
-        cluster.init_many(pairs)
-        late.append(halves)
-        late.append([(root, value ^ half) for (root, value), (_, half) in zip(pairs, halves, strict=True)])
-        if len(late) > 8:
-            cluster.ack_many(late.pop(source.randrange(len(late))))
-        cluster.sent().collect()
-        yield start
-    while late:
-        cluster.ack_many(late.pop())
-
-
-@pytest.mark.timeout(200)
-def test_killed_again_and_again_every_verdict_comes_and_nothing_times_out(make):
-    cluster = make(ackers=2, timeout_s=20)
-    acker = cluster.start_process().await_ready()
-    for step in feed(cluster, 6000, seed=1):
-        if step % 2000 == 1000:
-            acker.kill()
-            acker = cluster.start_process(**{"session.timeout.ms": "6000"})
-    cluster.await_acked(range(1, 6001), 90)
-    assert cluster.timed_out == set()
-    assert cluster.failed == {}
-
-
-@PROTOCOLS
-@pytest.mark.timeout(200)
-def test_while_ackers_join_and_leave_every_verdict_comes_and_nothing_times_out(make, protocol):
-    cluster = make(ackers=4, timeout_s=30)
-    cluster.start(**protocol)
-    others = []
-    for step in feed(cluster, 2000, seed=2):
-        if step % 400 == 200:
-            if others:
-                others.pop().stop()
-            else:
-                others.append(cluster.start(**protocol))
-    cluster.await_acked(range(1, 2001), 90)
-    assert cluster.failed == {}
 
 
 @PROTOCOLS
