@@ -317,22 +317,7 @@ class SpoutDriver:
 
     def _report(self) -> None:
         for task in self._tasks.values():
-            names = (
-                "emitted",
-                "completed",
-                "failed",
-                "timed_out",
-                "replayed",
-                "dead_lettered",
-                "absent",
-                "overdue",
-            )
-            values = {name: task.counters[name] for name in (*names, "set_aside", "rewinds")}
-            values |= {"pending": task.pending, "run": task.run, "version": self.topology.version}
-            values |= {
-                f"frontier.{task.sources[slot].topic}.{task.sources[slot].partition}": ledger.frontier
-                for slot, ledger in task.slots.items()
-            }
+            values = task.figures() | {"version": self.topology.version}
             instance = f"{self._options.spout}-{task.task}"
             report = Report("spout", self._options.spout, instance, int(time.time() * 1000), values)
             self._producer.produce(self.topology.stats_topic, report.encode(), report.key())

@@ -13,9 +13,23 @@ import numpy as np
 
 from acktree.schemas.codec import Absent, Cause, Result
 from acktree.schemas.ids import origin_of, origins_of
+from acktree.schemas.stats import Value
 from acktree.spark.batch import MAX_RANGES_PER_SLOT, Range, Replays, group_replays
 from acktree.spark.ledger import PartitionLedger, Verdict
 from acktree.spark.result_cut import Place
+
+COUNTED = (
+    "emitted",
+    "completed",
+    "failed",
+    "timed_out",
+    "replayed",
+    "dead_lettered",
+    "absent",
+    "overdue",
+    "set_aside",
+    "rewinds",
+)
 
 
 class SourcePartition(NamedTuple):
@@ -158,6 +172,15 @@ class TaskLedger:
         """Replay what was emitted before a time and never got a verdict."""
         for ledger in self.slots.values():
             self.counters["overdue"] += ledger.fail_overdue(before_s, now_s, most)
+
+    def figures(self) -> dict[str, Value]:
+        """Return what the task reports of itself: counts since the start, and where it stands."""
+        frontiers = {
+            f"frontier.{self.sources[slot].topic}.{self.sources[slot].partition}": ledger.frontier
+            for slot, ledger in self.slots.items()
+        }
+        counted = {name: self.counters[name] for name in COUNTED}
+        return {**counted, "pending": self.pending, "run": self.run, **frontiers}
 
     def is_open(self, slot: int, offset: int) -> bool:
         return slot in self.slots and self.slots[slot].is_open(offset)
