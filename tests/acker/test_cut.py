@@ -120,3 +120,36 @@ def test_the_cut_lies_below_the_first_record_of_every_entry_and_never_goes_back(
         if not first:
             assert cut == tester.partition.positions
         before = cut
+
+
+def test_the_oldest_age_is_that_of_the_oldest_entry_left():
+    tester = Tester(Limits.of_seconds(30, 300, 6000)).observe()
+    assert tester.partition.oldest_age_s == 0
+    tester.init(A, 1).wait(1000).init(B, 1).wait(500)
+    assert tester.partition.oldest_age_s == 1.5
+    assert tester.reset(A).partition.oldest_age_s == 1.5
+    assert tester.ack(A, 1).partition.oldest_age_s == 0.5
+    assert tester.ack(B, 1).partition.oldest_age_s == 0
+
+
+def test_bucket_numbers_go_round_and_round():
+    counts = np.zeros(BIRTH_BUCKETS, np.int32)
+    births = BirthBuckets(counts, Positions(0, 0))
+    for number in range(2 * BIRTH_BUCKETS + 10):
+        assert births.open(number * BUCKET_MS, Positions(number, number), 0) == number
+        counts[(number - 1) % BIRTH_BUCKETS], counts[number % BIRTH_BUCKETS] = 0, 1
+        assert births.cut(Positions(10**9, 10**9)) == (number, number)
+
+
+def test_outlived_counts_from_the_oldest_bucket_on_and_stops_at_the_first_that_is_young():
+    births = BirthBuckets(np.ones(BIRTH_BUCKETS, np.int32), Positions(0, 0))
+    for number, latest_ms in enumerate([0, 5000, 1000]):
+        births.open(number * BUCKET_MS, Positions(number, number), latest_ms)
+    assert births.outlived(1001) == 1
+
+
+def test_a_bucket_stays_open_for_its_time_and_no_longer():
+    births = BirthBuckets(np.ones(BIRTH_BUCKETS, np.int32), Positions(0, 0))
+    walls = (300, 549, 550, 799, 800)
+    assert [births.open(wall, Positions(0, 0), 0) for wall in walls] == [1, 1, 2, 2, 3]
+    assert BUCKET_MS == 250
