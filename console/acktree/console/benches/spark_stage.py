@@ -23,7 +23,7 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 
 PARTITIONS = 2
-LINE = "one record of a hundred bytes, which are eighteen words when it is split and so it goes on, and on"
+LINE = "one record of a hundred bytes that is split into some twenty words so that the stage has a lot to do"
 Transform = Callable[[Any], Any]
 
 TOPOLOGY = """
