@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyroaring import BitMap64
 
+from acktree.producers.claim import Claim, commit_claim, decode_claim, next_epoch
 from acktree.producers.outside_commit import GroupInUse
 from acktree.schemas.codec import Cause, Failure, Result, encode_result
 from acktree.schemas.errors import AcktreeError, MissingTopic, UnknownTopology
-from acktree.schemas.ids import generation_of, root_id
+from acktree.schemas.ids import generation_of, next_run, root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.batch import Batch
+from acktree.spark.done_set import encode_metadata
 from acktree.spark.group_offsets import ZombieDriver
 from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.source_topics import UnknownPartition
@@ -118,21 +121,33 @@ class Spout:
             self.now_s += 1.0
 
     def committed(self) -> int:
-        return self._committed(f"{self.name}.source").offset
+        return self.place(f"{self.name}.source").offset
 
     def result_position(self) -> int:
-        return self._committed(f"{self.name}.spout-0").offset
+        return self.place(f"{self.name}.spout-0").offset
 
-    def _committed(self, topic: str) -> TopicPartition:
+    def claim(self) -> Claim:
+        place = self.place(f"{self.name}.spout-0")
+        return decode_claim(place.metadata or "", place.offset)
+
+    def write_claim(self, claim: Claim) -> None:
+        """Commit a claim, as many starts later it would stand there."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        commit_claim(consumer, f"{self.name}.spout-0", claim, f"{self.name}.in", self.bootstrap)
+        consumer.close()
+
+    def place(self, topic: str) -> TopicPartition:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
         (place,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
         consumer.close()
         return place
 
-    def operator_commits(self, offset: int) -> None:
+    def operator_commits(self, offset: int, metadata: str = "") -> None:
         """Do what kafka-consumer-groups --reset-offsets does."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        consumer.commit(offsets=[TopicPartition(f"{self.name}.source", 0, offset)], asynchronous=False)
+        consumer.commit(
+            offsets=[TopicPartition(f"{self.name}.source", 0, offset, metadata)], asynchronous=False
+        )
         consumer.close()
 
     def count(self, name: str) -> int:
@@ -345,6 +360,37 @@ def test_a_driver_that_was_taken_over_stops(spout: Callable[..., Spout]) -> None
     t.now_s += 10
     with pytest.raises(ZombieDriver, match="newer driver"):
         old.service(0.0)
+
+
+def test_two_hundred_starts_later_verdicts_still_count(spout: Callable[..., Spout]) -> None:
+    """Runs go round after 255: an old floor must not come to lie above a new run."""
+    t = spout(records=10)
+    emitted = t.emitted(t.next_batch())
+    t.driver.close()
+    for run in range(2, 260, 43):
+        claim = t.claim()
+        claim.run, claim.epoch = (run - 1) % 255 + 1, next_epoch(claim.epoch)
+        t.write_claim(claim)
+        t.start()
+        assert t.driver._tasks[0].run == next_run(claim.run)
+        t.driver.close()
+    t.tell(acked=emitted)
+    t.start()
+    again = t.emitted(t.next_batch())
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 10)
+
+
+def test_a_commit_of_a_lower_epoch_is_overwritten(spout: Callable[..., Spout]) -> None:
+    t = spout(records=10)
+    t.tell(acked=t.emitted(t.next_batch()))
+    t.until(lambda: t.committed() == 10)
+    ours = t.place(f"{t.name}.source")
+    topic_id = (ours.metadata or "").split("|")[2]
+    stale, _ = encode_metadata(1, topic_id, 3, BitMap64())
+    t.operator_commits(3, stale)
+    t.until(lambda: t.committed() == 10)
+    assert t.count("rewinds") == 0
 
 
 def test_a_claim_that_was_deleted_is_made_anew_above_all_that_was(spout: Callable[..., Spout]) -> None:

@@ -90,21 +90,18 @@ class SpoutDriver:
             by_task[self.topics.task_of[source.slot]].append(source)
         versions = self._registry.history.versions.values()
         ever = {task for version in versions for task in version.spout_tasks.get(self._options.spout, ())}
-        run, floors = 1, dict[int, int]()
+        run, floors = 0, dict[int, int]()
         for task in sorted(ever):
             topic = self.topology.result_topic(task)
             claim = claim_run(self._consumer, topic, self._group, self._bootstrap)
             self._claims[task] = claim
             self._cuts[task] = ResultCut(claim.next_offset)
-            if run_at_least(claim.run, run):
-                run = claim.run
+            run = claim.run if not run or run_at_least(claim.run, run) else run
             floors |= claim.floors
         committed = self._offsets.fetch(self.topics.partitions, None)
-        if self._outrank(committed.values()):
-            run = random.randint(1, MAX_RUN)
-        for range_ in logged.ranges if logged else ():
-            if run_at_least(range_.run, run):
-                run = next_run(range_.run)
+        logged_runs = [range_.run for range_ in logged.ranges] if logged else []
+        if self._outrank(committed.values(), bool(logged_runs)):
+            run = next_run(max(logged_runs)) if logged_runs else random.randint(1, MAX_RUN)
         self._use_run(run)
         starts = self.topics.starting_offsets([s for s in self.topics.partitions if s.slot not in committed])
         for task, sources in by_task.items():
@@ -248,6 +245,7 @@ class SpoutDriver:
     def _obey_resets(self) -> None:
         epochs = {slot: self._claims[task].epoch for slot, task in self.topics.task_of.items()}
         for slot, stands in self._offsets.fetch(self.topics.partitions, epochs).items():
+            self._committed_state = None  # whatever it is, it is overwritten with what holds
             if stands.ours is not None:
                 continue
             task = self._tasks[self.topics.task_of[slot]]
@@ -259,14 +257,14 @@ class SpoutDriver:
             ledger.rewind(stands.next_offset, claim.run)
             task.counters["rewinds"] += 1
 
-    def _outrank(self, committed: Iterable[Committed]) -> bool:
+    def _outrank(self, committed: Iterable[Committed], has_logged: bool) -> bool:
         """Give all claims one epoch, above every commit of ours: who starts last is the driver.
 
-        Returns True where all claims are new though there are commits: which runs were used is not known.
+        Returns True where all claims are new though this spout ran before: which runs it used is not known.
         """
         highest = max((stands.ours.epoch for stands in committed if stands.ours), default=0)
         epoch = max(claim.epoch for claim in self._claims.values())
-        lost = highest > 0 and is_first(epoch)
+        lost = is_first(epoch) and (highest > 0 or has_logged)
         if epoch <= highest:
             epoch = next_epoch(highest)
         for claim in self._claims.values():
