@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from acktree.producers.outside_commit import commit_offsets
 from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
 from acktree.schemas.errors import AcktreeError
-from acktree.spark.done_set import CommitMetadata, decode_metadata, encode_metadata
+from acktree.spark.done_set import CommitMetadata, decode_metadata
 from acktree.spark.task_ledger import SourcePartition
 
 
@@ -79,18 +79,14 @@ class GroupOffsets:
 
     def commit(
         self,
-        states: Mapping[int, tuple[SourcePartition, int, int, BitMap64]],
+        states: Mapping[int, tuple[SourcePartition, int, str]],
         result_positions: Iterable[TopicPartition],
     ) -> None:
-        """Commit (source, epoch, frontier, done) by slot together with result positions, in one request."""
-        texts = {
-            slot: encode_metadata(epoch, source.topic_id, frontier, done)[0]
-            for slot, (source, epoch, frontier, done) in states.items()
-        }
+        """Commit (source, frontier, metadata) by slot together with result positions, in one request."""
         offsets = [
-            TopicPartition(source.topic, source.partition, frontier, metadata=texts[slot])
-            for slot, (source, _, frontier, _) in states.items()
+            TopicPartition(source.topic, source.partition, frontier, metadata=text)
+            for source, frontier, text in states.values()
         ]
         commit_offsets(self._consumer, [*offsets, *result_positions], self._group, self._bootstrap)
-        for slot, (_, _, frontier, _) in states.items():
-            self._last[slot] = (frontier, texts[slot])
+        for slot, (_, frontier, text) in states.items():
+            self._last[slot] = (frontier, text)

@@ -296,8 +296,8 @@ class SpoutDriver:
             epoch = self._claims[task.task].epoch
             for slot, ledger in task.slots.items():
                 source = task.sources[slot]
-                states[slot] = (source, epoch, ledger.frontier, ledger.done)
-                _, reach[slot] = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done)
+                text, reach[slot] = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done)
+                states[slot] = (source, ledger.frontier, text)
                 seen.append((slot, ledger.frontier, len(ledger.done)))
         positions = [self._result_position(task, reach) for task in self._claims]
         seen += [(position.topic, position.offset, position.metadata) for position in positions]

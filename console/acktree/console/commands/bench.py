@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import click
 
 from acktree.console.broker import LocalBroker
-from acktree.console.commands.options import client_settings_option
+from acktree.console.commands.options import client_settings_option, own_broker_option
 
 
 @click.group()
@@ -16,14 +16,7 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option(
-    "-b",
-    "--bootstrap-server",
-    "bootstrap",
-    metavar="HOST:PORT,…",
-    envvar="ACKTREE_BOOTSTRAP_SERVER",
-    help="Kafka brokers for the backlogs. Default: a broker of its own, gone afterwards.",
-)
+@own_broker_option
 @click.option("--pending", default=1_000_000, show_default=True, help="Roots pending while folding alone.")
 @click.option("--acks", default=10_000_000, show_default=True, help="Acks in the backlog of large records.")
 @click.option("--memory-roots", default=4_000_000, show_default=True, help="Roots for the memory figure.")
@@ -69,14 +62,7 @@ def acker(
 
 
 @bench.command()
-@click.option(
-    "-b",
-    "--bootstrap-server",
-    "bootstrap",
-    metavar="HOST:PORT,…",
-    envvar="ACKTREE_BOOTSTRAP_SERVER",
-    help="Kafka brokers to work on. Default: a broker of its own, gone afterwards.",
-)
+@own_broker_option
 @click.option("--records", default=200_000, show_default=True, help="Records of 100 bytes a run.")
 @click.option("--rounds", default=3, show_default=True, help="Measured runs of each kind, in turn.")
 def spark(bootstrap: str | None, records: int, rounds: int) -> None:
