@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.schemas import codec
-from acktree.schemas.codec import ENTRY, Absent, Ack, AckInit, Cause, Fail, Failure, Result, Span, zigzag
+from acktree.schemas.codec import (
+    ENTRY,
+    Absent,
+    Ack,
+    AckInit,
+    Cause,
+    Fail,
+    Failure,
+    ReplayCommand,
+    Result,
+    Span,
+    zigzag,
+)
 from acktree.schemas.errors import MalformedRecord
 
 U64 = st.integers(0, 2**64 - 1)
@@ -27,7 +39,8 @@ def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, codec.schema(name), datum)
     frames = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}
-    return {**frames, "Absent": codec.ABSENT_FRAME}[name] + out.getvalue()
+    told = {"Absent": codec.ABSENT_FRAME, "ReplayCommand": codec.REPLAY_COMMAND_FRAME}
+    return {**frames, **told}[name] + out.getvalue()
 
 
 @given(INT, INT, ENTRIES)
@@ -90,12 +103,41 @@ def test_an_absent_is_plain_avro(slot: int, pairs: list[tuple[int, int]]) -> Non
     assert (back.slot, back.spans) == (slot, spans)
 
 
+@given(INT, st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**20)), min_size=1, max_size=40))
+def test_a_replay_command_is_plain_avro(slot: int, steps: list[tuple[int, int]]) -> None:
+    spans, at = [], 0
+    for gap, length in steps:
+        spans.append(Span(at + gap, at + gap + length))
+        at += gap + length
+    data = codec.encode_replay_command(ReplayCommand(slot, spans))
+    told = [span._asdict() for span in spans]
+    assert data == by_fastavro("ReplayCommand", {"slot": slot, "spans": told})
+    back = codec.decode_told_to_spout(data)
+    assert isinstance(back, ReplayCommand)
+    assert (back.slot, list(back.spans)) == (slot, spans)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [[], [(5, 5)], [(5, 9), (9, 12)], [(5, 9), (1, 3)], [(2 * n, 2 * n + 1) for n in range(201)]],
+)
+def test_a_replay_command_that_is_empty_out_of_order_or_too_long_is_refused(spans: list[Any]) -> None:
+    with pytest.raises(MalformedRecord, match="span"):
+        codec.decode_replay_command(codec.encode_replay_command(ReplayCommand(0, [Span(*s) for s in spans])))
+
+
 def test_a_span_that_ends_before_it_begins_is_refused() -> None:
     with pytest.raises(MalformedRecord, match="ends before"):
         codec.decode_absent(codec.encode_absent(Absent(0, [Span(5, 5)])))
 
 
-DECODERS = [codec.decode_ack_init, codec.decode_ack, codec.decode_result, codec.decode_absent]
+DECODERS = [
+    codec.decode_ack_init,
+    codec.decode_ack,
+    codec.decode_result,
+    codec.decode_absent,
+    codec.decode_replay_command,
+]
 SAMPLE_ACK = codec.encode_ack(
     Ack("count-0", 3, np.array([(1, 2), (3, 4)], ENTRY), (Fail(5, "no"),), np.array([6], "<u8"))
 )

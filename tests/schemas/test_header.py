@@ -32,7 +32,7 @@ def test_the_layout_is_little_endian_and_packed() -> None:
 @given(st.lists(st.tuples(U64, U64), min_size=1, max_size=20))
 def test_many_single_headers_are_the_same_bytes(pairs: list[tuple[int, int]]) -> None:
     roots, edges = (np.array(column, np.uint64) for column in zip(*pairs, strict=True))
-    packed = single_headers(7, 6, roots, edges)
+    packed = single_headers(7, 6, roots, edges).tobytes()
     size = SINGLE.itemsize
     for index, (root, edge) in enumerate(pairs):
         assert packed[index * size : (index + 1) * size] == encode_header(7, [Anchor(6, root, edge)])

@@ -1,8 +1,11 @@
 """Publishing on a real broker: versions, slots that are never given out twice, topics made and grown."""
 
+import time
+from collections.abc import Callable
+
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from acktree.schemas.clients import make_admin
 from acktree.schemas.errors import BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
@@ -87,6 +90,31 @@ def test_more_ackers_are_a_new_version_and_more_partitions_and_fewer_keep_the_to
     assert [history.ackers(version) for version in (1, 2, 3)] == [2, 5, 1]
 
 
+def test_a_registry_catches_up_with_what_was_published_and_asks_little_when_there_is_nothing(
+    cluster: Cluster,
+) -> None:
+    cluster.apply(ackers=1)
+    registry = Registry(cluster.bootstrap, cluster.name, {})
+    try:
+        for ackers in (2, 3, 4):
+            cluster.apply(ackers=ackers)
+            registry.catch_up()
+            assert registry.history.latest.ackers == ackers
+        asking_s = min(cpu_s(registry.catch_up) for _ in range(20))
+        assert registry.refresh()
+        assert not registry.refresh()
+    finally:
+        registry.close()
+    assert asking_s < min(cpu_s(lambda: read_history(cluster.bootstrap, cluster.name, {})) for _ in range(5))
+
+
+def cpu_s(call: Callable[[], object]) -> float:
+    """Return the CPU time that all threads of this process take while a call lasts."""
+    begin_s = time.process_time()
+    call()
+    return time.process_time() - begin_s
+
+
 def test_task_numbers_are_never_used_again(cluster: Cluster) -> None:
     cluster.apply(tasks=3)
     cluster.apply(tasks=1)
@@ -142,8 +170,33 @@ def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
         make_admin("127.0.0.1:1", {"socket.timeout.ms": "1000"})
 
 
-@pytest.mark.parametrize("key", ["enable.auto.commit=true", "isolation.level=read_uncommitted", "group.id=x"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "enable.auto.commit=true",
+        "enable.auto.offset.store=true",
+        "isolation.level=read_uncommitted",
+        "group.id=x",
+        "auto.offset.reset=latest",
+        "auto.offset.reset=error",
+        "check.crcs=false",
+    ],
+)
 def test_a_setting_that_breaks_a_promise_is_refused_with_the_reason(bootstrap: str, key: str) -> None:
     name, _, value = key.partition("=")
     with pytest.raises(RefusedSetting, match=f"{name}={value} is refused: "):
         Registry(bootstrap, "any", {name: value})
+
+
+def test_what_is_published_can_be_read_as_soon_as_apply_returns(cluster: Cluster) -> None:
+    place = TopicPartition(f"{cluster.name}.topology", 0)
+
+    def end(isolation: IsolationLevel) -> int:
+        asked = {place: OffsetSpec.latest()}
+        (answer,) = cluster.admin.list_offsets(asked, isolation_level=isolation).values()
+        return answer.result().offset
+
+    for ackers in range(1, 11):
+        cluster.apply(ackers=ackers)
+        assert end(IsolationLevel.READ_COMMITTED) == 2 * ackers, "the end of a transaction is not written yet"
+        assert end(IsolationLevel.READ_UNCOMMITTED) == 2 * ackers

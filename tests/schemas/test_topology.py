@@ -60,7 +60,7 @@ def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs
             'topics = ["lines"]',
             "topic = ['lines']",
             5,
-            "spouts.lines.topic: unknown key; it may be one of: emits",
+            "spouts.lines.topic: unknown key; it may be one of: block, emits",
         ),
         (
             'reads = ["words"]',
@@ -78,6 +78,14 @@ def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs
         ("ackers = 4", "control_retention_s = 60", 2, "shorter than twice the longest timeout; at least 600"),
         ("ackers = 4", "message_timeout_s = -1", 2, "message_timeout_s: -1 is no good"),
         ("ackers = 4", "orphan_timeout_s = 0", 2, "orphan_timeout_s: 0 is no good"),
+        ('emits = ["words"]', 'emits = ["words"]\nblock = 0', 7, "spouts.lines.block: 0 is no good"),
+        (
+            'emits = ["words"]',
+            'emits = ["words"]\nblock = 20\nmax_pending = 19',
+            7,
+            "20 records are more than max_pending = 19 allows in flight",
+        ),
+        ('topics = ["lines"]', "block = 2", 5, "fed by Python code: each message has a root of its own"),
     ],
 )
 def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
@@ -88,6 +96,14 @@ def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
     assert f"t.toml, line {line}:" in sentence
     assert says in sentence
     assert "\n" not in sentence
+
+
+def test_a_spout_that_tracks_by_record_is_written_as_it_was_before_there_were_blocks() -> None:
+    table = parse_topology(GOOD).model_dump()["spouts"]["lines"]
+    assert "block" not in table
+    blocks = parse_topology(GOOD.replace('emits = ["words"]', 'emits = ["words"]\nblock = 100'))
+    assert blocks.model_dump()["spouts"]["lines"]["block"] == 100
+    assert parse_topology(GOOD).spouts["lines"].block == 1
 
 
 def test_two_spouts_cannot_read_one_topic() -> None:

@@ -5,18 +5,39 @@ with the reason, never overridden in silence.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from acktree.schemas.errors import AcktreeError, BrokerRefused, BrokerUnreachable, RefusedSetting
+from acktree.schemas.complaints import Complaints
+from acktree.schemas.errors import (
+    AcktreeError,
+    BrokerRefused,
+    BrokerUnreachable,
+    MissingTopic,
+    NotAuthenticated,
+    NotAuthorized,
+    RefusedSetting,
+)
 
 Settings = Mapping[str, str]
 
 BROKER_TIMEOUT_S = 10.0
+FIRST_LOOK_S = 1.0
+"""How long a new client first waits before it looks whether the broker has refused it."""
+NEW_TOPIC_S = 3.0
+"""How long a topic that was just made may be missing in the answers of a busy broker."""
+
+LEADER_MAX_AGE_MS = 5_000
+"""How long an admin client trusts what it knows of leaders.
+
+It does not ask again when a leader's epoch was refused. With librdkafka's own 15 minutes questions for log
+ends would fail that long after a broker's restart, and an acker's clock stand still at the log end.
+"""
 
 _log = logging.getLogger("acktree.kafka")
 _log.addHandler(logging.NullHandler())
@@ -27,7 +48,11 @@ _CONSUMER: dict[str, tuple[Any, str]] = {
     "enable.auto.commit": (False, "offsets are committed when the work behind them is done, not by a clock"),
     "enable.auto.offset.store": (False, "offsets are committed when the work behind them is done"),
     "isolation.level": ("read_committed", "aborted transactions must not be taken for records"),
-    "check.crcs": (True, "a damaged record must not be folded"),
+    "check.crcs": (True, "a record damaged on its way must be an error, not a tuple"),
+    "auto.offset.reset": (
+        "earliest",
+        "what was written before the group's first commit would be skipped, and its trees never done",
+    ),
 }
 _PRODUCER: dict[str, tuple[Any, str]] = {
     "enable.idempotence": (True, "a retry inside the client must not duplicate or reorder records"),
@@ -41,13 +66,15 @@ _OURS = {
 
 
 def _merge(base: dict[str, Any], promised: Mapping[str, tuple[Any, str]], user: Settings) -> dict[str, Any]:
+    """Return ``base``, which may do without a promise, with the user's settings, which may not."""
     for key, value in user.items():
         if key in _OURS:
             raise RefusedSetting(f"{key}={value} is refused: {_OURS[key]}")
         if key in promised and str(value).lower() not in (str(promised[key][0]).lower(), _alias(key)):
             needed, reason = promised[key]
             raise RefusedSetting(f"{key}={value} is refused: {reason}; leave it at {str(needed).lower()}")
-    return {**base, **user, **{key: needed for key, (needed, _) in promised.items()}}
+    kept = {key: value for key, (value, _) in promised.items()}
+    return {**kept, **base, **{key: value for key, value in user.items() if key not in promised}}
 
 
 def _alias(key: str) -> str:
@@ -64,7 +91,6 @@ def consumer_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -
         **_COMMON,
         "bootstrap.servers": bootstrap,
         "group.id": group,
-        "auto.offset.reset": "earliest",
         "fetch.queue.backoff.ms": 5,
         "queued.min.messages": 200_000,
         **{key.replace("_", "."): value for key, value in ours.items()},
@@ -93,7 +119,7 @@ def producer_settings(bootstrap: str, user: Settings, **ours: Any) -> dict[str, 
 def admin_settings(bootstrap: str, user: Settings) -> dict[str, Any]:
     """Return the settings of an admin client: the user's connection and security properties."""
     mine = {key: value for key, value in user.items() if key not in (*_CONSUMER, *_PRODUCER)}
-    return {**_COMMON, **mine, "bootstrap.servers": bootstrap}
+    return {**_COMMON, "metadata.max.age.ms": LEADER_MAX_AGE_MS, **mine, "bootstrap.servers": bootstrap}
 
 
 def make_consumer(settings: Mapping[str, Any]) -> Consumer:
@@ -113,12 +139,62 @@ def make_admin(bootstrap: str, user: Settings) -> AdminClient:
 
     Raises:
         BrokerUnreachable: no broker answers within BROKER_TIMEOUT_S.
+        NotAuthenticated: credentials or a certificate are refused; said at once, not after the time-out.
     """
+    complaints = Complaints()
     with clear_settings():
-        admin = AdminClient(admin_settings(bootstrap, user), logger=_log)
+        settings: dict[str, Any] = {**admin_settings(bootstrap, user), "error_cb": complaints}
+        admin = AdminClient(settings, logger=_log)
+    deadline_s, wait_s = time.monotonic() + BROKER_TIMEOUT_S, FIRST_LOOK_S
+    while True:
+        try:
+            admin.list_topics(timeout=wait_s)
+            return admin
+        except KafkaException as error:
+            admin.poll(0)
+            if (refusal := complaints.refusal(bootstrap)) is not None:
+                raise refusal from error
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise _unreachable(bootstrap, error.args[0], complaints.hint()) from error
+            wait_s = min(2 * wait_s, left_s)
+
+
+def topics_there(admin: AdminClient, bootstrap: str, topics: Collection[str]) -> set[str]:
+    """Return which topics exist, whether or not the broker lists them.
+
+    Raises:
+        NotAuthorized: one may be there, and is none of this principal's business.
+        BrokerUnreachable, BrokerRefused: see there.
+    """
+    there = set()
     with clear_errors(bootstrap):
-        admin.list_topics(timeout=BROKER_TIMEOUT_S)
-    return admin
+        for topic, future in admin.describe_topics(TopicCollection(list(topics))).items() if topics else ():
+            try:
+                future.result(BROKER_TIMEOUT_S)
+                there.add(topic)
+            except KafkaException as error:
+                if is_forbidden(error.args[0]):
+                    raise as_clear_error(error.args[0], bootstrap, f"topic {topic}") from error
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+    return there
+
+
+def refuse_missing(admin: AdminClient, bootstrap: str, topic: str, text: str) -> None:
+    """Say why a topic is not in the broker's list, which leaves out what the principal may not see.
+
+    Returns if it is there after all: the broker may show a topic a moment after it was made.
+
+    Raises:
+        NotAuthorized: the topic may be there, and is none of this principal's business.
+        MissingTopic: it is not there, in the words of ``text``.
+    """
+    deadline_s = time.monotonic() + NEW_TOPIC_S
+    while not topics_there(admin, bootstrap, [topic]):
+        if time.monotonic() > deadline_s:
+            raise MissingTopic(text)
+        admin.poll(0.1)
 
 
 @contextmanager
@@ -136,19 +212,78 @@ _AWAY = frozenset(
 )
 
 
+_UNSETTLED = frozenset(
+    (
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TIMED_OUT_QUEUE,
+    )
+)
+
+
+def will_pass(error: BaseException) -> bool:
+    """Tell whether an error of ours was made from a broker's that is away, or is not ready yet."""
+    cause = error.__cause__
+    if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
+        return False
+    told = cause.args[0]
+    return told.retriable() or told.code() in _AWAY | _UNSETTLED
+
+
 @contextmanager
-def clear_errors(bootstrap: str) -> Iterator[None]:
-    """Turn a KafkaException into BrokerUnreachable or BrokerRefused."""
+def clear_errors(bootstrap: str, what: str = "") -> Iterator[None]:
+    """Turn a KafkaException into BrokerUnreachable or BrokerRefused; ``what`` names what was asked for."""
     try:
         yield
     except KafkaException as error:
-        raise as_clear_error(error.args[0], bootstrap) from error
+        raise as_clear_error(error.args[0], bootstrap, what) from error
 
 
-def as_clear_error(error: Any, bootstrap: str) -> AcktreeError:
-    """Return the acktree error that says what a KafkaError means."""
+_FORBIDDEN = frozenset(
+    (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    )
+)
+
+
+def is_forbidden(error: Any) -> bool:
+    """Tell whether a KafkaError says that the principal may not do this: no further try can help."""
+    return isinstance(error, KafkaError) and error.code() in _FORBIDDEN
+
+
+def as_clear_error(error: Any, bootstrap: str, what: str = "") -> AcktreeError:
+    """Return the acktree error that says what a KafkaError means; ``what`` names what was asked for."""
     if isinstance(error, KafkaError) and error.code() in _AWAY:
-        return BrokerUnreachable(
-            f"no Kafka broker answers at {bootstrap} ({error.str()}); check the address and that it runs"
-        )
-    return BrokerRefused(f"the broker at {bootstrap} refused: {error.str() if error else error}")
+        return _unreachable(bootstrap, error, "")
+    if is_forbidden(error):
+        return _forbidden(error, bootstrap, what)
+    if isinstance(error, KafkaError) and error.code() == KafkaError._AUTHENTICATION:
+        return NotAuthenticated(f"the broker at {bootstrap} does not let this client in: {error.str()}")
+    text = error.str() if error else str(error)
+    return BrokerRefused(f"the broker at {bootstrap} refused: {_about(what, text)}")
+
+
+def _forbidden(error: KafkaError, bootstrap: str, what: str) -> NotAuthorized:
+    """Return the sentence; for a right on the cluster Kafka's own text would be a dump of the request."""
+    is_dump = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    text = KafkaError(error.code()).str() if is_dump else error.str()
+    return NotAuthorized(
+        f"the broker at {bootstrap} forbids it: {_about(what, text)}; the rights that each role needs are "
+        "printed by: acktree acl plan --role ROLE"
+    )
+
+
+def _about(what: str, text: str) -> str:
+    return f"{what}: {text}" if what else text
+
+
+def _unreachable(bootstrap: str, error: KafkaError, hint: str) -> BrokerUnreachable:
+    return BrokerUnreachable(
+        f"no Kafka broker answers at {bootstrap} ({error.str()}); check the address and that it runs{hint}"
+    )

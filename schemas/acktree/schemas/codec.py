@@ -1,4 +1,4 @@
-"""Control records: Avro single-object encoding of AckInit, Ack, Result and Absent.
+"""Control records: Avro single-object encoding of AckInit, Ack, Result, Absent and ReplayCommand.
 
 Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; nothing is allocated on the
 word of a count that the bytes do not back. Id arrays are views into the bytes given, no loop per entry.
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ EntryArray = NDArray[np.void]
 
 MAGIC = b"\xc3\x01"
 FRAME_BYTES = 10
+MAX_REPLAY_SPANS = 200
+"""So many spans of done offsets always fit into the metadata of a commit."""
 
 
 class Cause(IntEnum):
@@ -97,6 +100,14 @@ class Absent:
     spans: Sequence[Span]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayCommand:
+    """Offsets of a slot to emit again; 1 to MAX_REPLAY_SPANS spans in order, apart from each other."""
+
+    slot: int
+    spans: Sequence[Span]
+
+
 def schema(name: str) -> dict[str, Any]:
     """Return the Avro schema ``name`` as it stands in its .avsc file."""
     parsed: dict[str, Any] = json.loads(files("acktree.schemas").joinpath(f"{name}.avsc").read_text())
@@ -110,6 +121,7 @@ def _frame(name: str) -> bytes:
 
 ACK_INIT_FRAME, ACK_FRAME = _frame("AckInit"), _frame("Ack")
 RESULT_FRAME, ABSENT_FRAME = _frame("Result"), _frame("Absent")
+REPLAY_COMMAND_FRAME = _frame("ReplayCommand")
 
 
 def varint(number: int) -> bytes:
@@ -178,12 +190,26 @@ def encode_result(record: Result) -> bytes:
 
 def encode_absent(record: Absent) -> bytes:
     """Return the framed Avro bytes of an Absent."""
-    spans = b"".join(zigzag(first) + zigzag(following) for first, following in record.spans)
-    told = zigzag(len(record.spans)) + spans + b"\0" if record.spans else b"\0"
-    return ABSENT_FRAME + zigzag(record.slot) + told
+    return ABSENT_FRAME + zigzag(record.slot) + _spans(record.spans)
 
 
-_NAMES = {ACK_INIT_FRAME: "AckInit", ACK_FRAME: "Ack", RESULT_FRAME: "Result", ABSENT_FRAME: "Absent"}
+def encode_replay_command(record: ReplayCommand) -> bytes:
+    """Return the framed Avro bytes of a ReplayCommand."""
+    return REPLAY_COMMAND_FRAME + zigzag(record.slot) + _spans(record.spans)
+
+
+def _spans(spans: Sequence[Span]) -> bytes:
+    told = b"".join(zigzag(first) + zigzag(following) for first, following in spans)
+    return zigzag(len(spans)) + told + b"\0" if spans else b"\0"
+
+
+_NAMES = {
+    ACK_INIT_FRAME: "AckInit",
+    ACK_FRAME: "Ack",
+    RESULT_FRAME: "Result",
+    ABSENT_FRAME: "Absent",
+    REPLAY_COMMAND_FRAME: "ReplayCommand",
+}
 
 
 class _Reader:
@@ -303,7 +329,20 @@ def _failure(reader: _Reader) -> Failure:
 
 def decode_absent(data: bytes) -> Absent:
     """Return the Absent in data; raise MalformedRecord for anything else."""
-    reader = _Reader(data, ABSENT_FRAME)
+    return Absent(*_decode_spans(_Reader(data, ABSENT_FRAME)))
+
+
+def decode_replay_command(data: bytes) -> ReplayCommand:
+    """Return the ReplayCommand in data; raise MalformedRecord for anything else."""
+    record = ReplayCommand(*_decode_spans(_Reader(data, REPLAY_COMMAND_FRAME)))
+    if not 1 <= len(record.spans) <= MAX_REPLAY_SPANS:
+        raise MalformedRecord(f"{len(record.spans)} spans; a command has 1 to {MAX_REPLAY_SPANS}")
+    if any(before.next >= after.first for before, after in pairwise(record.spans)):
+        raise MalformedRecord("spans of a command that are out of order or touch")
+    return record
+
+
+def _decode_spans(reader: _Reader) -> tuple[int, tuple[Span, ...]]:
     slot = reader.int32()
     count = reader.count(2)
     spans = tuple(Span(reader.long(), reader.long()) for _ in range(count))
@@ -311,9 +350,13 @@ def decode_absent(data: bytes) -> Absent:
     reader.end()
     if any(not 0 <= first < following for first, following in spans):
         raise MalformedRecord("span that ends before it begins")
-    return Absent(slot, spans)
+    return slot, spans
 
 
-def decode_told_to_spout(data: bytes) -> Result | Absent:
+def decode_told_to_spout(data: bytes) -> Result | Absent | ReplayCommand:
     """Return what a record of a result topic says; raise MalformedRecord for anything else."""
-    return decode_absent(data) if data[:FRAME_BYTES] == ABSENT_FRAME else decode_result(data)
+    if data[:FRAME_BYTES] == ABSENT_FRAME:
+        return decode_absent(data)
+    if data[:FRAME_BYTES] == REPLAY_COMMAND_FRAME:
+        return decode_replay_command(data)
+    return decode_result(data)

@@ -33,5 +33,17 @@ class BrokerRefused(AcktreeError):
     """The broker answered, and refused what was asked."""
 
 
+class NoMetrics(AcktreeError):
+    """The page of metrics cannot be served where it was asked for."""
+
+
+class NotAuthenticated(BrokerRefused):
+    """The broker does not let this client in, or its certificate is not to be trusted: who are you?"""
+
+
+class NotAuthorized(BrokerRefused):
+    """The principal may not do what was asked: ``acktree acl plan`` lists what its role needs."""
+
+
 class RefusedSetting(AcktreeError):
     """A client setting of the user that would break one of our promises."""

@@ -7,9 +7,10 @@ Invariant: no header and a header without anchors both mean untracked. Broken by
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.ids import IdArray
@@ -60,12 +61,12 @@ def decode_header(data: bytes) -> TupleHeader:
     return TupleHeader(version, anchors)
 
 
-def single_headers(version: int, root_version: int, roots: IdArray, edges: IdArray) -> bytes:
-    """Return the headers of many single-anchored tuples end to end, ``SINGLE.itemsize`` bytes each."""
+def single_headers(version: int, root_version: Any, roots: IdArray, edges: IdArray) -> NDArray[np.void]:
+    """Return the headers of many single-anchored tuples, an (n,) array of SINGLE."""
     rows = np.empty(len(roots), SINGLE)
     rows["format"], rows["emission"], rows["version"] = FORMAT, version, root_version
     rows["root"], rows["edge"] = roots, edges
-    return rows.tobytes()
+    return rows
 
 
 def find_header(headers: Sequence[tuple[str, bytes | None]] | None) -> bytes | None:

@@ -4,11 +4,12 @@ Invariant: a plan changes nothing; applying it twice changes nothing the second 
 publish at once are put in order by a transactional producer that reads the registry after it has fenced.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -27,14 +29,16 @@ from acktree.schemas.clients import (
     make_admin,
     make_producer,
     producer_settings,
+    refuse_missing,
 )
-from acktree.schemas.errors import BadTopology, MissingTopic, UnknownTopology
+from acktree.schemas.errors import BadTopology, BrokerUnreachable, UnknownTopology
 from acktree.schemas.header import MAX_VERSION
 from acktree.schemas.ids import MAX_SLOTS
 from acktree.schemas.registry import History, Published, Slot, read_history
 from acktree.schemas.topology import Topology
 
-STATS_RETENTION_S = 3_600
+STATS_RETENTION_S = 90_000
+"""T.stats is kept for 25 hours: the longest window of the status page is a day."""
 BROKER_DEFAULT = -1
 
 
@@ -56,11 +60,15 @@ class Plan:
     publish: Published | None
     current: Published | None
 
-    def lines(self) -> list[str]:
-        """Return the plan as sentences, one a change."""
+    def topic_lines(self) -> list[str]:
+        """Return what is done to topics as sentences, one a change."""
         told = [f"create topic {name} with {count} partition(s)" for name, count, _ in self.create]
         told += [f"grow topic {name} to {count} partitions" for name, count in self.grow]
-        told += [f"keep topic {name} for {seconds} s" for name, seconds in self.retention]
+        return told + [f"keep topic {name} for {seconds} s" for name, seconds in self.retention]
+
+    def lines(self) -> list[str]:
+        """Return the plan as sentences, one a change."""
+        told = self.topic_lines()
         if self.publish is not None:
             told.append(f"publish version {self.publish.version} of topology {self.publish.name}")
         return told
@@ -142,11 +150,15 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
     with clear_errors(bootstrap):
         names = set(admin.list_topics(timeout=BROKER_TIMEOUT_S).topics)
     sources = [topic for table in topology.spouts.values() for topic in table.topics]
-    if missing := [topic for topic in sources if topic not in names]:
-        raise MissingTopic(
-            f"source topic {missing[0]!r} does not exist; acktree reads source topics and never makes them: "
-            "create it first or correct the name"
+    for topic in (topic for topic in sources if topic not in names):
+        refuse_missing(
+            admin,
+            bootstrap,
+            topic,
+            f"source topic {topic!r} does not exist; acktree reads source topics and never makes them: "
+            "create it first or correct the name",
         )
+        names.add(topic)
     wanted = _wanted_topics(topology)
     there = describe(admin, bootstrap, [topic for topic in (*sources, *wanted) if topic in names])
     history = History(topology.name)
@@ -243,6 +255,39 @@ def apply_topology(bootstrap: str, topology: Topology, user: Settings, *, dry_ru
             producer.begin_transaction()
             producer.produce(name, publish.model_dump_json().encode(), str(publish.version).encode(), 0)
             producer.commit_transaction(BROKER_TIMEOUT_S)
+            _await_visible(admin, name)
+    return plan
+
+
+def _await_visible(admin: AdminClient, registry_topic: str) -> None:
+    """Return once readers see what was published: a commit is answered before its marker is written.
+
+    Raises:
+        BrokerUnreachable: the marker was not written within BROKER_TIMEOUT_S.
+    """
+    place = TopicPartition(registry_topic, 0)
+
+    def end(isolation: IsolationLevel) -> int:
+        asked = {place: cast(Any, OffsetSpec).latest()}
+        (answer,) = admin.list_offsets(asked, isolation_level=isolation).values()
+        return int(answer.result(BROKER_TIMEOUT_S).offset)
+
+    deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+    while end(IsolationLevel.READ_COMMITTED) < end(IsolationLevel.READ_UNCOMMITTED):
+        if time.monotonic() > deadline_s:
+            raise BrokerUnreachable(
+                f"the new version is on {registry_topic}, and readers do not see it after "
+                f"{BROKER_TIMEOUT_S:g} s; look with: acktree topology show"
+            )
+        admin.poll(0.02)
+
+
+def create_topics(bootstrap: str, topology: Topology, user: Settings, *, dry_run: bool = False) -> Plan:
+    """Create and grow the topics of a topology without publishing it; errors as of ``apply_topology``."""
+    admin = make_admin(bootstrap, user)
+    plan = make_plan(admin, bootstrap, topology, user)
+    if not dry_run:
+        _change_topics(admin, bootstrap, plan)
     return plan
 
 

@@ -4,13 +4,21 @@ Invariant: versions only grow; a slot, once given to a (topic, topic id, partiti
 another, and a spout task number never to another task. All versions stay readable: old roots need them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors, consumer_settings, make_consumer
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    as_clear_error,
+    clear_errors,
+    consumer_settings,
+    is_forbidden,
+    make_consumer,
+)
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
 from acktree.schemas.ids import fnv1a64
 from acktree.schemas.topology import Topology, registry_topic
@@ -90,6 +98,20 @@ class History:
                 f"topology {self.name!r} has no version {version}; known: {sorted(self.versions)}"
             ) from None
 
+    def largest_block(self, spout: str) -> int:
+        """Return how many records a root of a spout may stand for, in any version."""
+        tables = (version.spouts.get(spout) for version in self.versions.values())
+        return max((table.block for table in tables if table), default=1)
+
+    def take(self, record: Message) -> None:
+        """Take in a record of the registry topic; what is not a version is left out."""
+        try:
+            published = Published.model_validate_json(record.value() or b"")
+        except ValidationError:
+            return
+        if (record.key() or b"") == str(published.version).encode():
+            self.versions.setdefault(published.version, published)
+
     def ackers(self, version: int) -> int:
         """Return the acker count of the roots born in a version."""
         return self.at(version).ackers
@@ -115,7 +137,7 @@ class Registry:
         """
         self.bootstrap = bootstrap
         self.history = History(name)
-        self._topic = registry_topic(name)
+        self._topic, self._next_offset = registry_topic(name), 0
         settings = consumer_settings(
             bootstrap, f"{name}.registry", user, enable_partition_eof=True, fetch_wait_max_ms=100
         )
@@ -129,19 +151,38 @@ class Registry:
     def _open(self) -> None:
         with clear_errors(self.bootstrap):
             metadata = self._consumer.list_topics(self._topic, timeout=BROKER_TIMEOUT_S)
-            if metadata.topics[self._topic].error is not None:
+            refused = metadata.topics[self._topic].error
+            if is_forbidden(refused):
+                raise as_clear_error(refused, self.bootstrap, f"topic {self._topic}")
+            if refused is not None:
                 self.history.latest  # noqa: B018 -- raises UnknownTopology
             self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
             while not self._take(BROKER_TIMEOUT_S):
                 pass
         self.history.latest  # noqa: B018 -- raises UnknownTopology
+        self._known = len(self.history.versions)
 
     def refresh(self) -> bool:
-        """Take in what was published since; return True if there was something. Never waits."""
-        before = len(self.history.versions)
+        """Take in what was published since; return True if there is something new since the last time.
+
+        Never waits. What ``catch_up`` took in is new, too.
+        """
         while not self._take(0.0):
             pass
-        return len(self.history.versions) > before
+        before, self._known = self._known, len(self.history.versions)
+        return self._known > before
+
+    def catch_up(self) -> None:
+        """Take in all that has been published by now: one request to the broker where there is nothing.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+        """
+        with clear_errors(self.bootstrap):
+            place = TopicPartition(self._topic, 0)
+            _, end_offset = self._consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+        while self._next_offset < end_offset:
+            self._take(BROKER_TIMEOUT_S)
 
     def _take(self, timeout_s: float) -> bool:
         """Take one record; return True at the end of the topic (or, with timeout 0, if none is here yet)."""
@@ -152,16 +193,14 @@ class Registry:
             return True
         if (error := message.error()) is not None:
             if error.code() == KafkaError._PARTITION_EOF:
+                self._next_offset = message.offset() or 0
                 return True
             if timeout_s:
-                raise KafkaException(error)
+                what = f"topic {self._topic}, read as group {self.history.name}.registry"
+                raise as_clear_error(error, self.bootstrap, what)
             return True
-        try:
-            published = Published.model_validate_json(message.value() or b"")
-        except ValidationError:
-            return False
-        if (message.key() or b"") == str(published.version).encode():
-            self.history.versions.setdefault(published.version, published)
+        self._next_offset = (message.offset() or 0) + 1
+        self.history.take(message)
         return False
 
     def close(self) -> None:
@@ -173,3 +212,32 @@ def read_history(bootstrap: str, name: str, user: Settings) -> History:
     registry = Registry(bootstrap, name, user)
     registry.close()
     return registry.history
+
+
+def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list[History]:
+    """Return all versions of many topologies, read by one consumer; those without a version are left out.
+
+    Raises:
+        BrokerUnreachable: no broker answers. NotAuthorized: a registry may not be read.
+    """
+    histories = {registry_topic(name): History(name) for name in names}
+    left = set(histories)
+    settings = consumer_settings(bootstrap, "acktree.registry", user, enable_partition_eof=True)
+    consumer = make_consumer(settings)
+    try:
+        with clear_errors(bootstrap):
+            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in histories])
+            while left:
+                message = consumer.poll(BROKER_TIMEOUT_S)
+                if message is None:
+                    raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)}")
+                topic = message.topic() or ""
+                if (error := message.error()) is None:
+                    histories[topic].take(message)
+                elif error.code() in (KafkaError._PARTITION_EOF, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                    left.discard(topic)
+                else:
+                    raise as_clear_error(error, bootstrap)
+    finally:
+        consumer.close()
+    return [history for history in histories.values() if history.versions]

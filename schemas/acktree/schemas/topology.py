@@ -21,6 +21,7 @@ SecondsOrOff = Annotated[float, Field(ge=0, le=10_000_000)]
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_RETENTION_S = 21_600.0
 ORPHAN_TIMEOUTS = 10
+MAX_BLOCK = 10_000
 
 
 class _Table(BaseModel):
@@ -33,6 +34,7 @@ class SpoutTable(_Table):
     topics: tuple[TopicName, ...] = ()
     emits: tuple[TopicName, ...] = ()
     tasks: int = Field(1, ge=1, le=1000)
+    block: int = Field(1, ge=1, le=MAX_BLOCK, exclude_if=lambda block: block == 1)
     max_pending: int = Field(100_000, ge=1)
     max_attempts: int = Field(10, ge=1, le=1_000_000)
     retry_initial_s: float = Field(1.0, ge=0)
@@ -88,6 +90,16 @@ class Topology(_Table):
             raise _Mistake(("bolts", min(both)), "is the name of a spout, too; each needs its own")
         owner: dict[str, str] = {}
         for spout, table in self.spouts.items():
+            if table.block > 1 and not table.topics:
+                raise _Mistake(
+                    ("spouts", spout, "block"),
+                    "a spout without topics is fed by Python code: each message has a root of its own",
+                )
+            if table.block > table.max_pending:
+                raise _Mistake(
+                    ("spouts", spout, "block"),
+                    f"{table.block} records are more than max_pending = {table.max_pending} allows in flight",
+                )
             for topic in table.topics:
                 if owner.setdefault(topic, spout) != spout or table.topics.count(topic) > 1:
                     raise _Mistake(("spouts", spout, "topics"), f"topic {topic!r} is read by a spout already")

@@ -1,0 +1,71 @@
+"""Why a client cannot get in: librdkafka tries again for ever and tells the reason only to a callback.
+
+Invariant: only what no further try can change is a refusal: credentials, certificates, a mechanism.
+"""
+
+from confluent_kafka import KafkaError
+
+from acktree.schemas.errors import NotAuthenticated
+
+_DECISIVE = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_DECISIVE_TEXTS = ("certificate verify failed", "tls alert")
+_CERTIFICATE = "set ssl.ca.location to the authority that signed the broker's certificate"
+_OWN_CERTIFICATE = (
+    "the broker wants a client certificate that it trusts: set ssl.certificate.location and ssl.key.location"
+)
+_CREDENTIALS = "check sasl.mechanism, sasl.username and the password, and that the broker knows them"
+
+
+class Complaints:
+    """An ``error_cb`` that remembers; one per client."""
+
+    def __init__(self) -> None:
+        self._refusals: list[str] = []
+        self._last = ""
+        self._is_hung_up = False
+
+    def __call__(self, error: KafkaError) -> None:
+        text = error.str()
+        if error.code() in _DECISIVE or any(each in text for each in _DECISIVE_TEXTS):
+            self._refusals.append(text)
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_hung_up = True
+        else:
+            self._last = text
+
+    def refusal(self, bootstrap: str) -> NotAuthenticated | None:
+        """Return what makes every further try useless, None if there is hope."""
+        if not self._refusals:
+            return None
+        text = self._refusals[-1]
+        if "verify failed" in text:
+            return NotAuthenticated(
+                f"the certificate of the broker at {bootstrap} is not trusted; {_CERTIFICATE}, and use a "
+                f"host name that it is made out to ({_cause(text)})"
+            )
+        if "alert" in text:
+            return NotAuthenticated(
+                f"the broker at {bootstrap} refused this client's certificate; {_OWN_CERTIFICATE} "
+                f"({_cause(text)})"
+            )
+        return NotAuthenticated(
+            f"the broker at {bootstrap} does not let this client in; {_CREDENTIALS} ({_cause(text)})"
+        )
+
+    def hint(self) -> str:
+        """Return what else was said, to end the sentence that no broker answers."""
+        if self._last:
+            return f" ({_cause(self._last)})"
+        if self._is_hung_up:
+            return " (it hangs up at once: if it wants TLS or SASL, set security.protocol)"
+        return ""
+
+
+def _cause(text: str) -> str:
+    """Return librdkafka's text without its address and its state.
+
+    >>> _cause("ssl://a:1/bootstrap: SSL handshake failed: bad (after 5ms in state SSL_HANDSHAKE)")
+    'SSL handshake failed: bad'
+    """
+    _, _, told = text.partition("/bootstrap: ")
+    return (told or text).partition(" (after ")[0]

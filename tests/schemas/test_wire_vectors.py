@@ -1,0 +1,108 @@
+"""docs/wire-vectors.json holds for us and for a reader made from docs/wire.md and the .avsc files alone."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+
+from acktree.schemas import codec
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.header import Anchor, decode_header, encode_header
+from acktree.schemas.ids import acker_partition, consumer_edge, fnv1a64, mix, origin_of, root_id, unmix
+
+HOUSE = Path(__file__).parents[2]
+VECTORS = json.loads((HOUSE / "docs" / "wire-vectors.json").read_text())
+DECODERS = {
+    "AckInit": codec.decode_ack_init,
+    "Ack": codec.decode_ack,
+    "Result": codec.decode_result,
+    "Absent": codec.decode_absent,
+}
+
+
+def number(text: str) -> int:
+    return int(text, 16)
+
+
+@pytest.mark.parametrize("vector", VECTORS["mix"], ids=lambda each: each["x"])
+def test_mix(vector: dict[str, str]):
+    x, mixed = number(vector["x"]), number(vector["mix"])
+    assert mix(x) == mixed
+    assert unmix(mixed) == x
+
+
+def test_hashes_of_names():
+    assert all(fnv1a64(each["text"]) == number(each["fnv1a64"]) for each in VECTORS["fnv1a64"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["root_id"], ids=lambda each: each["root"])
+def test_root_ids_and_their_inverse(vector: dict[str, Any]):
+    parts = vector["slot"], vector["generation"], vector["offset"]
+    assert root_id(*parts) == number(vector["root"])
+    assert tuple(origin_of(number(vector["root"]))) == parts
+
+
+def test_consumer_edges():
+    for each in VECTORS["consumer_edge"]:
+        assert consumer_edge(number(each["edge"]), fnv1a64(each["bolt"])) == number(each["consumer_edge"])
+
+
+def test_control_partitions():
+    for each in VECTORS["control_partition"]:
+        assert acker_partition(number(each["root"]), each["ackers"]) == each["partition"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["header"], ids=lambda each: each["bytes"])
+def test_headers(vector: dict[str, Any]):
+    anchors = [
+        Anchor(each["version"], number(each["root"]), number(each["edge"])) for each in vector["anchors"]
+    ]
+    assert encode_header(vector["version"], anchors).hex() == vector["bytes"]
+    decoded = decode_header(bytes.fromhex(vector["bytes"]))
+    assert (decoded.version, list(decoded.anchors)) == (vector["version"], anchors)
+
+
+def read_as_a_stranger(schema: str, data: bytes) -> Any:
+    """Decode a record with the .avsc file and any Avro library."""
+    parsed = json.loads((HOUSE / "schemas" / "acktree" / "schemas" / f"{schema}.avsc").read_text())
+    return fastavro.schemaless_reader(io.BytesIO(data[10:]), fastavro.parse_schema(parsed), None)
+
+
+def readable(value: Any) -> Any:
+    """Return a decoded value as the vectors write it: ids as hexadecimal numbers."""
+    if isinstance(value, bytes):
+        return f"{int.from_bytes(value, 'little'):#018x}"
+    if isinstance(value, dict):
+        return {key: readable(each) for key, each in value.items()}
+    return [readable(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("vector", VECTORS["record"], ids=lambda each: each["schema"])
+def test_records_mean_the_same_to_an_avro_library(vector: dict[str, Any]):
+    assert readable(read_as_a_stranger(vector["schema"], bytes.fromhex(vector["bytes"]))) == vector["value"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["record"], ids=lambda each: each["schema"])
+def test_records_mean_the_same_to_us(vector: dict[str, Any]):
+    decoded, value = DECODERS[vector["schema"]](bytes.fromhex(vector["bytes"])), vector["value"]
+    for name, told in value.items():
+        mine = getattr(decoded, name)
+        if isinstance(mine, np.ndarray):
+            assert [readable(item.tobytes()[:8]) for item in mine] == [
+                each["root"] if isinstance(each, dict) else each for each in told
+            ]
+        elif isinstance(told, list):
+            assert len(mine) == len(told)
+        else:
+            assert mine == told
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["why"])
+@pytest.mark.parametrize("decode", [codec.decode_ack_init, codec.decode_ack, codec.decode_told_to_spout])
+def test_what_is_no_record_is_refused_whole(vector: dict[str, str], decode: Any):
+    with pytest.raises(MalformedRecord):
+        decode(bytes.fromhex(vector["bytes"]))
