@@ -19,6 +19,7 @@ from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import parse_topology
 
 DEADLINE_S = 40
+COMPILE_DEADLINE_S = 90  # the first start on a machine compiles
 TOPOLOGY = """
 name = "{name}"
 ackers = {ackers}
@@ -94,7 +95,8 @@ class AckerProcess:
         return self._log.read_text()
 
     def await_ready(self):
-        wait_for(lambda: "ready " in self.log() or self._process.poll() is not None, "the acker to be ready")
+        is_decided = lambda: "ready " in self.log() or self._process.poll() is not None  # noqa: E731
+        wait_for(is_decided, "the acker to be ready", COMPILE_DEADLINE_S)
         assert self._process.poll() is None, self.log()
         return self
 

@@ -1,6 +1,7 @@
 """What the broker tests of the acker share."""
 
 import pytest
+from hypothesis import Phase, settings
 
 from acker.cluster import Cluster
 
@@ -17,3 +18,7 @@ def make(bootstrap, unique, tmp_path):
     yield start
     for cluster in made:
         cluster.close()
+
+
+# Mutants are killed by the first failing example: looking for a simpler one takes minutes. See `make mutate`.
+settings.register_profile("mutate", phases=[Phase.explicit, Phase.generate], derandomize=True, database=None)

@@ -1,13 +1,14 @@
 """The cut: it never passes the first record of an entry, never goes back, and reaches the end when quiet."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acker.tester import Tester
 from acktree.acker.cut import BUCKET_MS, BirthBuckets, Positions
 from acktree.acker.expiry import Limits
-from acktree.acker.kernels import BIRTH_BUCKETS
+from acktree.acker.kernels.slots import BIRTH_BUCKETS
 
 A, B = 11, 12
 
@@ -125,11 +126,17 @@ def test_the_cut_lies_below_the_first_record_of_every_entry_and_never_goes_back(
 def test_the_oldest_age_is_that_of_the_oldest_entry_left():
     tester = Tester(Limits.of_seconds(30, 300, 6000)).observe()
     assert tester.partition.oldest_age_s == 0
-    tester.init(A, 1).wait(1000).init(B, 1).wait(500)
+    tester.init(A, 1)
+    assert tester.partition.oldest_age_s == 0
+    tester.wait(1000).init(B, 1).wait(500)
     assert tester.partition.oldest_age_s == 1.5
     assert tester.reset(A).partition.oldest_age_s == 1.5
     assert tester.ack(A, 1).partition.oldest_age_s == 0.5
     assert tester.ack(B, 1).partition.oldest_age_s == 0
+
+
+def test_an_entry_is_no_younger_than_now_before_log_time_is_known():
+    assert Tester().init(A, 1).partition.oldest_age_s == 0
 
 
 def test_bucket_numbers_go_round_and_round():
@@ -153,3 +160,110 @@ def test_a_bucket_stays_open_for_its_time_and_no_longer():
     walls = (300, 549, 550, 799, 800)
     assert [births.open(wall, Positions(0, 0), 0) for wall in walls] == [1, 1, 2, 2, 3]
     assert BUCKET_MS == 250
+    assert BIRTH_BUCKETS * BUCKET_MS > 3_600_000
+
+
+T_S = 30
+ORPHAN_LIMITS = Limits.of_seconds(T_S, 10 * T_S, 21_600)
+
+
+def cut_lag_s(tester):
+    """Seconds since the oldest record above the cut was appended, 0 if the cut is the end of the log."""
+    cut = tester.partition.cut
+    above = [*tester.init_log[cut.inits :], *tester.ack_log[cut.acks :]]
+    return (tester.now_ms - min((ms for ms, _ in above), default=tester.now_ms)) / 1000
+
+
+@pytest.mark.parametrize("kind", ["ack", "fail", "reset"])
+def test_when_quiet_the_cut_reaches_the_end_within_a_timeout_although_an_init_never_comes(kind):
+    tester = Tester(ORPHAN_LIMITS).observe().expire()
+    getattr(tester, kind)(A)
+    assert tester.wait(20_000, 1000).partition.cut == (0, 0)
+    assert tester.wait(10_000, 1000).partition.cut == tester.partition.positions == (0, 1)
+    assert (tester.partition.table.orphans, tester.partition.table.renewed_orphans) == (1, 1)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 2, 5, 30, 120]))
+@settings(max_examples=15, deadline=None)
+def test_orphans_never_hold_the_cut_back_by_a_timeout_under_load(draw, timeout_s):
+    limits = Limits.of_seconds(timeout_s, 10 * timeout_s, 21_600)
+    tester, step_ms, orphans = Tester(limits).observe().expire(), int(limits.pause_ms), 0
+    for root in range(1000, 1000 + int(4000 * timeout_s / step_ms)):
+        tester.init(root, 1).ack(root, 1)
+        if draw.random() < 0.3:
+            tester.ack(draw.randint(1, 300), 1)
+            orphans += 1
+        tester.wait(step_ms, step_ms)
+        assert cut_lag_s(tester) < timeout_s
+    assert tester.partition.table.orphans > 0
+    assert tester.timed_out == []
+
+
+def test_resets_let_an_orphan_hold_the_cut_until_its_init():
+    tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1)
+    for _ in range(20):
+        tester.wait(15_000, 1000).reset(A)
+    assert tester.partition.table.renewed_orphans == 0
+    assert tester.crash(tester.partition.cut).init(A, 1).acked == [(0, A)]
+
+
+def test_an_orphan_that_resets_keep_alive_holds_the_cut_for_half_the_retention_at_most():
+    tester = Tester(Limits.of_seconds(3, 30, 100)).observe().expire().ack(A, 1)
+    for _ in range(60):
+        tester.wait(1000, 500).reset(A)
+    tester.wait(3000, 500)
+    assert cut_lag_s(tester) < 12
+
+
+def test_an_init_that_comes_after_a_timeout_still_completes_its_tree():
+    tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1).wait(100_000, 1000)
+    assert tester.ack(A, 2).init(A, 1, 2).acked == [(0, A)]
+    assert len(tester.partition.table) == 0
+    assert not tester.partition.table.births.any()
+
+
+def test_a_crash_after_the_hold_can_only_delay_a_tree():
+    tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1).wait(100_000, 1000)
+    tester.crash(tester.partition.cut).init(A, 1, 2).ack(A, 2)
+    assert tester.acked == []
+    assert tester.wait(35_000, 1000).timed_out == [(0, A)]
+
+
+def test_late_messages_of_roots_that_an_earlier_owner_decided_hold_no_cut_for_a_timeout():
+    tester = Tester(ORPHAN_LIMITS).observe().expire().init(A, 1).ack(A, 1)
+    tester.crash(tester.partition.cut).ack(A, 1)
+    assert tester.partition.table.orphans == 1
+    assert tester.wait(30_000, 1000).partition.cut == tester.partition.positions
+
+
+def test_pending_roots_and_young_orphans_keep_their_birth_when_old_orphans_get_a_new_one():
+    tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1).wait(1000).init(B, 1).wait(27_000, 1000)
+    tester.ack(13, 1)
+    born = [tester.entry(root).birth for root in (B, 13)]
+    tester.wait(2000)
+    assert tester.entry(A).birth > born[1] > born[0]
+    assert [tester.entry(root).birth for root in (B, 13)] == born
+    assert tester.partition.cut == (0, 1)
+
+
+def test_an_orphan_gets_a_new_birth_once_it_is_older_than_its_hold_and_not_before():
+    tester, births = Tester().ack(A, 1), []
+    table, tick = tester.partition.table, tester.entry(A).tick
+    for now_tick in (tick + 100, tick + 101):
+        table.renew_orphans(now_tick, 100, oldest_birth=0, old_births=1, birth=5)
+        births.append(tester.entry(A).birth)
+    assert births == [0, 5]
+
+
+def test_after_an_outage_orphans_hold_the_cut_as_long_as_timeouts_are_held_back():
+    tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1)
+    tester.now_ms += 600_000
+    tester.observe().expire()
+    assert tester.wait(29_000, 1000).partition.cut == (0, 0)
+    assert tester.wait(2000, 1000).partition.cut == (0, 1)
+
+
+def test_without_a_message_timeout_an_orphan_holds_the_cut_until_its_own():
+    tester = Tester(Limits.of_seconds(0, 30, 600)).observe().expire().ack(A, 1).wait(29_000, 500)
+    assert tester.partition.cut == (0, 0)
+    assert tester.wait(3000).partition.cut == (0, 1)

@@ -1,9 +1,13 @@
 """The fold on the literature's worked examples, one behaviour each; no Kafka, no clock."""
 
+import numpy as np
 import pytest
 
-from acker.tester import Tester, because
-from acktree.acker.table import MAX_TEXT, UNKNOWN_REASON
+from acker.tester import SEED, Tester, because, entries
+from acktree.acker.reasons import MAX_TEXT, UNKNOWN_REASON
+from acktree.acker.table import Table
+from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
 
 A, B, C = 0x1111_0000_0000_0001, 0x2222_0000_0000_0002, 2**64 - 1
 
@@ -158,9 +162,24 @@ def test_reasons_that_are_not_ascii_arrive(tester):
 
 
 def test_early_reasons_are_bounded_and_the_mark_stays(monkeypatch):
-    monkeypatch.setattr("acktree.acker.table.MAX_REASONS", 2)
+    monkeypatch.setattr("acktree.acker.reasons.MAX_REASONS", 2)
     tester = Tester().fail(A, "a").fail(B, "b").fail(C, "c").init(A, 1).init(C, 1)
     assert [(root, reason) for _, root, reason in tester.failed] == [(A, UNKNOWN_REASON), (C, because("c"))]
+
+
+def test_a_record_that_is_set_aside_keeps_none_behind_it_from_the_fold():
+    table, times, no_record = Table(SEED), np.zeros(3, np.int64), b"no record"
+    inits = [encode_ack_init(AckInit(0, 1, entries([(root, 1)]))) for root in (A, B)]
+    table.fold_inits(decode_init_batch([inits[0], no_record, inits[1]]), times, 0)
+    assert table.pending == 2
+    acks = [encode_ack(Ack("bolt-0", 1, entries([(root, 1)]))) for root in (A, B)]
+    assert table.fold_acks(decode_ack_batch([acks[0], no_record, acks[1]]), times, 0).acked.tolist() == [A, B]
+
+
+def test_late_fails_take_no_room_among_the_reasons_of_early_ones(monkeypatch):
+    monkeypatch.setattr("acktree.acker.reasons.MAX_REASONS", 1)
+    tester = Tester().fail(A, "early").init(B, 1).ack(B, 1).fail(B, "late").init(A, 1)
+    assert tester.failed == [(0, A, because("early"))]
 
 
 def test_a_root_may_stand_several_times_in_one_record(tester):

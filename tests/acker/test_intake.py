@@ -1,6 +1,8 @@
 """What may be folded and what is set aside, and how verdicts are cut into records; no Kafka."""
 
 import logging
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ from acker.tester import OFF, SEED, entries
 from acktree.acker.cut import Positions
 from acktree.acker.intake import Fault, Intake
 from acktree.acker.partition import Partition
+from acktree.acker.reasons import MAX_TEXT, Reason
 from acktree.acker.results import MAX_FAILURES, MAX_IDS, tell, tell_timed_out
 from acktree.acker.set_aside import KEPT, LINES_PER_SECOND, Aside, SetAside
-from acktree.acker.table import MAX_TEXT, FailedRoot, Reason, TimedOut, Verdicts
+from acktree.acker.table import FailedRoot, TimedOut, Verdicts
 from acktree.schemas.codec import (
+    ACK_INIT_FRAME,
     ID,
     Ack,
     AckInit,
@@ -21,6 +25,7 @@ from acktree.schemas.codec import (
     decode_result,
     encode_ack,
     encode_ack_init,
+    zigzag,
 )
 from acktree.schemas.registry import History, Published
 
@@ -167,3 +172,74 @@ def test_many_verdicts_are_cut_into_records_that_a_broker_takes():
     assert sum(len(decode_result(value).acked) for value in told) == count
     assert [len(decode_result(value).failed) for value in told] == [0, 0, 0, MAX_FAILURES, 1]
     assert {f.root for value in timed_out for f in decode_result(value).failed} == set(roots.tolist())
+
+
+FLOODS = {
+    "unknown fingerprint": lambda: b"\xc3\x01" + bytes(8) + inits((2, 1))[10:],
+    "truncated": lambda: inits(*[(2, 1)] * 500)[:-9],
+    "count that lies": lambda: ACK_INIT_FRAME + zigzag(0) + zigzag(1) + zigzag(2**40) + bytes(8000) + b"\0",
+    "behind the record": lambda: inits((2, 1)) + bytes(100_000),
+    "no record at all": lambda: bytes(100_000),
+    "root zero": lambda: inits(*[(2, 1)] * 500, (0, 1)),
+    "wrong partition": lambda: inits(*[(2, 1)] * 500, (3, 1)),
+    "no such task": lambda: inits((2, 1), task=9),
+    "no such version": lambda: inits((2, 1), version=44),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+def test_a_flood_of_bad_records_takes_no_more_memory_than_the_latest_of_them(intake, asked, flood):
+    batch, batches = [flood()] * 2000, 10
+    intake.inits("i", 0, batch, range(2000), 0)
+    tracemalloc.start()
+    try:
+        for number in range(1, batches):
+            assert 0 not in intake.inits("i", 0, batch, range(2000 * number, 2000 * (number + 1)), 0).faults
+        kept_bytes, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 1_000 * KEPT
+    assert peak_bytes < 2 * sum(map(len, batch)) + 1_000 * len(batch)
+    assert max(len(aside.reason) for aside in intake._aside.latest) < 200
+    assert (intake._aside.total, len(intake._aside.latest)) == (2000 * batches, KEPT)
+    assert len(asked) in (0, batches)
+
+
+FAILS = [*[Fail(2, "r")] * 2000, Fail(4, "r")]
+BAD_ACKS = {
+    "fails that end too early": lambda: acks(fails=FAILS)[:-20],
+    "a last reason that is no text": lambda: acks(fails=FAILS)[:-3] + b"\xff\0\0",
+    "fails of another partition": lambda: acks(fails=[*FAILS[:-1], Fail(3, "r")]),
+}
+GOOD = {
+    "inits": lambda size: inits(*[(2 * root, 1) for root in range(1, max(2, size // 16))]),
+    "acks": lambda _: acks(fails=FAILS),
+}
+MOST_TIMES_A_GOOD_RECORD = 40
+
+
+def cpu_s(intake, kind, values):
+    """Return the least CPU time, of several tries, in which a batch is taken in and folded."""
+    tries = []
+    for second in range(5):
+        partition, times = Partition(Positions(0, 0), OFF, SEED), np.zeros(len(values), np.int64)
+        begin_s = time.thread_time()
+        batch = getattr(intake, kind)("t", 0, values, range(len(values)), 1000 * second)
+        getattr(partition, f"fold_{kind}")(batch, times, len(values), 0)
+        tries.append(time.thread_time() - begin_s)
+    return min(tries)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [("inits", flood) for flood in FLOODS.values()] + [("acks", flood) for flood in BAD_ACKS.values()],
+    ids=[*FLOODS, *BAD_ACKS],
+)
+def test_the_cpu_a_bad_record_takes_is_bounded_by_that_of_a_good_one_of_its_kind_and_size(intake, kind, bad):
+    """So a flood of bad records is no worse than one of good records, by those who may write them."""
+    value, count = bad(), 200
+    good_s = cpu_s(intake, kind, [GOOD[kind](len(value))] * count)
+    assert intake._aside.total == 0
+    bad_s = cpu_s(intake, kind, [value] * count)
+    assert intake._aside.total == 5 * count
+    assert bad_s < MOST_TIMES_A_GOOD_RECORD * good_s

@@ -8,7 +8,8 @@ from confluent_kafka.admin import AdminClient
 from acker.cluster import wait_for
 from acker.tester import entries
 from acktree.acker.errors import NotCoPartitioned
-from acktree.acker.service import Acker, group_settings
+from acktree.acker.membership import group_settings
+from acktree.acker.service import Acker
 from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, Ack, AckInit, encode_ack, encode_ack_init
 from acktree.schemas.errors import MissingTopic, RefusedSetting, UnknownTopology
 

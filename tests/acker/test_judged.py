@@ -1,6 +1,8 @@
 """Late messages: what comes for a root after its verdict is counted, makes no orphan and holds no cut."""
 
 import random
+from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 
 from acker.test_fold_properties import deliver, grow_tree
 from acker.tester import SEED, Tester, entries
-from acktree.acker import kernels
 from acktree.acker.cut import BUCKET_MS
 from acktree.acker.expiry import Limits
-from acktree.acker.judged import Judged
+from acktree.acker.judged import MAX_JUDGED, NOTED_ROOTS, Judged
+from acktree.acker.kernels.judged_roots import is_crammed, is_judged, judge
+from acktree.acker.kernels.slots import COUNTS, JUDGED, NOTED
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
@@ -46,6 +49,22 @@ def test_what_comes_after_a_verdict_is_no_orphan_and_holds_no_cut(verdict, late)
     assert (table.late, len(table)) == (1, 0)
     assert tester.partition.cut == tester.partition.positions
     assert sum(map(len, told)) == 1
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE)
+@pytest.mark.parametrize("roots", [1, NOTED_ROOTS - 1, NOTED_ROOTS, NOTED_ROOTS + 1, 100])
+def test_what_comes_right_behind_a_verdict_in_the_same_batch_is_late(roots, late):
+    tester = Tester(LIMITS, eager=False)
+    pairs = [(root, 1) for root in range(A, A + roots)]
+    tester.init_record(pairs).ack_record(acks=pairs)
+    late(tester)
+    table = tester.fold_all().partition.table
+    assert (len(tester.acked), table.late, len(table)) == (roots, 1, 0)
+
+
+def test_a_second_ack_in_the_record_of_the_verdict_is_late():
+    tester = Tester(LIMITS).init(A, 1).ack_record(acks=[(A, 1), (A, 1), (A, 2)])
+    assert (tester.acked, tester.partition.table.late, len(tester.partition.table)) == ([(0, A)], 2, 0)
 
 
 def test_an_init_after_the_verdict_makes_a_root_of_its_own():
@@ -82,44 +101,86 @@ def count_late(table, roots):
     return table.late - before
 
 
-@given(st.lists(st.integers(1, 900), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
-@settings(max_examples=40, deadline=None)
-def test_the_latest_verdicts_are_remembered_however_they_come(sizes, seed):
-    table, roots = Table(seed, max_judged=2000), list(range(1, sum(sizes) + 1))
+@pytest.fixture(scope="module")
+def small():
+    """Sets that begin so small that a test need not give thousands of verdicts."""
+    with patch("acktree.acker.judged.LEAST_PLACES", 16):
+        yield
+
+
+@given(st.lists(st.integers(1, 45), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
+@settings(max_examples=60, deadline=None)
+def test_the_latest_verdicts_are_remembered_however_they_come(small, sizes, seed):
+    table, roots = Table(seed, max_judged=100), list(range(1, sum(sizes) + 1))
     at = 0
     for size in sizes:
         fold_and_ack(table, roots[at : at + size])
         at += size
-    latest = roots[-2000:]
+    latest = roots[-100:]
     assert count_late(table, latest) == len(latest)
 
 
-def test_what_is_remembered_is_bounded():
-    table = Table(SEED, max_judged=2000)
-    for start in range(1, 100_001, 500):
-        fold_and_ack(table, range(start, start + 500))
-    assert table._judged.nbytes <= 16 * 4 * 2000 * 2
-    assert count_late(table, range(1, 1001)) == 0
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_quarter_of_the_places_of_verdicts_stays_empty_so_that_every_search_is_short(small, size):
+    table = Table(SEED)
+    for start in range(1, 500, size):
+        fold_and_ack(table, range(start, start + size))
+        assert table._counts[JUDGED] <= 0.75 * len(table._judged.young)
+
+
+def test_what_is_remembered_is_bounded(small):
+    table = Table(SEED, max_judged=100)
+    for start in range(1, 5001, 25):
+        fold_and_ack(table, range(start, start + 25))
+    assert table._judged.nbytes <= 16 * 4 * 100 * 2
+    assert count_late(table, range(1, 51)) == 0
 
 
 def test_a_set_that_is_full_takes_no_more_and_ends_every_search():
     table = Table(SEED)
     table._judged.young = np.zeros(4, np.uint64)
     for root in range(1, 10):
-        kernels._judge(table._state, np.uint64(root))
-    assert [kernels._is_judged(table._state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [
-        False
-    ] * 6
+        judge(table._state, np.uint64(root))
+    assert [is_judged(table._state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [False] * 6
+
+
+def test_the_noted_fill_a_set_before_they_stand_in_it():
+    table = Table(SEED)
+    table._judged.young = np.zeros(16, np.uint64)
+    for root in range(1, 9):
+        judge(table._state, np.uint64(root))
+    assert table._state.counts[NOTED] == 8
+    assert [bool(is_crammed(table._state, rows)) for rows in (4, 5)] == [False, True]
 
 
 def test_turning_forgets_only_the_older_set():
-    counts = np.zeros(kernels.COUNTS, np.int64)
+    counts = np.zeros(COUNTS, np.int64)
     judged = Judged(counts, np.uint64(SEED))
-    judged.young[5], counts[kernels.JUDGED] = 77, 1
+    judged.young[5], counts[JUDGED] = 77, 1
     judged.turn()
-    assert (77 in judged.old, 77 in judged.young, counts[kernels.JUDGED]) == (True, False, 0)
+    assert (77 in judged.old, 77 in judged.young, counts[JUDGED]) == (True, False, 0)
     judged.turn()
     assert 77 not in judged.old
+
+
+def test_room_for_verdicts_is_made_once_they_fill_three_quarters_and_then_twice_as_much():
+    judged, places = Judged(np.zeros(COUNTS, np.int64), np.uint64(SEED)), []
+    judged.young = np.zeros(1024, np.uint64)
+    for rows in (768, 769, 10_000):
+        judged.reserve(rows)
+        places.append(len(judged.young))
+    assert places == [1024, 2048, 20_000]
+
+
+def test_the_memory_of_verdicts_is_that_of_both_sets_and_as_large_as_documented():
+    judged = Judged(np.zeros(COUNTS, np.int64), np.uint64(SEED))
+    judged.reserve(5000)
+    young = judged.nbytes - 8 * (1 + NOTED_ROOTS)
+    assert young == 8 * len(judged.young) >= 8 * 5000
+    judged.turn()
+    assert judged.nbytes == young + 8 * (len(judged.young) + NOTED_ROOTS)
+    docs = Path(__file__).parents[2] / "docs" / "acker.md"
+    assert f"the latest {MAX_JUDGED:,} at" in docs.read_text()
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from acker.tester import START_MS, Tester
 from acktree.acker.clock import UNKNOWN_MS, LogClock, TopicClock, Watermark
-from acktree.acker.expiry import Expiry, Limits, ticks
-from acktree.acker.kernels import NO_LIMIT
+from acktree.acker.expiry import Limits, ticks
+from acktree.acker.kernels.slots import NO_LIMIT
 
 T_MS = 3000
 LIMITS = Limits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
@@ -312,61 +312,9 @@ def test_changed_limits_apply_to_what_is_pending(tester):
     assert tester.wait(100).timed_out == [(0, A)]
 
 
-def test_many_timeouts_at_once_are_all_told(monkeypatch):
-    monkeypatch.setattr("acktree.acker.table.EXPIRE_ROWS", 10)
-    tester = Tester(LIMITS).observe().expire()
-    tester.init_record((root, 1) for root in range(1, 2001))
-    tester.wait(T_MS + 1500)
-    assert sorted(root for _, root in tester.timed_out) == list(range(1, 2001))
-    assert len(tester.partition.table) == 0
-
-
-def test_looks_are_no_more_frequent_than_the_bound_needs():
-    expiry = Expiry(LIMITS)
-    expiry.note_records(0)
-    expiry.advance(3001)
-    assert expiry.is_due()
-    expiry.looked(0, inf)
-    expiry.advance(3001 + 49)
-    assert not expiry.is_due()
-    expiry.advance(3001 + 50)
-    assert expiry.is_due()
-
-
-def advance(expiry, start_ms, end_ms):
-    for now_ms in [*range(start_ms, end_ms, 500), end_ms]:
-        expiry.advance(now_ms)
-    return expiry.is_due()
-
-
-@pytest.mark.parametrize(("pending_ms", "orphan_ms", "due_ms"), [(9000, inf, 12_000), (inf, 9000, 39_000)])
-def test_after_a_look_none_is_due_before_the_oldest_entry_left_can_be(pending_ms, orphan_ms, due_ms):
-    expiry = Expiry(LIMITS)
-    expiry.advance(10_000)
-    expiry.looked(pending_ms, orphan_ms)
-    assert not advance(expiry, 10_000, due_ms)
-    assert advance(expiry, due_ms, due_ms + 1)
-
-
-def test_limits_that_stay_the_same_ask_for_no_look():
-    expiry = Expiry(LIMITS)
-    expiry.advance(10_000)
-    expiry.looked(inf, inf)
-    expiry.change(Limits(LIMITS.message_ms, LIMITS.orphan_ms, LIMITS.life_ms))
-    assert not advance(expiry, 10_000, 12_000)
-
-
 def test_limits_are_those_of_the_topology_and_a_leap_is_a_tenth_of_the_timeout_or_a_second():
     assert Limits.of_seconds(30, 300, 21_600) == Limits(30_000, 300_000, 10_800_000)
     assert [Limits(ms, 10 * ms, inf).leap_ms for ms in (1000, 10_000, 30_000)] == [1000, 1000, 3000]
-
-
-def test_an_empty_table_is_not_looked_at():
-    expiry = Expiry(LIMITS)
-    expiry.advance(10**9)
-    expiry.looked(inf, inf)
-    expiry.advance(10**9 + 500)
-    assert not expiry.is_due()
 
 
 def test_the_clock_of_one_partition_survives_ticks_beyond_32_bits():
@@ -375,3 +323,15 @@ def test_the_clock_of_one_partition_survives_ticks_beyond_32_bits():
     tester.observe().expire().init(A, 1).wait(T_MS - 10)
     assert tester.timed_out == []
     assert tester.wait(1400).timed_out == [(0, A)]
+
+
+@pytest.mark.parametrize(("timeout_ms", "hold_ms"), [(400, 200), (1000, 650), (30_000, 28_750), (inf, inf)])
+def test_an_orphan_holds_the_cut_for_a_timeout_less_a_bucket_and_a_look(timeout_ms, hold_ms):
+    assert Limits(timeout_ms, 10 * timeout_ms, inf).hold_ms == hold_ms
+
+
+def test_the_oldest_pending_root_is_told_with_its_age_and_none_is_younger_than_now():
+    tester = Tester(LIMITS).init(A, 1)
+    assert tester.partition.oldest_pending() == (0.0, A)
+    assert tester.observe().wait(1500).partition.oldest_pending() == (1.5, A)
+    assert Tester(LIMITS).observe().partition.oldest_pending() == (0.0, 0)

@@ -18,7 +18,7 @@ class Recorder:
         self.offsets = {INITS: 0, ACKS: 0} | committed
         self.assigned, self.seeks, self.commits, self.refusals = [], [], [], 0
 
-    def committed(self, places, _timeout):
+    def committed(self, places):
         if self.refusals:
             self.refusals -= 1
             raise KafkaException(KafkaError(KafkaError.STALE_MEMBER_EPOCH))
@@ -59,6 +59,7 @@ def own(forgotten):
         make=lambda start: Partition(start, Limits(1, 1, 1), seed=1),
         forget=forgotten.append,
         settle=lambda: True,
+        read_committed=lambda consumer, places: consumer.committed(places),
         now_s=Clock(),
         pause=lambda _seconds: None,
     )

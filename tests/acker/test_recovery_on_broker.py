@@ -4,9 +4,11 @@ import time
 
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from acker.cluster import wait_for
 from acker.tester import entries
+from acktree.acker.membership import SESSION_TIMEOUT_MS, shorten_session
 from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
 
 CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}
@@ -52,6 +54,15 @@ def test_late_acks_of_finished_roots_do_not_hold_the_cut(make):
     wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
     assert acker.acker.figures()["late"] == 4
     assert acker.acker.figures()["orphans"] == 0
+
+
+def test_an_orphan_whose_init_never_comes_lets_the_cut_go_long_before_it_ends(make):
+    cluster = make(ackers=1, timeout_s=2, orphan_s=300)
+    acker = cluster.start()
+    cluster.ack(5, 1).init(1, 0).await_acked([1])
+    wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
+    assert acker.acker.figures()["orphans"] == 1
+    cluster.init(5, 1).await_acked([5])
 
 
 def test_no_cut_is_committed_before_the_results_are_with_the_broker(make, monkeypatch):
@@ -116,6 +127,65 @@ def test_a_partition_that_leaves_and_returns_is_folded_from_its_cut(make, protoc
     wait_for(lambda: first.partitions == [0, 1], "both partitions again")
     cluster.ack_many([(2, 2), (3, 2)]).await_acked([2, 3])
     assert cluster.failed == {}
+
+
+def group_session(bootstrap, group):
+    """What the broker has as the group's session timeout, in milliseconds."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (answer,) = admin.describe_configs([ConfigResource(ConfigResource.Type.GROUP, group)]).values()
+    return int(answer.result(10)["consumer.session.timeout.ms"].value)
+
+
+def least_session(bootstrap):
+    """The least session timeout that the brokers allow, in milliseconds."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    broker = ConfigResource(ConfigResource.Type.BROKER, str(min(admin.list_topics(timeout=10).brokers)))
+    (answer,) = admin.describe_configs([broker]).values()
+    return int(answer.result(10)["group.consumer.min.session.timeout.ms"].value)
+
+
+@pytest.mark.timeout(240)
+def test_a_static_member_that_leaves_for_good_is_missed_after_the_session_timeout_with_kip_848(
+    make, bootstrap
+):
+    """The group has our session timeout unless the brokers refuse it, as they do by default."""
+    cluster = make(ackers=2)
+    stays, leaves = (cluster.start(**KIP_848, **{"group.instance.id": name}) for name in ("stays", "leaves"))
+    wait_for(lambda: len(stays.partitions) == len(leaves.partitions) == 1, "one partition each", 120)
+    if least_session(bootstrap) <= SESSION_TIMEOUT_MS:
+        assert group_session(bootstrap, f"{cluster.name}.acker") == SESSION_TIMEOUT_MS
+    leaves.stop()
+    wait_for(lambda: stays.partitions == [0, 1], "both partitions", deadline_s=120)
+    cluster.init_many([(2, 0), (3, 0)]).await_acked([2, 3])
+
+
+def test_the_cut_can_be_read_by_who_is_no_member_any_more(make):
+    """A starved member's session may end while it takes over; a question of its own would be refused."""
+    cluster = make(ackers=1)
+    acker = cluster.start(**KIP_848)
+    cluster.init(1, 0).await_acked([1])
+    acker.stop()
+    place = (f"{cluster.name}.ack-init", 0)
+    assert acker.acker._ownership._committed(acker.acker._consumer, [place]) == {place: 1}
+
+
+def test_a_session_that_an_operator_has_set_stays(make, bootstrap):
+    cluster, admin = make(ackers=1), AdminClient({"bootstrap.servers": bootstrap})
+    group = f"{cluster.name}.acker"
+    change = ConfigEntry("consumer.session.timeout.ms", "50000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[change])
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(10)
+    wait_for(lambda: group_session(bootstrap, group) == 50_000, "the broker to know it")
+    cluster.start(**KIP_848)
+    assert group_session(bootstrap, group) == 50_000
+
+
+def test_a_broker_that_refuses_the_session_is_told_and_is_no_reason_to_stop(make, bootstrap, caplog):
+    cluster, admin = make(ackers=1), AdminClient({"bootstrap.servers": bootstrap})
+    shorten_session(admin, f"{cluster.name}.acker", session_ms=100)
+    assert "group.consumer.min.session.timeout.ms=100" in caplog.text
+    assert "noticed after the broker's session timeout" in caplog.text
 
 
 def test_an_acker_without_a_partition_stands_by_and_is_ready(make):

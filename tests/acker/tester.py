@@ -11,7 +11,8 @@ from acktree.acker.clock import Watermark
 from acktree.acker.cut import Positions
 from acktree.acker.expiry import Limits
 from acktree.acker.partition import Partition
-from acktree.acker.table import Entry, Reason, TimedOut, Verdicts
+from acktree.acker.reasons import Reason
+from acktree.acker.table import Entry, TimedOut, Verdicts
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
 
@@ -50,6 +51,10 @@ class Tester:
 
     def init(self, root, *edges, task=0):
         return self.init_record([(root, xor(*edges))], task)
+
+    def init_edges(self, told):
+        """Append one record of inits, each a root and its edges."""
+        return self.init_record([(root, xor(*edges)) for root, *edges in told])
 
     def init_record(self, pairs, task=0):
         self.init_log.append((self.now_ms, encode_ack_init(AckInit(task, 1, entries(pairs)))))
@@ -102,7 +107,7 @@ class Tester:
         return self
 
     def expire(self):
-        if (timed_out := self.partition.expire()) is not None:
+        if (timed_out := self.partition.expire(self.now_ms)) is not None:
             self._note(timed_out)
         return self
 

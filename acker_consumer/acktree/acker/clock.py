@@ -39,7 +39,7 @@ class TopicClock:
 
     def fold(self, append_ms: Integers, next_offset: int, wall_ms: int) -> None:
         """Note records folded, by their append times (UNKNOWN_MS where the broker did not give one)."""
-        times = append_ms[append_ms >= 0]
+        times = append_ms[append_ms != UNKNOWN_MS]
         if len(times):
             confirmed = np.minimum(times, np.concatenate(([self._last_ms], times[:-1])))
             self.time_ms = max(self.time_ms, min(int(confirmed.max()), wall_ms))
@@ -80,6 +80,6 @@ class LogClock:
         roots neither older than what is folded with it nor younger than now.
         """
         latest = max(wall_ms, self.time_ms)
-        known = np.where(append_ms >= 0, append_ms, latest)
+        known = np.where(append_ms != UNKNOWN_MS, append_ms, latest)
         ages: Integers = np.clip(known, self.time_ms, latest)
         return ages

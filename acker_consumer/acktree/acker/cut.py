@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from acktree.acker.clock import UNKNOWN_MS
-from acktree.acker.kernels import BIRTH_BUCKETS, Births
+from acktree.acker.kernels.slots import BIRTH_BUCKETS, Births
 
 BUCKET_MS = 250
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from math import inf
 
 from acktree.acker.clock import UNKNOWN_MS
-from acktree.acker.kernels import NO_LIMIT
+from acktree.acker.cut import BUCKET_MS
+from acktree.acker.kernels.slots import NO_LIMIT
 from acktree.acker.table import TICK_MS
 
 LOOKS_PER_TIMEOUT = 30
@@ -49,12 +50,21 @@ class Limits:
         return max(SHORTEST_LEAP_MS, min(self.message_ms, self.orphan_ms) / LEAPS_PER_TIMEOUT)
 
     @property
+    def hold_ms(self) -> float:
+        """How long an orphan may hold the cut: with a bucket and a pause, less than a message timeout."""
+        return self.message_ms - min(self.pause_ms + BUCKET_MS, self.message_ms / 2)
+
+    @property
     def message_ticks(self) -> int:
         return ticks(self.message_ms)
 
     @property
     def orphan_ticks(self) -> int:
         return ticks(self.orphan_ms)
+
+    @property
+    def hold_ticks(self) -> int:
+        return ticks(self.hold_ms)
 
 
 def ticks(age_ms: float) -> int:
@@ -97,14 +107,14 @@ class Expiry:
             self._held_until_ms = max(self._held_until_ms, int(time_ms + held))
         self._time_ms = max(self._time_ms, time_ms)
 
-    def is_due(self, outlived_births: int = 0) -> bool:
-        """Tell whether to look now; ``outlived_births`` counts the birth buckets past the life limit."""
+    def is_due(self, has_outlived: bool = False) -> bool:
+        """Tell whether to look now; ``has_outlived``: an entry may be past what follows from its birth."""
         now = self._time_ms
         if now < self._held_until_ms:
             return False
         if self._looked_ms != UNKNOWN_MS and now - self._looked_ms < self._limits.pause_ms / 2:
             return False
-        return outlived_births > 0 or now > self._due_ms
+        return has_outlived or now > self._due_ms
 
     def looked(self, oldest_pending_ms: float, oldest_orphan_ms: float) -> None:
         """Note the result of a look: the log times of the oldest entries left, ``inf`` if there are none."""

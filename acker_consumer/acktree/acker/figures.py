@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from acktree.acker.partition import Partition
 from acktree.schemas.stats import Value
 
-TABLE_TOTALS = ("folded", "duplicated_inits", "late", "dropped_orphans", "refused_orphans")
+TABLE_TOTALS = ("folded", "duplicated_inits", "late", "dropped_orphans", "refused_orphans", "renewed_orphans")
 
 
 class Figures:

@@ -7,12 +7,14 @@ one goes as a whole.
 
 import numpy as np
 
-from acktree.acker import kernels
+from acktree.acker.kernels.judged_roots import copy_judged
+from acktree.acker.kernels.slots import JUDGED
 from acktree.schemas.batch_codec import Integers
 from acktree.schemas.ids import IdArray
 
 MAX_JUDGED = 1 << 20
 LEAST_PLACES = 1024
+NOTED_ROOTS = 32
 
 
 class Judged:
@@ -22,23 +24,24 @@ class Judged:
         self._counts, self._seed, self._most = counts, seed, most
         self.young: IdArray = np.zeros(LEAST_PLACES, np.uint64)
         self.old: IdArray = np.zeros(1, np.uint64)
+        self.noted: IdArray = np.zeros(NOTED_ROOTS, np.uint64)
 
     @property
     def nbytes(self) -> int:
-        return self.young.nbytes + self.old.nbytes
+        return self.young.nbytes + self.old.nbytes + self.noted.nbytes
 
     def turn(self) -> None:
         """Forget the older set; the younger one is the older from here on."""
         self.old, self.young = self.young, np.zeros(LEAST_PLACES, np.uint64)
-        self._counts[kernels.JUDGED] = 0
+        self._counts[JUDGED] = 0
 
     def reserve(self, rows: int) -> None:
         """Make room for more verdicts."""
-        if 4 * (int(self._counts[kernels.JUDGED]) + rows) <= 3 * len(self.young):
+        if 4 * (int(self._counts[JUDGED]) + rows) <= 3 * len(self.young):
             return
-        if self._counts[kernels.JUDGED] >= self._most:
+        if self._counts[JUDGED] >= self._most:
             self.turn()
-        places = max(2 * len(self.young), 2 * (int(self._counts[kernels.JUDGED]) + rows))
+        places = max(2 * len(self.young), 2 * (int(self._counts[JUDGED]) + rows))
         larger: IdArray = np.zeros(places, np.uint64)
-        kernels.copy_judged(self.young, larger, self._seed)
+        copy_judged(self.young, larger, self._seed)
         self.young = larger

@@ -5,17 +5,15 @@ on loopback unless told otherwise: figures are nobody else's business by default
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from acktree.acker.errors import NoMetrics
+from acktree.schemas.metrics import LOOPBACK, Served, serve
 from acktree.schemas.stats import Value
 
-LOOPBACK = "127.0.0.1"
+__all__ = ["COUNTERS", "GAUGES", "LOOPBACK", "AckerCollector", "serve_metrics"]
+
 PREFIX = "acktree_acker_"
 
 COUNTERS = {
@@ -27,6 +25,7 @@ COUNTERS = {
     "late": "Acks, fails and resets of roots that had their verdict",
     "dropped_orphans": "Orphans that timed out or made room",
     "refused_orphans": "Orphans never kept, at the cap",
+    "renewed_orphans": "Times an orphan ceased to hold the cut where it was born",
     "set_aside": "Records not folded",
     "refolds": "Partitions taken over from a cut that is not the beginning",
     "rebalances": "Assignments got from the group",
@@ -64,28 +63,6 @@ class AckerCollector(Collector):
                 yield GaugeMetricFamily(PREFIX + metric, text, float(figures[name]))
 
 
-class Served(NamedTuple):
-    """A running page of metrics."""
-
-    server: WSGIServer
-    url: str
-
-    def close(self) -> None:
-        """Stop serving."""
-        self.server.shutdown()
-        self.server.server_close()
-
-
 def serve_metrics(read: Callable[[], Mapping[str, Value]], port: int, host: str = LOOPBACK) -> Served:
-    """Serve the figures that ``read`` returns at ``/metrics``; port 0 takes a free one.
-
-    Raises:
-        NoMetrics: the port cannot be bound.
-    """
-    registry = CollectorRegistry()
-    registry.register(AckerCollector(read))
-    try:
-        server, _ = start_http_server(port, host, registry)
-    except OSError as error:
-        raise NoMetrics(f"cannot serve metrics on {host}:{port}: {error}; choose another port") from error
-    return Served(server, f"http://{host}:{server.server_port}/metrics")
+    """Serve the figures that ``read`` returns at ``/metrics``; port 0 takes a free one. Raises NoMetrics."""
+    return serve(AckerCollector(read), port, host)

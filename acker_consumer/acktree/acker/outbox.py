@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from acktree.schemas.clients import is_forbidden
 from acktree.schemas.stats import Report
 
 FLUSH_S = 5.0
@@ -34,9 +35,9 @@ class Outbox:
                 self._producer.poll(0.1)
 
     def report(self, topic: str, report: Report) -> None:
-        """Hand a report over to the producer; it may get lost."""
+        """Hand a report over to the producer; it may get lost, but not be forbidden."""
         try:
-            self._producer.produce(topic, report.encode(), report.key())
+            self._producer.produce(topic, report.encode(), report.key(), on_delivery=self._on_report)
         except BufferError:
             log.info("action=report_dropped")
 
@@ -56,6 +57,10 @@ class Outbox:
     def settle(self) -> bool:
         """Wait until all results are with the broker; return whether they are."""
         return self._producer.flush(FLUSH_S) == 0 and not self._undelivered and self._refused is None
+
+    def _on_report(self, error: KafkaError | None, _message: Any) -> None:
+        if is_forbidden(error):
+            self._refused = error
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is None:

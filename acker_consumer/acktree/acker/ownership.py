@@ -14,7 +14,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from acktree.acker.cut import Positions
 from acktree.acker.errors import NotCoPartitioned
 from acktree.acker.partition import Partition
-from acktree.schemas.clients import BROKER_TIMEOUT_S
 
 HALF_GRACE_S = 10.0
 COMMITTED_DEADLINE_S, RETRY_PAUSE_S = 30.0, 0.1
@@ -43,14 +42,16 @@ class Ownership:
         make: Callable[[Positions], Partition],
         forget: Callable[[Partition], None],
         settle: Callable[[], bool],
+        read_committed: Callable[[Consumer, list[TopicPartition]], list[TopicPartition]],
         now_s: Callable[[], float],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._pause = pause
+        self._read_committed, self._pause = read_committed, pause
         self.topics, self._is_incremental = topics, is_incremental
         self._make, self._forget, self._settle, self._now_s = make, forget, settle, now_s
         self._owned: dict[int, Owned] = {}
         self._seeks: list[TopicPartition] = []
+        self._paused: set[tuple[str, int]] = set()
         self.assignments = 0
         self.refolds = 0
         self.failed_commits = 0
@@ -87,7 +88,7 @@ class Ownership:
         deadline_s = self._now_s() + COMMITTED_DEADLINE_S
         while True:
             try:
-                found = consumer.committed([TopicPartition(*place) for place in places], BROKER_TIMEOUT_S)
+                found = self._read_committed(consumer, [TopicPartition(*place) for place in places])
                 for place in found:
                     if place.error is not None:
                         raise KafkaException(place.error)
@@ -159,6 +160,17 @@ class Ownership:
                     raise
                 if place.topic in self._owned.get(place.partition, Owned()).halves:
                     self._seeks.append(place)
+
+    def keep_in_step(self, consumer: Consumer) -> None:
+        """Pause the topic of a partition that is far ahead of the other; see Pace."""
+        waiting = {number: part.pace.choose(part.clock) for number, part in self.partitions.items()}
+        ahead = {(self.topics[topic], number) for number, topic in waiting.items() if topic is not None}
+        if ahead == self._paused:
+            return
+        mine = {(topic, number) for number, owned in self._owned.items() for topic in owned.halves}
+        consumer.resume([TopicPartition(*place) for place in (self._paused - ahead) & mine])
+        consumer.pause([TopicPartition(*place) for place in ahead - self._paused])
+        self._paused = ahead
 
     def refuse_halves(self, partition_counts: Callable[[], set[int]]) -> None:
         """Raise NotCoPartitioned if we have long owned a partition of one topic without the other's.

@@ -6,9 +6,10 @@ times it was told. Pure: no Kafka, no clock of its own; a batch goes in, verdict
 
 from math import inf
 
-from acktree.acker.clock import LogClock, TopicClock, Watermark
+from acktree.acker.clock import UNKNOWN_MS, LogClock, TopicClock, Watermark
 from acktree.acker.cut import BirthBuckets, Positions
 from acktree.acker.expiry import Expiry, Limits
+from acktree.acker.pace import Pace
 from acktree.acker.table import MAX_ENTRIES, TICK_MS, Table, TimedOut, Verdicts
 from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers
 
@@ -19,7 +20,7 @@ class Partition:
     def __init__(self, start: Positions, limits: Limits, seed: int, max_entries: int = MAX_ENTRIES) -> None:
         self.table = Table(seed, max_entries)
         self.clock = LogClock(TopicClock(start.inits), TopicClock(start.acks))
-        self.timed_out = 0
+        self.pace = Pace()
         self._births = BirthBuckets(self.table.births, start)
         self._expiry = Expiry(limits)
         self._turned_ms = 0
@@ -38,7 +39,7 @@ class Partition:
     def oldest_age_s(self) -> float:
         """Time since the oldest entry was born, 0 if there is none; a reset does not make it younger."""
         born_ms = self._births.oldest_birth_ms
-        return max(0, self.clock.time_ms - born_ms) / 1000 if born_ms >= 0 else 0.0
+        return max(0, self.clock.time_ms - born_ms) / 1000 if born_ms != UNKNOWN_MS else 0.0
 
     def oldest_pending(self) -> tuple[float, int]:
         """Return the age in seconds, since its init or last reset, and the id of the oldest pending root.
@@ -74,24 +75,36 @@ class Partition:
         self.clock.inits.observe(inits)
         self.clock.acks.observe(acks)
 
-    def expire(self) -> TimedOut | None:
+    def expire(self, wall_ms: int) -> TimedOut | None:
         """Return the roots whose time is up, None if it was not time to look."""
-        now_ms = self.clock.time_ms
+        now_ms, limits = self.clock.time_ms, self._expiry.limits
         self._expiry.advance(now_ms)
-        limits = self._expiry.limits
         if now_ms - self._turned_ms >= min(limits.orphan_ms, limits.life_ms):
             self.table.forget_judged()
             self._turned_ms = now_ms
-        outlived = self._births.outlived(int(now_ms - limits.life_ms)) if limits.life_ms < inf else 0
-        if not self._expiry.is_due(outlived):
+        outlived = self._outlived(limits.life_ms)
+        has_old_orphans = self.table.orphans > 0 and self._outlived(limits.hold_ms) > 0
+        if not self._expiry.is_due(outlived > 0 or has_old_orphans):
             return None
         timed_out = self.table.expire(
             now_ms // TICK_MS, limits.message_ticks, limits.orphan_ticks, self._births.oldest, outlived
         )
+        if has_old_orphans:
+            self._renew_orphans(wall_ms)
         ages = (self.table.oldest_pending_ticks, self.table.oldest_orphan_ticks)
         self._expiry.looked(*(inf if age is None else now_ms - age * TICK_MS for age in ages))
-        self.timed_out += len(timed_out.roots)
         return timed_out
+
+    def _outlived(self, limit_ms: float) -> int:
+        """Return how many birth buckets, from the oldest on, are all older than a limit."""
+        return self._births.outlived(int(self.clock.time_ms - limit_ms)) if limit_ms < inf else 0
+
+    def _renew_orphans(self, wall_ms: int) -> None:
+        """Let orphans that have held the cut long enough hold it from here on."""
+        now_ms, limits = self.clock.time_ms, self._expiry.limits
+        birth = self._births.open(wall_ms, self.positions, now_ms)
+        old = self._outlived(limits.hold_ms)
+        self.table.renew_orphans(now_ms // TICK_MS, limits.hold_ticks, self._births.oldest, old, birth)
 
     def _born(self, append_ms: Integers, wall_ms: int) -> tuple[Integers, int]:
         """Return the age ticks of a batch's roots, and the birth bucket of its new ones."""

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer
 
 from acktree.acker.clock import TopicClock
 from acktree.acker.expiry import Limits
 from acktree.acker.figures import Figures
 from acktree.acker.intake import Intake
 from acktree.acker.log_ends import LogEnds
+from acktree.acker.membership import Member, group_settings, read_committed, shorten_session
 from acktree.acker.outbox import Outbox
 from acktree.acker.ownership import Ownership
 from acktree.acker.partition import Partition
@@ -31,28 +32,19 @@ from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     Settings,
     clear_errors,
-    consumer_settings,
     make_admin,
-    make_consumer,
     make_producer,
     producer_settings,
+    refuse_missing,
 )
-from acktree.schemas.errors import MissingTopic, RefusedSetting
-from acktree.schemas.registry import Published, Registry, read_history
+from acktree.schemas.registry import Published, Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
 
 BATCH = 2000
 IDLE_WAIT_S = 0.1
 COMMIT_INTERVAL_S = 1.0
 LEARN_INTERVAL_S = 1.0
-SESSION_TIMEOUT_MS = 6000
 JOIN_GRACE_S = 5.0
-
-_REFUSALS = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
 
 Ready = Callable[[str], None]
 
@@ -63,27 +55,6 @@ def steady_wall() -> Callable[[], int]:
     """Return a wall clock in milliseconds that is read once and then goes on evenly, however it is set."""
     start_ms = 1000 * (time.time() - time.monotonic())
     return lambda: int(start_ms + 1000 * time.monotonic())
-
-
-def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, object]:
-    """Return the settings of the group's consumer, for the classic protocol or KIP-848 as the user says.
-
-    Raises:
-        RefusedSetting: an assignor that does not keep both control topics' partitions together.
-    """
-    is_classic = user.get("group.protocol", "classic").lower() == "classic"
-    assignor = "partition.assignment.strategy" if is_classic else "group.remote.assignor"
-    if user.get(assignor, "range") != "range":
-        raise RefusedSetting(
-            f"{assignor}={user[assignor]} is refused: only range gives both control topics' partition to the "
-            "same acker; leave it at range"
-        )
-    ours: dict[str, object] = {assignor: "range", "topic.metadata.refresh.interval.ms": 2000}
-    if is_classic:
-        ours |= {"session.timeout.ms": SESSION_TIMEOUT_MS, "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 4}
-    return consumer_settings(
-        bootstrap, group, user, enable_partition_eof=True, **{k.replace(".", "_"): v for k, v in ours.items()}
-    )
 
 
 class Acker:
@@ -117,16 +88,26 @@ class Acker:
         self.set_aside, self._figures = SetAside(), Figures()
         self._intake = Intake(self._registry.history, self._look_up, self.set_aside)
         settings = group_settings(bootstrap, latest.acker_group, self._user)
+        is_incremental = settings.get("group.protocol") == "consumer"
+        if is_incremental:
+            shorten_session(self._admin, latest.acker_group)
         self._ownership = Ownership(
             self._topics,
-            is_incremental=settings.get("group.protocol") == "consumer",
+            is_incremental=is_incremental,
             make=lambda start: Partition(start, self._limits, self._seed),
             forget=self._figures.forget,
             settle=self._settle,
+            read_committed=lambda _, places: read_committed(self._admin, latest.acker_group, places),
             now_s=now_s,
         )
-        self._consumer: Consumer = make_consumer({**settings, "on_commit": self._ownership.on_commit})
-        self._outbox = Outbox(make_producer(producer_settings(bootstrap, self._user)))
+        self._member = Member(
+            {**settings, "on_commit": self._ownership.on_commit},
+            self._topics,
+            on_assign=self._ownership.on_assign,
+            on_revoke=self._ownership.on_revoke,
+            on_lost=self._ownership.on_lost,
+        )
+        self._outbox = Outbox(make_producer(producer_settings(bootstrap, self._user, linger_ms=1)))
         self._ends = LogEnds(self._admin, self._wall_ms)
         self._end_sums: dict[int, int] = {}
         self.reported: dict[str, Value] = {}
@@ -134,6 +115,10 @@ class Acker:
         self._due: dict[str, float] = {}
         self._is_ready = self._is_stopping = self._is_crashing = False
         warm_up()
+
+    @property
+    def _consumer(self) -> Consumer:
+        return self._member.consumer
 
     @property
     def _latest(self) -> Published:
@@ -149,16 +134,15 @@ class Acker:
         Raises:
             AcktreeError: the broker refused something, or the assignment is not co-partitioned.
         """
-        own = self._ownership
         with clear_errors(self._bootstrap):
-            self._consumer.subscribe(
-                list(self._topics), on_assign=own.on_assign, on_revoke=own.on_revoke, on_lost=own.on_lost
-            )
+            self._member.join()
             joined_s = self._now_s()
             try:
                 while not self._is_stopping:
                     self._round()
-                    if not self._is_ready:
+                    if not self._member.is_let_in():
+                        joined_s = self._now_s()
+                    elif not self._is_ready:
                         self._tell_ready(joined_s)
             except BaseException:
                 self._is_crashing = True
@@ -172,6 +156,7 @@ class Acker:
             messages += self._consumer.consume(BATCH - 1, 0)
         self._fold(slice_messages(messages))
         self._ownership.seek_pending(self._consumer)
+        self._ownership.keep_in_step(self._consumer)
         self._outbox.poll()
         if self._is_due("look", self._limits.pause_ms / 1000):
             self._look()
@@ -193,7 +178,7 @@ class Acker:
 
     def _fold(self, batch: Batch) -> None:
         for error in batch.errors:
-            _judge(error)
+            self._member.judge(error)
         partitions = self._ownership.partitions
         for topic, number in sorted(batch.slices, key=lambda place: place[0] != self._topics[0]):
             if number in partitions:
@@ -201,6 +186,7 @@ class Acker:
         for (topic, number), end in batch.ends.items():
             if number in partitions:
                 self._clock(topic, partitions[number]).reach(end)
+                partitions[number].pace.note_end(self._topics.index(topic))
 
     def _clock(self, topic: str, partition: Partition) -> TopicClock:
         return partition.clock.inits if topic == self._topics[0] else partition.clock.acks
@@ -209,6 +195,7 @@ class Acker:
         if part.offsets[0] < self._clock(topic, partition).next_offset:
             self._ownership.restart(number)
             return
+        partition.pace.note_records(self._topics.index(topic))
         wall_ms, behind = self._wall_ms(), part.offsets[-1] + 1
         append_ms = np.array(part.append_ms, np.int64)
         where = (topic, number, part.values, part.offsets, wall_ms)
@@ -231,7 +218,7 @@ class Acker:
             if inits is not None and acks is not None:
                 partition.observe(inits, acks)
                 self._end_sums[number] = inits.high + acks.high
-            timed_out = partition.expire()
+            timed_out = partition.expire(self._wall_ms())
             if timed_out is not None:
                 self._figures.totals["timed_out"] += len(timed_out.roots)
                 for told in tell_timed_out(number, timed_out):
@@ -255,8 +242,7 @@ class Acker:
 
     def _look_up(self) -> None:
         """Read the registry to its end, for a version that this process has not seen."""
-        found = read_history(self._bootstrap, self._registry.history.name, self._user)
-        self._registry.history.versions.update(found.versions)
+        self._registry.catch_up()
         self._apply_latest()
 
     def _apply_latest(self) -> None:
@@ -268,11 +254,10 @@ class Acker:
         """Return how many partitions the control topics have; raise MissingTopic if there is none."""
         with clear_errors(self._bootstrap):
             topics = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
-        for topic in self._topics:
-            if topic not in topics:
-                raise MissingTopic(
-                    f"topic {topic!r} does not exist; create it with: acktree topology apply FILE"
-                )
+        if missing := [topic for topic in self._topics if topic not in topics]:
+            text = f"topic {missing[0]!r} does not exist; create it with: acktree topology apply FILE"
+            refuse_missing(self._admin, self._bootstrap, missing[0], text)
+            return self._partition_counts()
         return {len(topics[topic].partitions) for topic in self._topics}
 
     # Telling, leaving.
@@ -308,13 +293,6 @@ class Acker:
         self._consumer.close()
         self._outbox.settle()
         self._registry.close()
-
-
-def _judge(error: KafkaError) -> None:
-    """Raise what the loop cannot live with; librdkafka goes on trying everything else by itself."""
-    if error.fatal() or error.code() in _REFUSALS:
-        raise KafkaException(error)
-    log.info("action=kafka_error reason=%s", error)
 
 
 def _limits_of(latest: Published) -> Limits:

@@ -2,7 +2,7 @@
 
 Invariant: the table is a function of the records folded, in the order per topic, and of the calls to
 ``expire``. It knows no Kafka and no clock: ticks (of TICK_MS) and birth buckets come from outside.
-Cost: 32 to 40 bytes a root; a fold is one cache miss; growth copies the table once per quarter more roots.
+Cost: 34 to 44 bytes a root; a fold is one cache miss; growth copies the table once per quarter more roots.
 """
 
 from dataclasses import dataclass
@@ -10,26 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.acker import kernels
 from acktree.acker.judged import MAX_JUDGED, Judged
-from acktree.acker.kernels import BIRTH_BUCKETS, NO_LIMIT, SLOT_WORDS, Births, Decided, Slots, State
+from acktree.acker.kernels import fold, slots, sweep
+from acktree.acker.kernels.fold import Decided
+from acktree.acker.kernels.slots import BIRTH_BUCKETS, NO_LIMIT, SLOT_WORDS, Births, Slots, State
+from acktree.acker.reasons import Reason, Reasons, reason_of
 from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers
 from acktree.schemas.ids import MASK, IdArray
 
 TICK_MS = 10
 MAX_ENTRIES = 1 << 26
 LEAST_SLOTS = 1024
-FULL, ROOMY, SPARSE = 0.75, 0.6, 0.4
-MAX_REASONS = 4096
-MAX_TEXT = 1000
+FULL, ROOMY, SPARSE = 0.7, 0.55, 0.4
 EXPIRE_ROWS = 1 << 16
-
-
-class Reason(NamedTuple):
-    """Who failed a tuple and why, both cut to MAX_TEXT characters."""
-
-    task: str
-    text: str
 
 
 class FailedRoot(NamedTuple):
@@ -65,9 +58,6 @@ class Entry(NamedTuple):
     tick: int
 
 
-UNKNOWN_REASON = Reason("", "failed before its init; the reason was not kept")
-
-
 class Table:
     """Entries of one acker partition; ``births[b]`` counts those born in bucket b (modulo BIRTH_BUCKETS)."""
 
@@ -80,20 +70,18 @@ class Table:
         self._seed = np.uint64((seed | 1) & MASK)
         self._max_entries = max_entries
         self._slots: Slots = np.zeros((LEAST_SLOTS, SLOT_WORDS), np.uint64)
-        self._counts: Integers = np.zeros(kernels.COUNTS, np.int64)
-        self._counts[[kernels.OLDEST_PENDING, kernels.OLDEST_ORPHAN]] = -NO_LIMIT
+        self._counts: Integers = np.zeros(slots.COUNTS, np.int64)
+        self._counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
         self._judged = Judged(self._counts, self._seed, max_judged)
-        self._reasons: dict[int, Reason] = {}
+        self._reasons = Reasons()
         self.births: Births = np.zeros(BIRTH_BUCKETS, np.int32)
-        self.resizes = 0
-        self.evictions = 0
 
     def __len__(self) -> int:
-        return int(self._counts[kernels.ENTRIES])
+        return int(self._counts[slots.ENTRIES])
 
     @property
     def pending(self) -> int:
-        return int(self._counts[kernels.PENDING])
+        return int(self._counts[slots.PENDING])
 
     @property
     def orphans(self) -> int:
@@ -102,24 +90,28 @@ class Table:
     @property
     def folded(self) -> int:
         """Entries of records folded since the table was made."""
-        return int(self._counts[kernels.FOLDED])
+        return int(self._counts[slots.FOLDED])
 
     @property
     def duplicated_inits(self) -> int:
-        return int(self._counts[kernels.DUPLICATED_INITS])
+        return int(self._counts[slots.DUPLICATED_INITS])
 
     @property
     def dropped_orphans(self) -> int:
-        return int(self._counts[kernels.DROPPED_ORPHANS])
+        return int(self._counts[slots.DROPPED_ORPHANS])
 
     @property
     def refused_orphans(self) -> int:
-        return int(self._counts[kernels.REFUSED_ORPHANS])
+        return int(self._counts[slots.REFUSED_ORPHANS])
+
+    @property
+    def renewed_orphans(self) -> int:
+        return int(self._counts[slots.RENEWED_ORPHANS])
 
     @property
     def late(self) -> int:
         """Acks, fails and resets of roots that had their verdict."""
-        return int(self._counts[kernels.LATE])
+        return int(self._counts[slots.LATE])
 
     @property
     def nbytes(self) -> int:
@@ -128,18 +120,18 @@ class Table:
     @property
     def oldest_pending_ticks(self) -> int | None:
         """Age of the oldest pending root when ``expire`` last looked, None if there was none."""
-        ticks = int(self._counts[kernels.OLDEST_PENDING])
+        ticks = int(self._counts[slots.OLDEST_PENDING])
         return ticks if ticks > -NO_LIMIT else None
 
     @property
     def oldest_orphan_ticks(self) -> int | None:
-        ticks = int(self._counts[kernels.OLDEST_ORPHAN])
+        ticks = int(self._counts[slots.OLDEST_ORPHAN])
         return ticks if ticks > -NO_LIMIT else None
 
     @property
     def oldest_root(self) -> int:
         """The oldest pending root when ``expire`` last looked."""
-        return int(self._counts[kernels.OLDEST_ROOT]) & MASK
+        return int(self._counts[slots.OLDEST_ROOT]) & MASK
 
     def fold_inits(self, batch: InitBatch, ticks: Integers, birth: int) -> Verdicts:
         """Fold AckInits: the first init of a root sets its spout task and folds, any other is counted.
@@ -149,41 +141,41 @@ class Table:
             birth: bucket of the entries made here.
         """
         out = _outputs(int(batch.starts[-1]), int(batch.starts[-1]))
-        self._counts[[kernels.ACKED, kernels.FAILED]] = 0
+        self._counts[[slots.ACKED, slots.FAILED]] = 0
         at, birth = 0, birth % BIRTH_BUCKETS
         while True:
-            at, _ = kernels.fold_inits(self._state, self._room, birth, ticks, batch, at, out)
+            at = fold.fold_inits(self._state, self._room, birth, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
             rows = int(batch.starts[at + 1] - batch.starts[at])
             self.reserve(rows)
             self._judged.reserve(rows)
-        count = int(self._counts[kernels.FAILED])
+        count = int(self._counts[slots.FAILED])
         failed = zip(out.failed[:count].tolist(), out.failed_tasks[:count].tolist(), strict=True)
         return self._verdicts(
-            out, [FailedRoot(root, task, self._reasons.pop(root, UNKNOWN_REASON)) for root, task in failed]
+            out, [FailedRoot(root, task, self._reasons.take(root)) for root, task in failed]
         )
 
     def fold_acks(self, batch: AckBatch, ticks: Integers, birth: int) -> Verdicts:
         """Fold Acks: of each record the fails, then the acks, then the resets."""
         out = _outputs(int(batch.ack_starts[-1]), int(batch.fail_starts[-1]))
-        self._counts[[kernels.ACKED, kernels.FAILED]] = 0
+        self._counts[[slots.ACKED, slots.FAILED]] = 0
         at, birth, may_insert = 0, birth % BIRTH_BUCKETS, True
         while True:
             room = min(self._room, self._max_entries)
-            at, _ = kernels.fold_acks(self._state, room, may_insert, birth, ticks, batch, at, out)
+            at = fold.fold_acks(self._state, room, may_insert, birth, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
             rows = _rows(batch, at)
             may_insert = self._make_room(rows, int(ticks[at]))
             self._judged.reserve(rows)
-        count = int(self._counts[kernels.FAILED])
+        count = int(self._counts[slots.FAILED])
         columns = (out.failed[:count], out.failed_tasks[:count], out.failed_rows[:count])
         failed = zip(*(column.tolist() for column in columns), strict=True)
         for row in np.flatnonzero(out.early).tolist():
-            self._remember(int(batch.fail_roots[row]), _reason(batch, row))
+            self._reasons.keep(int(batch.fail_roots[row]), reason_of(batch, row))
         return self._verdicts(
-            out, [FailedRoot(root, task, _reason(batch, row)) for root, task, row in failed]
+            out, [FailedRoot(root, task, reason_of(batch, row)) for root, task, row in failed]
         )
 
     def expire(
@@ -199,21 +191,31 @@ class Table:
         The ``doomed_births`` buckets from ``oldest_birth`` on go at any age.
         """
         assert 0 <= doomed_births < BIRTH_BUCKETS, doomed_births
-        self._counts[[kernels.OLDEST_PENDING, kernels.OLDEST_ORPHAN]] = -NO_LIMIT
+        self._counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
         parts, at = [], 0
         while at < len(self._slots):
             roots = np.empty(min(EXPIRE_ROWS, len(self)), np.uint64)
             tasks = np.empty(len(roots), np.int64)
-            self._counts[kernels.TIMED_OUT] = 0
+            self._counts[slots.TIMED_OUT] = 0
             self._judged.reserve(len(roots))
             oldest = oldest_birth % BIRTH_BUCKETS
-            at = kernels.expire(
+            at = sweep.expire(
                 self._state, now_tick, message_ticks, orphan_ticks, oldest, doomed_births, at, roots, tasks
             )
-            count = int(self._counts[kernels.TIMED_OUT])
+            count = int(self._counts[slots.TIMED_OUT])
             parts.append((roots[:count], tasks[:count]))
         self._shrink()
         return TimedOut(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def renew_orphans(
+        self, now_tick: int, hold_ticks: int, oldest_birth: int, old_births: int, birth: int
+    ) -> None:
+        """Let orphans older than ``hold_ticks`` count as born in bucket ``birth``, later than they were.
+
+        Only those of the ``old_births`` buckets from ``oldest_birth`` on.
+        """
+        oldest, birth = oldest_birth % BIRTH_BUCKETS, birth % BIRTH_BUCKETS
+        sweep.renew_orphans(self._state, now_tick, hold_ticks, oldest, old_births, birth)
 
     def oldest_pending(self, now_tick: int) -> tuple[int, int] | None:
         """Walk through the table for the oldest pending root; return it with its age in ticks."""
@@ -226,11 +228,11 @@ class Table:
 
     def entry(self, root: int) -> Entry | None:
         """Return what is held of a root, None if nothing is."""
-        slot = kernels.find(self._slots, np.uint64(root), self._seed)
+        slot = slots.slot_of(self._slots, np.uint64(root), self._seed)
         if slot < 0:
             return None
         value, word = int(self._slots[slot, 1]), int(self._slots[slot, 2])
-        task, birth = word >> 46 & kernels.SPOUT_TASKS - 1, word >> 32 & BIRTH_BUCKETS - 1
+        task, birth = word >> 46 & slots.SPOUT_TASKS - 1, word >> 32 & BIRTH_BUCKETS - 1
         return Entry(value, bool(word >> 63), bool(word >> 62 & 1), task, birth, word & 0xFFFFFFFF)
 
     def reserve(self, rows: int) -> None:
@@ -244,17 +246,15 @@ class Table:
 
     @property
     def _state(self) -> State:
-        return State(self._slots, self.births, self._counts, self._seed, self._judged.young, self._judged.old)
+        judged = self._judged
+        return State(
+            self._slots, self.births, self._counts, self._seed, judged.young, judged.old, judged.noted
+        )
 
     def _verdicts(self, out: Decided, failed: list[FailedRoot]) -> Verdicts:
-        count = int(self._counts[kernels.ACKED])
+        count = int(self._counts[slots.ACKED])
         self._shrink()
         return Verdicts(out.acked[:count], out.acked_tasks[:count], tuple(failed))
-
-    def _remember(self, root: int, reason: Reason) -> None:
-        if len(self._reasons) >= MAX_REASONS:
-            del self._reasons[next(iter(self._reasons))]
-        self._reasons[root] = reason
 
     def _make_room(self, rows: int, now_tick: int) -> bool:
         """Make room for orphans within the bound; return False if they must be refused."""
@@ -267,23 +267,20 @@ class Table:
 
     def _evict_orphans(self, rows: int, now_tick: int) -> None:
         """Drop the oldest orphans: at least the half of them, so that it is not done for every record."""
-        ages = kernels.orphan_ages(self._slots, now_tick)
+        ages = sweep.orphan_ages(self._slots, now_tick)
         wanted = min(len(ages), max(rows, len(ages) // 2))
         limit = int(np.partition(ages, len(ages) - wanted)[len(ages) - wanted]) - 1
-        self._counts[kernels.TIMED_OUT] = 0
         none, no_tasks = np.empty(0, np.uint64), np.empty(0, np.int64)
-        kernels.expire(self._state, now_tick, NO_LIMIT, limit, 0, 0, 0, none, no_tasks)
-        self.evictions += 1
+        sweep.expire(self._state, now_tick, NO_LIMIT, limit, 0, 0, 0, none, no_tasks)
 
     def _shrink(self) -> None:
         if len(self._slots) > LEAST_SLOTS and len(self) < len(self._slots) * SPARSE:
             self._resize(int(len(self) / ROOMY))
 
-    def _resize(self, slots: int) -> None:
-        larger: Slots = np.zeros((max(slots, LEAST_SLOTS) + 1, SLOT_WORDS), np.uint64)
-        kernels.rehash(self._slots, larger, self._seed)
+    def _resize(self, capacity: int) -> None:
+        larger: Slots = np.zeros((max(capacity, LEAST_SLOTS), SLOT_WORDS), np.uint64)
+        slots.rehash(self._slots, larger, self._seed)
         self._slots = larger
-        self.resizes += 1
 
 
 def _outputs(acks: int, fails: int) -> Decided:
@@ -301,7 +298,3 @@ def _rows(batch: AckBatch, record: int) -> int:
     """Return how many roots a record names, each of which may make an orphan."""
     columns = (batch.ack_starts, batch.fail_starts, batch.reset_starts)
     return sum(int(starts[record + 1] - starts[record]) for starts in columns)
-
-
-def _reason(batch: AckBatch, row: int) -> Reason:
-    return Reason(batch.task(row)[:MAX_TEXT], batch.reason(row)[:MAX_TEXT])

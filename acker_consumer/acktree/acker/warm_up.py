@@ -25,5 +25,6 @@ def warm_up() -> None:
     partition.fold_inits(inits, times, 1, 0)
     partition.fold_acks(intake.acks("", 0, [encode_ack(record)], [0], 0), times, 1, 0)
     partition.table.expire(0)
+    partition.table.renew_orphans(0, 0, 0, 0, 0)
     partition.table.entry(1)
     partition.table.reserve(10_000)

@@ -1,0 +1,146 @@
+"""How an acker is a member of its group: assignor, session timeout, for the classic protocol and for KIP-848.
+
+Invariant: both control topics' partition come to the same acker. With KIP-848 the session timeout is the
+group's, not a client's; what an operator has set stays, and a broker that refuses is no reason to stop.
+A member that died keeps its ``group.instance.id`` with KIP-848 until its session ends: its successor waits.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, consumer_settings, make_consumer
+from acktree.schemas.errors import RefusedSetting
+
+SESSION_TIMEOUT_MS = 6000
+HEARTBEAT_INTERVAL_MS = SESSION_TIMEOUT_MS // 4
+RELEASE_PAUSE_S = 1.0
+
+# After a fatal error a consumer returns nothing for ever. Its cause is told as text only.
+_DECISIVE = (
+    KafkaError._FATAL,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+_IN_USE = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID).str()
+
+log = logging.getLogger("acktree.acker")
+
+
+def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, object]:
+    """Return the settings of the group's consumer, for the classic protocol or KIP-848 as the user says.
+
+    Raises:
+        RefusedSetting: an assignor that does not keep both control topics' partitions together.
+    """
+    is_classic = user.get("group.protocol", "classic").lower() == "classic"
+    assignor = "partition.assignment.strategy" if is_classic else "group.remote.assignor"
+    if user.get(assignor, "range") != "range":
+        raise RefusedSetting(
+            f"{assignor}={user[assignor]} is refused: only range gives both control topics' partition to the "
+            "same acker; leave it at range"
+        )
+    ours: dict[str, object] = {assignor: "range", "topic.metadata.refresh.interval.ms": 2000}
+    if is_classic:
+        ours |= {"session.timeout.ms": SESSION_TIMEOUT_MS, "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS}
+    return consumer_settings(
+        bootstrap, group, user, enable_partition_eof=True, **{k.replace(".", "_"): v for k, v in ours.items()}
+    )
+
+
+def shorten_session(admin: AdminClient, group: str, session_ms: int = SESSION_TIMEOUT_MS) -> None:
+    """Set the group's session timeout and heartbeat interval, unless an operator has.
+
+    A broker takes only what its group.consumer.min.* settings allow, by default nothing below 45 s: then a
+    member that died, or a static one that left, keeps its partitions for as long. A warning says so.
+    """
+    wanted = {
+        "consumer.session.timeout.ms": session_ms,
+        "consumer.heartbeat.interval.ms": min(HEARTBEAT_INTERVAL_MS, session_ms // 4),
+    }
+    try:
+        found = _ask(admin.describe_configs([ConfigResource(ConfigResource.Type.GROUP, group)]))
+        if all(found[key].is_default for key in wanted):
+            changes = [
+                ConfigEntry(key, str(value), incremental_operation=AlterConfigOpType.SET)
+                for key, value in wanted.items()
+            ]
+            resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=changes)
+            _ask(admin.incremental_alter_configs([resource]))
+    except (KafkaException, KeyError) as reason:
+        log.warning(
+            "action=session_not_shortened group=%s reason=%s: a dead acker is noticed after the broker's "
+            "session timeout, 45 s by default; set group.consumer.min.session.timeout.ms=%d and "
+            "group.consumer.min.heartbeat.interval.ms=%d on the brokers",
+            group,
+            reason,
+            *wanted.values(),
+        )
+
+
+def read_committed(admin: AdminClient, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
+    """Return the offsets that the group has committed, asked for as a stranger.
+
+    A member's own question is refused when its epoch is stale or its session over, and the rebalance that
+    mends this waits for the callback that asks.
+    """
+    request = [ConsumerGroupTopicPartitions(group, places)]
+    (future,) = admin.list_consumer_group_offsets(request, request_timeout=BROKER_TIMEOUT_S).values()
+    found: list[TopicPartition] = future.result().topic_partitions
+    return found
+
+
+class Member:
+    """The group's consumer, made anew for as long as another member holds its ``group.instance.id``."""
+
+    def __init__(self, settings: Mapping[str, object], topics: Sequence[str], **callbacks: Any) -> None:
+        """Make the consumer; ``callbacks`` are those of Consumer.subscribe."""
+        self._settings = settings
+        self._topics, self._callbacks = list(topics), callbacks
+        self._is_shut_out = False
+        self.consumer = make_consumer(settings)
+
+    def join(self) -> None:
+        """Join the group."""
+        self.consumer.subscribe(self._topics, **self._callbacks)
+
+    def judge(self, error: KafkaError) -> None:
+        """Take note of an error among the messages; librdkafka goes on trying almost everything by itself.
+
+        Raises:
+            KafkaException: what no further try can mend.
+        """
+        if error.code() == KafkaError._FATAL and _IN_USE in error.str():
+            self._is_shut_out = True
+        elif error.code() in _DECISIVE:
+            raise KafkaException(error)
+        else:
+            log.info("action=kafka_error reason=%s", error)
+
+    def is_let_in(self) -> bool:
+        """Return whether the consumer can go on; if not, it was made anew and joins again."""
+        if not self._is_shut_out:
+            return True
+        log.warning(
+            "action=wait_for_instance_id id=%s: the member of that name has died and its session goes on for "
+            "a while; if it is alive, give each acker an id of its own",
+            self._settings["group.instance.id"],
+        )
+        self.consumer.close()
+        time.sleep(RELEASE_PAUSE_S)
+        self._is_shut_out = False
+        self.consumer = make_consumer(self._settings)
+        self.join()
+        return False
+
+
+def _ask(answers: Mapping[ConfigResource, Future[Any]]) -> Any:
+    """Return the answer about the one resource asked for."""
+    (future,) = answers.values()
+    return future.result(BROKER_TIMEOUT_S)

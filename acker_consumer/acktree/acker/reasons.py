@@ -1,0 +1,43 @@
+"""Why roots failed before their inits came: kept until they do.
+
+Invariant: the latest MAX_REASONS, each cut to MAX_TEXT characters.
+"""
+
+from typing import NamedTuple
+
+from acktree.schemas.batch_codec import AckBatch
+
+MAX_REASONS = 4096
+MAX_TEXT = 1000
+
+
+class Reason(NamedTuple):
+    """Who failed a tuple and why, both cut to MAX_TEXT characters."""
+
+    task: str
+    text: str
+
+
+UNKNOWN_REASON = Reason("", "failed before its init; the reason was not kept")
+
+
+def reason_of(batch: AckBatch, row: int) -> Reason:
+    """Return the reason of a fail, by its row."""
+    return Reason(batch.task(row)[:MAX_TEXT], batch.reason(row)[:MAX_TEXT])
+
+
+class Reasons:
+    """Reasons by root."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Reason] = {}
+
+    def keep(self, root: int, reason: Reason) -> None:
+        """Keep a reason; the oldest goes when there are too many."""
+        if len(self._kept) >= MAX_REASONS:
+            del self._kept[next(iter(self._kept))]
+        self._kept[root] = reason
+
+    def take(self, root: int) -> Reason:
+        """Return and forget the reason of a root, UNKNOWN_REASON if it was not kept."""
+        return self._kept.pop(root, UNKNOWN_REASON)

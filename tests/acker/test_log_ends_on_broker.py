@@ -1,0 +1,28 @@
+"""Log ends from a real broker that is killed and started again."""
+
+import time
+
+from confluent_kafka.admin import NewTopic
+
+from acker.cluster import wait_for
+from acktree.acker.log_ends import LogEnds
+from acktree.schemas.clients import make_admin
+
+PLACES = [("t", 0), ("t", 1)]
+
+
+def are_told(ends: LogEnds) -> bool:
+    ends.ask(PLACES)
+    time.sleep(0.05)
+    return len(ends.take()) == len(PLACES)
+
+
+def test_log_ends_are_told_again_after_the_broker_was_killed_and_started(own_broker):
+    broker = own_broker()
+    admin = make_admin(broker.bootstrap, {})
+    admin.create_topics([NewTopic("t", 2, 1)])["t"].result()
+    ends = LogEnds(admin, lambda: int(time.time() * 1000))
+    wait_for(lambda: are_told(ends), "the first answers")
+    broker.kill()
+    broker.start()
+    wait_for(lambda: are_told(ends), "answers after the restart")

@@ -1,0 +1,114 @@
+"""When the table is looked at for what is too old: not before something can be, and not too late."""
+
+from math import inf
+
+import pytest
+
+from acker.tester import Tester
+from acktree.acker.expiry import Expiry, Limits
+
+T_MS = 3000
+LIMITS = Limits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
+A, B = 11, 12
+
+
+def test_many_timeouts_at_once_are_all_told(monkeypatch):
+    monkeypatch.setattr("acktree.acker.table.EXPIRE_ROWS", 10)
+    tester = Tester(LIMITS).observe().expire()
+    tester.init_record((root, 1) for root in range(1, 2001))
+    tester.wait(T_MS + 1500)
+    assert sorted(root for _, root in tester.timed_out) == list(range(1, 2001))
+    assert len(tester.partition.table) == 0
+
+
+def test_looks_are_no_more_frequent_than_the_bound_needs():
+    expiry = Expiry(LIMITS)
+    expiry.note_records(0)
+    expiry.advance(3001)
+    assert expiry.is_due()
+    expiry.looked(0, inf)
+    expiry.advance(3001 + 49)
+    assert not expiry.is_due()
+    expiry.advance(3001 + 50)
+    assert expiry.is_due()
+
+
+def advance(expiry, start_ms, end_ms):
+    for now_ms in [*range(start_ms, end_ms, 500), end_ms]:
+        expiry.advance(now_ms)
+    return expiry.is_due()
+
+
+@pytest.mark.parametrize(("pending_ms", "orphan_ms", "due_ms"), [(9000, inf, 12_000), (inf, 9000, 39_000)])
+def test_after_a_look_none_is_due_before_the_oldest_entry_left_can_be(pending_ms, orphan_ms, due_ms):
+    expiry = Expiry(LIMITS)
+    expiry.advance(10_000)
+    expiry.looked(pending_ms, orphan_ms)
+    assert not advance(expiry, 10_000, due_ms)
+    assert advance(expiry, due_ms, due_ms + 1)
+
+
+def test_limits_that_stay_the_same_ask_for_no_look():
+    expiry = Expiry(LIMITS)
+    expiry.advance(10_000)
+    expiry.looked(inf, inf)
+    expiry.change(Limits(LIMITS.message_ms, LIMITS.orphan_ms, LIMITS.life_ms))
+    assert not advance(expiry, 10_000, 12_000)
+
+
+def test_an_empty_table_is_not_looked_at():
+    expiry = Expiry(LIMITS)
+    expiry.advance(10**9)
+    expiry.looked(inf, inf)
+    expiry.advance(10**9 + 500)
+    assert not expiry.is_due()
+
+
+@pytest.mark.parametrize(("timeout_ms", "pause_ms"), [(1500, 100), (15_000, 500), (60_000, 1000)])
+def test_a_look_is_due_thirty_times_in_a_timeout_between_a_tenth_of_a_second_and_a_second(
+    timeout_ms, pause_ms
+):
+    assert Limits(timeout_ms, 10 * timeout_ms, inf).pause_ms == pause_ms
+
+
+def look(tester, ms):
+    """Let time pass and tell whether there was a look."""
+    tester.now_ms += ms
+    return tester.observe().partition.expire(tester.now_ms) is not None
+
+
+def test_the_table_is_not_looked_at_while_all_of_it_is_young():
+    tester = Tester(LIMITS).observe().init(A, 1).ack(B, 1)
+    assert [look(tester, 500) for _ in range(3)] == [False] * 3
+
+
+def test_a_root_that_resets_keep_young_brings_no_look_after_each_pause():
+    tester = Tester(LIMITS).observe().init(A, 1)
+    looks = 0
+    for _ in range(20):
+        looks += look(tester, 500)
+        tester.reset(A)
+    assert looks <= 4
+
+
+def test_of_two_roots_the_younger_is_not_told_late_because_of_the_older():
+    tester = Tester(Limits.of_seconds(30, 300, 21_600)).observe().init(A, 1).wait(20_000, 1000).init(B, 1)
+    assert tester.wait(30_000, 1000).timed_out == [(0, A)]
+    assert tester.wait(4000, 1000).timed_out == [(0, A), (0, B)]
+
+
+def test_of_two_orphans_the_younger_is_dropped_in_time_too():
+    tester = Tester(Limits(inf, 30_000, inf)).observe().ack(A, 1).wait(20_000, 1000).ack(B, 1)
+    assert tester.wait(29_000, 1000).partition.table.orphans == 1
+    assert tester.wait(2000, 1000).partition.table.orphans == 0
+
+
+@pytest.mark.parametrize(("leap_ms", "held_ms"), [(1000, 0), (1001, 1001), (2000, 2000), (100_000, T_MS)])
+def test_a_leap_holds_verdicts_back_for_as_long_as_it_was_and_a_timeout_at_most(leap_ms, held_ms):
+    expiry = Expiry(LIMITS)
+    expiry.advance(10_000)
+    expiry.note_records(0)
+    expiry.advance(10_000 + leap_ms)
+    end_ms = 10_000 + leap_ms + held_ms
+    assert advance(expiry, 10_000 + leap_ms, end_ms - 1) == (not held_ms)
+    assert advance(expiry, end_ms - 1, end_ms)

@@ -1,0 +1,118 @@
+"""Both control topics in step while much is behind: the one ahead waits, and never for nothing."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Producer
+
+from acker.cluster import wait_for
+from acker.tester import entries
+from acktree.acker.clock import UNKNOWN_MS
+from acktree.acker.pace import AHEAD_MS, NEAR_MS, Pace
+from acktree.schemas.codec import Ack, encode_ack
+
+INITS, ACKS = 0, 1
+START_MS = 1_000_000
+
+
+def clock(inits_ms, acks_ms):
+    return SimpleNamespace(
+        inits=SimpleNamespace(time_ms=START_MS + inits_ms), acks=SimpleNamespace(time_ms=START_MS + acks_ms)
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "waiting"),
+    [
+        ((0, 0), None),
+        ((AHEAD_MS, 0), None),
+        ((AHEAD_MS + 1, 0), INITS),
+        ((0, AHEAD_MS), None),
+        ((0, AHEAD_MS + 1), ACKS),
+    ],
+)
+def test_the_topic_that_is_far_ahead_waits(times, waiting):
+    assert Pace().choose(clock(*times)) == waiting
+
+
+def test_as_documented_a_minute_is_far_and_half_of_it_is_near():
+    assert (AHEAD_MS, NEAR_MS) == (60_000, 30_000)
+
+
+def test_a_topic_waits_until_the_other_is_near_and_not_just_below_the_limit():
+    pace = Pace()
+    assert pace.choose(clock(AHEAD_MS + 1, 0)) == INITS
+    assert pace.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS - 1)) == INITS
+    assert pace.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS)) is None
+    assert pace.choose(clock(AHEAD_MS, 0)) is None
+
+
+def test_a_topic_that_overtakes_the_one_that_waited_may_be_as_far_ahead_itself():
+    pace = Pace()
+    assert pace.choose(clock(AHEAD_MS + 1, 0)) == INITS
+    assert pace.choose(clock(0, NEAR_MS + 1)) is None
+    assert pace.choose(clock(0, AHEAD_MS + 1)) == ACKS
+
+
+@pytest.mark.parametrize("behind", [INITS, ACKS])
+def test_no_topic_waits_for_one_that_has_nothing_to_read(behind):
+    pace, times = Pace(), clock(*((0, AHEAD_MS + 1) if behind == INITS else (AHEAD_MS + 1, 0)))
+    pace.note_end(behind)
+    assert pace.choose(times) is None
+    pace.note_end(1 - behind)
+    pace.note_records(behind)
+    assert pace.choose(times) == 1 - behind
+
+
+def test_a_topic_that_has_told_no_time_yet_stands_where_the_other_began():
+    pace, unknown_ms = Pace(), UNKNOWN_MS - START_MS
+    assert pace.choose(clock(unknown_ms, unknown_ms)) is None
+    assert pace.choose(clock(500, unknown_ms)) is None
+    assert pace.choose(clock(500 + AHEAD_MS, unknown_ms)) is None
+    assert pace.choose(clock(501 + AHEAD_MS, unknown_ms)) == INITS
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A minute takes too long for a test: a few milliseconds here."""
+    monkeypatch.setattr("acktree.acker.pace.AHEAD_MS", 40)
+    monkeypatch.setattr("acktree.acker.pace.NEAR_MS", 20)
+
+
+def test_a_backlog_is_read_in_step_and_to_its_end(make, narrow, monkeypatch):
+    """The client fetches a whole topic at once: without a pause the table would hold every root."""
+    monkeypatch.setattr("acktree.acker.service.BATCH", 20)
+    cluster = make(ackers=1)
+    for start in range(1, 2000, 20):
+        roots = range(start, start + 20)
+        for root in roots:
+            cluster.init(root, root).ack(root, root)
+        cluster.sent()
+    waited, choose = set(), Pace.choose
+    monkeypatch.setattr(Pace, "choose", lambda pace, clock: waited.add(choose(pace, clock)) or pace.waiting)
+    acker = cluster.join()
+    cluster.await_acked(range(1, 2001))
+    assert cluster.failed == {}
+    assert waited > {None}
+    wait_for(lambda: not acker.acker._ownership._paused, "nothing paused")
+
+
+def test_inits_do_not_wait_for_acks_that_an_open_transaction_holds_back(make, bootstrap, narrow):
+    cluster = make(ackers=1)
+    acker = cluster.start()
+    cluster.init(1, 1).ack(1, 1).await_acked([1])
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": cluster.name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(f"{cluster.name}.ack", encode_ack(Ack("t", 1, entries([(9, 9)]))), partition=0)
+    producer.flush()
+    for root in range(10, 30):
+        cluster.init(root, 0).await_acked([root])
+    clocks = acker.acker._ownership.partitions[0].clock
+    wait_for(lambda: clocks.inits.time_ms > clocks.acks.time_ms + 400, "inits far ahead")
+    begin = time.monotonic()
+    cluster.init(40, 0).await_acked([40])
+    assert time.monotonic() - begin < 10
+    producer.abort_transaction()
+    cluster.init(50, 1).ack(50, 1).await_acked([50])
