@@ -20,11 +20,11 @@ from acktree.schemas.topology import BoltTable, SpoutTable, Topology
 DEADLINE_S = 60.0
 
 
-def until(holds: Callable[[], Any], what: str = "condition") -> None:
-    """Wait until ``holds()``; fail after DEADLINE_S."""
-    deadline_s = time.monotonic() + DEADLINE_S
+def until(holds: Callable[[], Any], what: str = "condition", within_s: float = DEADLINE_S) -> None:
+    """Wait until ``holds()``; fail after ``within_s``."""
+    deadline_s = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come true in {DEADLINE_S} s"
+        assert time.monotonic() < deadline_s, f"{what} did not come true in {within_s} s"
         time.sleep(0.02)
 
 
@@ -63,6 +63,7 @@ class Cluster:
     def __init__(self, bootstrap: str, name: str, ackers: int = 2) -> None:
         self.bootstrap, self.name, self.ackers = bootstrap, name, ackers
         self.max_pending = 100_000
+        self.message_timeout_s = 30.0
         self.bolts: dict[str, BoltTable] = {}
         self.edges = EdgeSource()
         self.fold: dict[int, int] = defaultdict(int)
@@ -83,6 +84,7 @@ class Cluster:
         topology = Topology(
             name=self.name,
             ackers=self.ackers,
+            message_timeout_s=self.message_timeout_s,
             spouts={"s": SpoutTable(emits=(self.topic("a"),), max_pending=self.max_pending)},
             bolts=self.bolts,
         )
@@ -177,14 +179,27 @@ class Cluster:
         return {partition: end for partition, end in ends.items() if end}
 
     def set_topic(self, short: str, **config: str) -> None:
-        """Change a topic's settings (underscores for dots)."""
+        """Change a topic's settings (underscores for dots), and wait until the broker acts by them.
+
+        It shows a setting just before it acts by it, and takes in one change after the other: once it shows a
+        second change it acts by the first.
+        """
+        self._set(self.topic(short), {key.replace("_", "."): value for key, value in config.items()})
+        self._set(self.topic(short), {"file.delete.delay.ms": str(60_000 + self.edges.one() % 1_000)})
+
+    def _set(self, topic: str, config: dict[str, str]) -> None:
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
         entries = [
-            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
             for key, value in config.items()
         ]
-        resource = ConfigResource(ResourceType.TOPIC, self.topic(short), incremental_configs=entries)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result()
+        admin.incremental_alter_configs([resource])[resource].result()
+
+        def is_shown() -> bool:
+            shown = admin.describe_configs([resource])[resource].result()
+            return all(shown[key].value == value for key, value in config.items())
+
+        until(is_shown, f"{config} of {topic}")

@@ -17,6 +17,9 @@ CLAIMS = st.builds(
     run=st.integers(1, 255),
     next_offset=st.integers(0, 2**40),
     floors=st.dictionaries(st.integers(0, 4095), st.integers(1, 255), max_size=40),
+    replays=st.dictionaries(
+        st.integers(0, 2**40), st.tuples(st.integers(0, 255), st.integers(0, 2**40)), max_size=10
+    ),
 )
 
 

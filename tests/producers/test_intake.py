@@ -42,6 +42,42 @@ def test_any_bytes_are_anchors_or_refused_with_and_without_a_warm_cache(header):
         assert {decoded.version, *(anchor.version for anchor in decoded.anchors)} == {1}
 
 
+OTHER_TREE = st.integers(1, 2**64 - 1).map(lambda root: encode_header(1, [Anchor(1, root, 6)]))
+ANY_HEADER = st.one_of(st.none(), st.binary(max_size=60), LIKE_OURS, TWO_ANCHORS, OTHER_TREE)
+
+
+@given(st.lists(OTHER_TREE, max_size=5), st.lists(ANY_HEADER, max_size=2), st.sampled_from(["a", "b"]))
+def test_a_batch_is_taken_by_columns_only_where_each_record_alone_means_the_same(good, more, topic):
+    read, _ = intake()
+    for warm in ("a", "b"):
+        read.anchors_of(record(GOOD, warm))
+    batch = [record(header) for header in good] + [record(header, topic) for header in more]
+    anchors = read.single_anchors(batch)
+    if anchors is not None:
+        assert anchors == [read.anchors_of(each) for each in batch]
+        assert all(anchors)
+    else:
+        assert not good or more
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        encode_header(1, [Anchor(1, 0, 6)]),
+        encode_header(2, [Anchor(1, 5, 6)]),
+        encode_header(1, [Anchor(2, 5, 6)]),
+        b"\x02" + GOOD[1:],
+        encode_header(1, []),
+        None,
+    ],
+)
+def test_one_strange_record_sends_its_batch_the_long_way(strange):
+    read, _ = intake()
+    read.anchors_of(record(GOOD))
+    assert read.single_anchors([record(GOOD), record(GOOD)]) == [GOOD[3:]] * 2
+    assert read.single_anchors([record(GOOD), record(strange)]) is None
+
+
 @pytest.mark.parametrize(
     "headers", [None, [], [("other", b"x")], [(HEADER, None)], [(HEADER, b"\x01\x01\0")]]
 )

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from acktree.producers import BasicBolt, Bolt, Spout
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Spout
 from acktree.producers.errors import BadHandler
+from acktree.producers.kinds import BOLTS
 from acktree.producers.loading import make_handler
 from acktree.producers.spout_worker import SpoutWorker
-from acktree.producers.worker import BOLTS, Worker
+from acktree.producers.worker import Worker
 from producers.cluster import Cluster, until
 
 CODE = """
@@ -69,10 +70,26 @@ def test_anything_else_is_refused_with_what_is_wrong(folder, place, says):
         make_handler(place, BOLTS, "execute")
 
 
-@pytest.mark.parametrize("bare", [BasicBolt, Bolt])
+@pytest.mark.parametrize("bare", [BasicBolt, Bolt, BatchBolt, AsyncBolt])
 def test_a_bare_bolt_is_refused_before_it_fails_every_tuple(bare):
     with pytest.raises(BadHandler, match="execute"):
         Worker("127.0.0.1:1", "t", bare())
+
+
+class Unawaited(BasicBolt):
+    async def execute(self, tuple, emit):
+        pass
+
+
+class Unawaitable(AsyncBolt):
+    def execute(self, tuple, emit):
+        pass
+
+
+@pytest.mark.parametrize("bolt", [Unawaited(), Unawaitable()])
+def test_an_execute_that_would_never_run_is_refused(bolt):
+    with pytest.raises(BadHandler, match="execute"):
+        Worker("127.0.0.1:1", "t", bolt)
 
 
 def test_a_bare_spout_is_refused():

@@ -1,16 +1,22 @@
 """The way out on a real broker: growth of a topic, refused records, a broker that does not answer."""
 
-import pytest
-from confluent_kafka import Consumer, KafkaError
+import gc
+import weakref
 
-from acktree.producers import BasicBolt
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message
+
+from acktree.producers import BasicBolt, Spout
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TransactionAborted
 from acktree.producers.exactly_once import ExactlyOnce
 from acktree.producers.outlet import AtLeastOnce, Sending
 from acktree.producers.packing import AckPacker
-from acktree.schemas.clients import producer_settings
+from acktree.producers.spout_worker import SpoutWorker
+from acktree.schemas.clients import make_producer, producer_settings
+from acktree.schemas.codec import decode_ack_init
+from acktree.schemas.errors import RefusedSetting
 from acktree.schemas.ids import root_id
-from producers.cluster import Cluster, until
+from producers.cluster import Cluster, Running, until
 
 NOBODY = "127.0.0.1:1"
 
@@ -45,6 +51,18 @@ def test_workers_go_on_when_the_acker_count_grows(cluster: Cluster, exactly_once
     assert not cluster.open_roots()
     partitions = {record.partition() for record in cluster.read(cluster.topic("ack"))}
     assert partitions == set(range(5))
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_worker_that_has_ended_lets_go_of_its_threads_and_connections(cluster: Cluster, exactly_once):
+    cluster.apply(exactly_once, only=(["a"], []))
+    cluster.emit(range(10))
+    cluster.start(Sink(), "only")
+    until(lambda: cluster.running[-1].acked == 10)
+    way_out = weakref.ref(cluster.running[-1].worker._outlet)
+    cluster.running.pop().stop()
+    gc.collect()
+    assert way_out() is None
 
 
 def test_a_packer_reaches_the_partitions_that_a_topic_grew_by(cluster: Cluster, sending: Sending):
@@ -102,6 +120,51 @@ def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: Cluster):
     assert values == set(range(2000))
 
 
+class DataAway(AtLeastOnce):
+    """The leaders of the data's partitions do not answer, those of the control topics do."""
+
+    def __init__(self, bootstrap: str, *_) -> None:
+        super().__init__(bootstrap, {"queue.buffering.max.messages": "20"})
+        self._producer = make_producer({**self._settings, "bootstrap.servers": NOBODY})
+
+
+def test_acks_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
+    monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.emit(range(100), 0)
+    worker = cluster.start(Pass(), outlet=DataAway(cluster.bootstrap))
+    until(lambda: sum(len(ack.acks) for ack in cluster.acks()) > 15, "the acks of what fills the queue")
+    assert worker.acked < 100
+    worker.worker.stop()
+    worker.join()
+    assert isinstance(worker.error, DeliveryFailed)
+    assert cluster.committed("only") == {}
+
+
+def test_inits_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
+    class Numbers(Spout):
+        left = iter(range(100))
+
+        def next_tuple(self, emitter):
+            number = next(self.left)
+            emitter.emit(b"%d" % number, number)
+
+    monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("acktree.producers.spout_worker.AtLeastOnce", DataAway)
+    cluster.apply(only=(["a"], []))
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, Numbers())
+    running = Running(worker)
+    inits = cluster.topic("ack-init")
+    until(
+        lambda: sum(len(decode_ack_init(each.value()).inits) for each in cluster.read(inits)) > 15,
+        "the inits of what fills the queue",
+    )
+    assert worker.pending < 100
+    worker.stop()
+    running.join()
+    assert isinstance(running.error, DeliveryFailed)
+
+
 def test_a_stop_does_not_wait_for_ever_for_a_broker_that_is_away(monkeypatch):
     monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
     outlet = AtLeastOnce(NOBODY, {})
@@ -113,8 +176,19 @@ def test_a_stop_does_not_wait_for_ever_for_a_broker_that_is_away(monkeypatch):
 
 def test_a_record_that_ran_out_of_time_spoils_its_transaction_and_not_the_worker(cluster: Cluster):
     outlet = ExactlyOnce(cluster.bootstrap, {}, "g")
-    outlet._note_failure(KafkaError(KafkaError._MSG_TIMED_OUT), None)
+    outlet._refusal.note(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
     outlet.serve()
     with pytest.raises(TransactionAborted):
         outlet.settle(Consumer({"group.id": "g"}), [])
     assert outlet.settle(Consumer({"group.id": "g"}), [])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["enable.idempotence=false", "acks=1", "acks=0", "transactional.id=mine", "bootstrap.servers=there"],
+)
+@pytest.mark.parametrize("outlet", [AtLeastOnce, lambda *given: ExactlyOnce(*given, "g")])
+def test_a_setting_that_breaks_a_promise_is_refused_with_the_reason(outlet, setting: str):
+    name, _, value = setting.partition("=")
+    with pytest.raises(RefusedSetting, match=f"{name}={value} is refused: "):
+        outlet(NOBODY, {name: value})

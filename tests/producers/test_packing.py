@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acktree.producers import packing
@@ -170,3 +170,27 @@ def test_a_full_record_of_all_three_kinds_fits_the_brokers_default_limit():
         packer.reset(1, root)
     packer.flush()
     assert max(len(value) for _, _, value in sent.records) < 1_000_000
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(packing.MANY_ENTRIES, 3 * packing.MANY_ENTRIES),
+    st.integers(1, 2 * packing.MANY_ENTRIES),
+    st.sampled_from([1, 64, 2**40]),
+)
+def test_many_entries_fold_as_few_do(seed: int, count: int, distinct: int, apart: int):
+    drawn = np.random.default_rng(seed)
+    roots = (drawn.integers(0, distinct, count).astype(np.uint64) + np.uint64(1)) * np.uint64(apart)
+    values = drawn.integers(0, 2**64, count, np.uint64)
+    folded = packing.fold_entries(roots, values)
+    assert len(np.unique(folded["root"])) == len(folded)
+    plain = fold((0, root, value) for root, value in zip(roots.tolist(), values.tolist(), strict=True))
+    assert {(0, root): value for root, value in folded.tolist()} == plain
+
+
+def test_many_entries_are_folded_without_numba_too(monkeypatch: pytest.MonkeyPatch):
+    roots, values = u64([*range(1, 6000), 7]), u64([*range(1, 6000), 1])
+    compiled = sorted(packing.fold_entries(roots, values).tolist())
+    monkeypatch.setattr(packing, "_compiled_fold", lambda: None)
+    assert sorted(packing.fold_entries(roots, values).tolist()) == compiled

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 
-from acktree.producers import Spout
+from acktree.producers import Spout, ValueSpout
 from acktree.producers.claim import LostClaim
 from acktree.producers.errors import AlreadyPending, UnknownComponent
 from acktree.producers.packing import InitPacker
@@ -34,8 +34,9 @@ class Once(Spout):
     def ack(self, message_id):
         self.acked.append(message_id)
 
-    def fail(self, message_id):
+    def fail(self, message_id, failure):
         self.failed.append(message_id)
+        self.failure = failure
         self.waiting.append(message_id)
 
 
@@ -95,11 +96,94 @@ def test_runs_share_no_root():
     assert len(set(roots)) == 2
 
 
+class Values(ValueSpout):
+    """Emits messages of two values each, and keeps what it is told of them."""
+
+    max_kept_bytes = 40
+
+    def __init__(self, count: int) -> None:
+        self.left, self.acked, self.failed = list(range(count)), {}, {}
+
+    def next_tuple(self, emitter):
+        if self.left:
+            number = self.left.pop(0)
+            emitter.emit(b"%09d" % number, number)
+            emitter.emit("x", number)
+
+    def ack(self, message_id, values):
+        self.acked[message_id] = values
+
+    def fail(self, message_id, values, failure):
+        self.failed[message_id] = values, failure
+
+
+def test_a_spout_that_asks_for_values_is_told_them_and_keeps_no_more_than_it_may(cluster: Cluster):
+    cluster.apply(one=(["a"], []))
+    spout, acker = Values(20), Acker(cluster)
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    thread = run(worker, cluster)
+    until(lambda: len(acker.roots()) == 5, "four messages, and the value x of each")
+    first = acker.roots()[b"000000000"]
+    acker.failed(first[0])
+    acker.said.update(first)
+
+    def drained() -> bool:
+        assert worker.pending <= 4
+        acker.ack_new()
+        return len(spout.acked) == 19
+
+    until(drained)
+    worker.stop()
+    thread.join()
+    assert spout.acked == {number: (b"%09d" % number, "x") for number in range(1, 20)}
+    assert spout.failed == {0: ((b"000000000", "x"), (Cause.FAILED, "one@host:1", "ValueError: no"))}
+    assert worker._emitter.pending.kept_bytes == 0
+
+
+def test_a_message_that_could_not_be_emitted_is_not_pending():
+    net = Net(published(one=(["a"], [])))
+    source = emitter(net, {})
+
+    def refuse(*_):
+        raise OSError("no room")
+
+    produce, source._produce = source._produce, refuse
+    with pytest.raises(OSError, match="no room"):
+        source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    assert len(source.pending) == 0
+    source._produce = produce
+    source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    assert len(source.pending) == 1
+
+
+def test_a_spout_waits_for_a_broker_that_is_away_and_goes_on(own_broker, unique, monkeypatch):
+    """Whether its claim is refused or its commit waits: that returns when there is a coordinator again."""
+    monkeypatch.setattr("acktree.producers.spout_worker.CLAIM_INTERVAL_S", 0.1)
+    broker = own_broker()
+    cluster = Cluster(broker.bootstrap, unique)
+    cluster.apply(one=(["a"], []))
+    spout = Once("before")
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    thread = run(worker, cluster)
+    until(lambda: len(cluster.read(cluster.topic("a"))) == 1)
+    broker.stop()
+    spout.waiting.append("after")
+    broker.start()
+    until(lambda: len(cluster.read(cluster.topic("a"))) == 2 or not thread.is_alive())
+
+    Acker(cluster).ack_new()
+    until(lambda: spout.acked == ["before", "after"] or not thread.is_alive())
+    assert thread.is_alive()
+    worker.stop()
+    thread.join()
+
+
 class Acker:
     """Tells the spout verdicts, for roots found on the tuple topic."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.said: set[int] = set()
         self._producer = Producer({"bootstrap.servers": cluster.bootstrap})
 
     def roots(self) -> dict[bytes, list[int]]:
@@ -115,8 +199,16 @@ class Acker:
     def acked(self, *roots: int) -> None:
         self.say(encode_result(Result(0, acked=np.array(roots, np.uint64))))
 
+    def ack_new(self) -> None:
+        """Ack the roots that nothing was said of here before."""
+        fresh = {root for roots in self.roots().values() for root in roots} - self.said
+        self.said.update(fresh)
+        self.acked(*fresh)
+
     def failed(self, root: int) -> None:
-        self.say(encode_result(Result(0, failed=[Failure(root, Cause.FAILED, "t", "r")])))
+        self.say(
+            encode_result(Result(0, failed=[Failure(root, Cause.FAILED, "one@host:1", "ValueError: no")]))
+        )
 
 
 def run(worker: SpoutWorker, cluster: Cluster) -> threading.Thread:
@@ -143,6 +235,7 @@ def test_verdicts_reach_the_spout_once_and_a_failed_message_may_be_emitted_again
     worker.stop()
     thread.join()
     assert (spout.acked, spout.failed, worker.pending, worker.set_aside) == (["m0", "m1"], ["m1"], 1, 1)
+    assert spout.failure == (Cause.FAILED, "one@host:1", "ValueError: no")
     inits = [decode_ack_init(r.value()) for r in cluster.read(cluster.topic("ack-init"))]
     assert sum(len(each.inits) for each in inits) == 4
     second = SpoutWorker(cluster.bootstrap, cluster.name, Once())
@@ -155,16 +248,13 @@ def test_no_more_messages_are_pending_than_the_topology_allows(cluster: Cluster)
     spout, acker = Once(*map(str, range(20))), Acker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     thread = run(worker, cluster)
-    seen: set[int] = set()
 
-    def drain() -> bool:
+    def drained() -> bool:
         assert worker.pending <= 5
-        fresh = {root for roots in acker.roots().values() for root in roots} - seen
-        seen.update(fresh)
-        acker.acked(*fresh)
+        acker.ack_new()
         return len(spout.acked) == 20
 
-    until(drain)
+    until(drained)
     worker.stop()
     thread.join()
 

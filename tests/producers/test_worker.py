@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from acktree.producers import BasicBolt, Bolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import AckedTwice, DeliveryFailed, UnknownComponent
 from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.worker import Worker
@@ -121,7 +121,7 @@ def test_offsets_are_committed_up_to_the_smallest_tuple_in_hand(cluster: Cluster
     assert not cluster.open_roots()
 
 
-def test_tuples_never_acked_are_counted_named_and_read_again(cluster: Cluster, caplog):
+def test_tuples_never_acked_are_counted_named_and_they_alone_executed_again(cluster: Cluster, caplog):
     cluster.apply(only=(["a"], []))
     cluster.emit(range(10), 0)
     worker = cluster.start(Hold(b"3"))
@@ -131,7 +131,10 @@ def test_tuples_never_acked_are_counted_named_and_read_again(cluster: Cluster, c
     assert f"{cluster.topic('a')}[0]@3" in caplog.text
     assert cluster.committed("only") == {0: 3}
     again = cluster.start(Hold())
-    until(lambda: again.acked == 7)
+    until(lambda: cluster.committed("only") == {0: 10}, "the held one done, and the others passed over")
+    assert (again.executed, again.acked) == (1, 1)
+    again.stop()
+    assert not cluster.open_roots()
 
 
 def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: Cluster):
@@ -166,29 +169,71 @@ def test_a_revoked_partition_is_committed_and_what_was_in_hand_is_read_by_the_ne
     old = cluster.start(first, outlet=outlets[0])
     until(lambda: old.acked == 18 and len(first.held) == 2)
     new = cluster.start(second, outlet=outlets[1])
-    until(lambda: old.executed + new.executed == 30, "both read again from what was in hand on")
+    until(lambda: old.executed + new.executed == 22, "what was in hand is executed again, nothing else")
     assert {tuple.value for tuple in first.dropped} == set(values)
     first.release = second.release = True
-    until(lambda: old.acked + new.acked == 28, "everything acked")
+    until(lambda: old.acked + new.acked == 20, "everything acked")
     old.stop()
     new.stop()
     assert old.dropped == 2
-    assert old.executed + new.executed == 30
+    assert old.executed + new.executed == 22
     assert cluster.committed("only") == cluster.ends()
 
 
-def test_a_refused_child_stops_the_worker_and_its_input_is_not_committed(cluster: Cluster):
-    class Big(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(b"x" * 5000)
+LARGE = b"x" * 5000
 
-    cluster.apply(only=(["a"], ["b"]), other=(["b"], []))
+
+class BasicLarge(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(LARGE if tuple.value == b"3" else tuple.value)
+
+
+class HeldLarge(Bolt):
+    def execute(self, tuple, collector):
+        collector.emit(LARGE if tuple.value == b"3" else tuple.value, anchors=tuple)
+        collector.ack(tuple)
+
+
+class BatchLarge(BatchBolt):
+    def execute(self, tuples, collector):
+        collector.emit_many([LARGE if value == b"3" else value for value in tuples.values], tuples)
+
+
+class AsyncLarge(AsyncBolt):
+    async def execute(self, tuple, emit):
+        emit(LARGE if tuple.value == b"3" else tuple.value)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("bolt", [BasicLarge, HeldLarge, BatchLarge, AsyncLarge])
+def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(cluster: Cluster, bolt, exactly_once: bool):
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
-    cluster.emit(range(3))
-    worker = cluster.start(Big(), "only")
+    cluster.emit(range(1000), 0)
+    worker = cluster.start(bolt())
+    until(lambda: worker.error or worker.acked + worker.failed == 1000)
+    worker.stop()
+    until(lambda: sum(len(ack.acks) + len(ack.fails) for ack in cluster.acks()) == 1000, "all to be read")
+    (fail,) = (fail for ack in cluster.acks() for fail in ack.fails)
+    assert origin_of(fail.root).offset == 3
+    assert fail.reason.startswith("TooLarge: a record of 50")
+    assert cluster.topic("b") in fail.reason
+    values = sorted(int(record.value()) for record in cluster.read(cluster.topic("b")))
+    assert values == [number for number in range(1000) if number != 3]
+    assert cluster.committed("only") == cluster.ends()
+
+
+def test_a_limit_lowered_while_a_worker_runs_stops_it_once_and_the_next_one_fails_the_tuple(cluster: Cluster):
+    cluster.apply(only=(["a"], ["b"]))
+    worker = cluster.start(BasicLarge())
+    cluster.set_topic("b", max_message_bytes="1000")
+    cluster.emit(range(5), 0)
     worker.join()
     assert isinstance(worker.error, DeliveryFailed)
     assert cluster.committed("only") == {}
+    again = cluster.start(BasicLarge())
+    until(lambda: cluster.committed("only") == {0: 5})
+    assert (again.acked, again.failed) == (4, 1)
 
 
 def test_misuse_stops_the_worker_and_nothing_is_committed(cluster: Cluster):
@@ -329,3 +374,24 @@ def test_ticks_come_without_any_input(cluster: Cluster):
     bolt = Clock()
     cluster.start(bolt)
     until(lambda: bolt.ticks >= 3)
+
+
+def test_the_acks_of_a_slow_bolt_leave_while_it_works_on_what_is_left(cluster: Cluster):
+    seen, never = threading.Event(), threading.Event()
+
+    class Slow(BasicBolt):
+        left = 100
+
+        def execute(self, tuple, emit):
+            never.wait(0.01)
+            self.left -= 1
+            if not self.left:
+                assert seen.wait(50)
+
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(200), 0)
+    worker = cluster.start(Slow())
+    until(lambda: sum(len(ack.acks) for ack in cluster.acks()) >= 50 or worker.error, "the first acks")
+    seen.set()
+    until(lambda: worker.acked == 200 or worker.error)
+    worker.stop()

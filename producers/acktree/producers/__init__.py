@@ -1,12 +1,16 @@
 """What a worker links against: bolts, spouts, and the acks that go with them."""
 
+from acktree.producers.arrow import ArrowBolt, ArrowCollector
 from acktree.producers.batch import BatchCollector
-from acktree.producers.bolt import BasicBolt, BatchBolt, Bolt, Context, Emit
+from acktree.producers.bolt import AsyncBolt, BasicBolt, BatchBolt, Bolt, Context, Emit
 from acktree.producers.collector import Collector
-from acktree.producers.spout import Spout, SpoutEmitter
+from acktree.producers.spout import Failure, Spout, SpoutEmitter, ValueSpout
 from acktree.producers.tuples import SourceOrigin, Tuple
 
 __all__ = [
+    "ArrowBolt",
+    "ArrowCollector",
+    "AsyncBolt",
     "BasicBolt",
     "BatchBolt",
     "BatchCollector",
@@ -14,8 +18,10 @@ __all__ = [
     "Collector",
     "Context",
     "Emit",
+    "Failure",
     "SourceOrigin",
     "Spout",
     "SpoutEmitter",
     "Tuple",
+    "ValueSpout",
 ]

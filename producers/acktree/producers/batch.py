@@ -4,15 +4,19 @@ Invariant: what a tuple owes for its children joins its ack when the batch is fi
 if the tuple was not failed. Tuples of one anchor take the short way; the others are emitted one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import NoReturn
 
 import numpy as np
 
 from acktree.producers.collector import AnchorArray, Collector, UserHeaders
-from acktree.producers.errors import Misuse, ReservedHeader
+from acktree.producers.columns import Column, Rows, plain
+from acktree.producers.errors import Misuse
 from acktree.producers.targets import Target
-from acktree.producers.tuples import DONE, IN_HAND, Tuple
-from acktree.schemas.header import ANCHOR, ANCHOR_BYTES, FORMAT, HEADER, SINGLE
+from acktree.producers.tuple_batch import TupleBatch
+from acktree.producers.tuples import IN_HAND, Tuple
+from acktree.schemas.header import ANCHOR, ANCHOR_BYTES, single_headers
 from acktree.schemas.ids import EdgeSource
 
 _Sent = tuple[Target, Sequence[Tuple], AnchorArray]
@@ -28,76 +32,111 @@ class BatchCollector:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._edges = EdgeSource()
+        self._current: TupleBatch | None = None
+        self._finished_before = 0
         self._sent: list[_Sent] = []
+
+    def begin(self, batch: TupleBatch) -> None:
+        """Take a batch in hand."""
+        self._current, self._finished_before = batch, self._collector.counters.finished
 
     def emit_many(
         self,
-        values: Sequence[bytes | str | None],
+        values: Column,
         anchors: Sequence[Tuple],
         *,
         topic: str | None = None,
-        keys: Sequence[bytes | str | None] | None = None,
+        keys: Column = None,
         headers: UserHeaders | None = None,
     ) -> None:
         """Emit one child per value, anchored to the tuple at the same place; ``headers`` go to all of them.
+
+        ``anchors`` is the batch itself, which is the fastest, or any of its tuples; values and keys may be
+        Arrow arrays.
 
         Raises:
             UnevenBatch: values, anchors and keys are not of one length.
             WrongTopic, EmitAfterAck, NotInHand, ReservedHeader: see there.
         """
-        count = len(values)
+        collector, count = self._collector, len(values)
         if len(anchors) != count or (keys is not None and len(keys) != count):
-            raise UnevenBatch(
-                f"{count} values, {len(anchors)} anchors, {len(keys or values)} keys: one of each"
+            collector.refuse(
+                UnevenBatch(
+                    f"{count} values, {len(anchors)} anchors, {count if keys is None else len(keys)} keys: "
+                    "one of each"
+                )
             )
+        parents = self._anchors_in_hand(anchors)
+        if not set(map(len, parents)) <= {ANCHOR_BYTES}:
+            for tuple, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
+                collector.emit_one(tuple, value, topic, key, headers)
+            return
+        collector.check_headers(headers or [])
+        target = collector.targets.find(topic)
+        children = np.frombuffer(b"".join(parents), ANCHOR).copy()
+        children["edge"] = self._edges.many(count)
+        own = single_headers(target.version, children["version"], children["root"], children["edge"])
+        unwritten = collector._produce_rows(target.topic, Rows(values, keys, own, headers or []))
+        for row, error in unwritten:
+            collector.give_up((anchors[row],), error)
+        collector.counters.emitted += count - len(unwritten)
+        if target.hashes:
+            self._sent.append((target, anchors, children))
+
+    def emit(
+        self,
+        value: bytes | str | None,
+        *,
+        anchors: Tuple | Iterable[Tuple],
+        topic: str | None = None,
+        key: bytes | str | None = None,
+        headers: UserHeaders | None = None,
+    ) -> None:
+        """Emit one child of one or several tuples of the batch, or of none; as ``Collector.emit``."""
+        self._collector.emit(value, anchors=anchors, topic=topic, key=key, headers=headers)
+
+    def refuse(self, misuse: Misuse) -> NoReturn:
+        """Raise a mistake of the bolt, and end the worker with it."""
+        self._collector.refuse(misuse)
+
+    def _anchors_in_hand(self, tuples: Sequence[Tuple]) -> Sequence[bytes]:
+        """Return each tuple's anchors; raise NotInHand, EmitAfterAck."""
+        if tuples is self._current and self._in_hand() is None:
+            return self._current.anchors
         collector = self._collector
-        for tuple in anchors:
+        for tuple in tuples:
             if tuple._collector is not collector or tuple._state is not IN_HAND:
                 collector._may_anchor(tuple)
-        if any(len(tuple._anchors) != ANCHOR_BYTES for tuple in anchors):
-            for at, tuple in enumerate(anchors):
-                collector.emit_one(tuple, values[at], topic, keys[at] if keys else None, headers)
-            return
-        if headers and any(name == HEADER for name, _ in headers):
-            raise ReservedHeader(f"the header {HEADER!r} is written from the anchors, leave it out")
-        target = collector.targets.find(topic)
-        children = np.frombuffer(b"".join([tuple._anchors for tuple in anchors]), ANCHOR).copy()
-        children["edge"] = self._edges.many(count)
-        packed = _headers(target.version, children)
-        produce, name, size, before = collector._produce, target.topic, SINGLE.itemsize, headers or []
-        for at, value in enumerate(values):
-            header = packed[at * size : at * size + size]
-            produce(name, value, keys[at] if keys else None, [*before, (HEADER, header)])
-        collector.counters.emitted += count
-        if target.hashes:
-            self._sent.append((target, list(anchors), children))
+        return [tuple._anchors for tuple in tuples]
+
+    def _in_hand(self) -> list[bool] | None:
+        """Return which tuples of the batch were not failed; None for all, without a look where none was."""
+        assert self._current is not None
+        if self._collector.counters.finished == self._finished_before:
+            return None
+        return self._current.in_hand()
 
     def fail(self, tuple: Tuple, reason: str) -> None:
         """Fail one tuple of the batch; what was emitted for it is replayed with it. Raises Misuse."""
         self._collector.fail(tuple, reason)
 
-    def finish(self, tuples: Sequence[Tuple]) -> None:
+    def finish(self) -> None:
         """Ack the tuples of the batch that were not failed."""
+        batch = self._current
+        assert batch is not None
         collector = self._collector
+        for tuple in batch.unwritable():
+            collector.ack(tuple)
+        in_hand, self._current = self._in_hand(), None
         sent, self._sent = self._sent, []
-        whole = all(tuple._state is IN_HAND for tuple in tuples)
         for target, parents, children in sent:
-            if not whole:
+            if in_hand is not None:
                 children = children[[parent._state is IN_HAND for parent in parents]]
             target.due.append(children.tobytes())
-        done = tuples if whole else [tuple for tuple in tuples if tuple._state is IN_HAND]
-        collector._acked.append(b"".join([tuple._anchors for tuple in done]))
-        for tuple in done:
-            tuple._state = DONE
+        done = batch.anchors if in_hand is None else list(compress(batch.anchors, in_hand))
+        collector._acked.append(b"".join(done))
+        for tuple in batch.owing():
             for due, child in tuple._owed or ():
                 due.append(child)
+        batch.finish()
         collector.counters.acked += len(done)
-
-
-def _headers(version: int, children: AnchorArray) -> bytes:
-    """Return the headers of single-anchored children end to end."""
-    rows = np.empty(len(children), SINGLE)
-    rows["format"], rows["emission"] = FORMAT, version
-    for name in ("version", "root", "edge"):
-        rows[name] = children[name]
-    return rows.tobytes()

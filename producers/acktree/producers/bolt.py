@@ -1,4 +1,4 @@
-"""What a user subclasses: Bolt, with Storm's shape, or BasicBolt, which anchors and acks by itself.
+"""What a user subclasses: Bolt, with Storm's shape, or BasicBolt, BatchBolt and AsyncBolt, which ack for you.
 
 Invariant: one instance is called by one thread only, from ``prepare`` to ``cleanup``.
 """
@@ -10,6 +10,7 @@ from typing import ClassVar
 from acktree.producers.batch import BatchCollector
 from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.errors import NotInHand
+from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Tuple
 from acktree.schemas.registry import Published
 
@@ -42,13 +43,23 @@ class Emit:
     ) -> None:
         """Emit a child; ``topic`` may be left out where the bolt emits to one topic only.
 
+        A child that its topic never takes is logged and counted instead, and the tuple fails with it.
+
         Raises:
             NotInHand: called outside of ``execute``.
             WrongTopic, ReservedHeader: see there.
         """
         if self.current is None:
-            raise NotInHand("a BasicBolt emits while it executes a tuple; to emit later, write a Bolt")
+            self._collector.refuse(
+                NotInHand("a BasicBolt emits while it executes a tuple; to emit later, write a Bolt")
+            )
         self._collector.emit_one(self.current, value, topic, key, headers)
+
+    def reset_timeout(self) -> None:
+        """Let the message timeout of the tuple's source records begin anew. Raises NotInHand."""
+        if self.current is None:
+            self._collector.refuse(NotInHand("a BasicBolt resets a timeout while it executes a tuple"))
+        self._collector.reset_timeout(self.current)
 
 
 class AnyBolt:
@@ -57,6 +68,10 @@ class AnyBolt:
     name: ClassVar[str] = ""
     """The bolt's name in the topology; may stay empty where it is given by --bolt or is the only one."""
 
+
+class SyncBolt(AnyBolt):
+    """What is called by the one loop of the worker."""
+
     def prepare(self, context: Context) -> None:
         """Open what ``execute`` needs; called once, before the first tuple."""
 
@@ -64,7 +79,7 @@ class AnyBolt:
         """Close what ``prepare`` opened; called once at a clean stop, and after an error as well."""
 
 
-class Bolt(AnyBolt):
+class Bolt(SyncBolt):
     """Emits, acks and fails by hand; may hold tuples and ack them later, in any order.
 
     An exception out of ``execute`` fails the tuple it was called with, if that is still in hand.
@@ -87,7 +102,7 @@ class Bolt(AnyBolt):
         """Forget tuples in hand: their partition went to another worker, which reads them again."""
 
 
-class BasicBolt(AnyBolt):
+class BasicBolt(SyncBolt):
     """Handles one tuple at a time: what it emits is anchored to the tuple, which is acked when it returns.
 
     An exception fails the tuple with its type and text.
@@ -98,12 +113,39 @@ class BasicBolt(AnyBolt):
         raise NotImplementedError
 
 
-class BatchBolt(AnyBolt):
+class BatchBolt(SyncBolt):
     """Handles a list of tuples at a time: those it does not fail are acked when it returns.
 
     An exception fails every tuple of the batch that was not failed before, with its type and text.
     """
 
-    def execute(self, tuples: Sequence[Tuple], collector: BatchCollector) -> None:
-        """Handle a batch of at least one; ``collector.emit_many(values, anchors)`` emits children of it."""
+    def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
+        """Handle a batch of at least one; ``collector.emit_many(values, anchors)`` emits children of it.
+
+        ``tuples`` is a sequence of tuples; ``tuples.values`` and ``tuples.keys`` are its columns, and faster.
+        """
         raise NotImplementedError
+
+
+class AsyncBolt(AnyBolt):
+    """Handles many tuples at once on one event loop; each is acked when its ``execute`` has ended.
+
+    What it emits is anchored to the tuple and sent when ``execute`` has ended. An exception fails the tuple
+    with its type and text, and nothing of it is sent.
+    """
+
+    max_concurrent: ClassVar[int] = 1_000
+    """So many tuples are executed at once at most."""
+
+    finish_timeout_s: ClassVar[float] = 5.0
+    """How long a stop or a rebalance waits for tuples that are executed; then they are cancelled."""
+
+    async def prepare(self, context: Context) -> None:
+        """Open what ``execute`` needs; called once, before the first tuple."""
+
+    async def execute(self, tuple: Tuple, emit: Emit) -> None:
+        """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it."""
+        raise NotImplementedError
+
+    async def cleanup(self) -> None:
+        """Close what ``prepare`` opened; called once at a clean stop, and after an error as well."""

@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from acktree.producers.outside_commit import commit_offsets
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
-from acktree.schemas.errors import AcktreeError
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    FIRST_LOOK_S,
+    as_clear_error,
+    clear_errors,
+    is_forbidden,
+)
+from acktree.schemas.errors import AcktreeError, BrokerUnreachable
 from acktree.schemas.ids import next_run
 
-FORMAT = "1"
+FORMAT = "2"
 
 
 class DamagedClaim(AcktreeError):
@@ -30,23 +36,28 @@ class LostClaim(AcktreeError):
 
 @dataclass(slots=True)
 class Claim:
-    """What one process holds of a spout task; ``floors`` is the lowest run that counts, by slot."""
+    """What one process holds of a spout task.
+
+    ``floors`` is the lowest run that counts, by slot. ``replays`` is what became of the replay commands on
+    the result topic, by their offset: the run they are obeyed in and the end of what they open (exclusive),
+    (0, 0) once all of it is done.
+    """
 
     epoch: int
     run: int
     next_offset: int
     floors: dict[int, int] = field(default_factory=dict)
+    replays: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def metadata(self) -> str:
         """Return the ASCII text that is committed beside the result position.
 
-        >>> decode_claim(Claim(2, 7, 0, {3: 5}).metadata(), 0)
-        Claim(epoch=2, run=7, next_offset=0, floors={3: 5})
+        >>> decode_claim(Claim(2, 7, 0, {3: 5}, {80: (7, 12)}).metadata(), 0)
+        Claim(epoch=2, run=7, next_offset=0, floors={3: 5}, replays={80: (7, 12)})
         """
-        floors = json.dumps(
-            {str(slot): self.floors[slot] for slot in sorted(self.floors)}, separators=(",", ":")
-        )
-        packed = binascii.b2a_base64(zlib.compress(floors.encode(), 9), newline=False).decode()
+        told = [sorted(self.floors.items()), sorted(self.replays.items())]
+        text = json.dumps(told, separators=(",", ":"))
+        packed = binascii.b2a_base64(zlib.compress(text.encode(), 9), newline=False).decode()
         body = f"{FORMAT}|{self.epoch}|{self.run}|{packed}"
         return f"{body}|{zlib.crc32(body.encode()):08x}"
 
@@ -60,18 +71,21 @@ def decode_claim(text: str, next_offset: int) -> Claim:
             f"the metadata {text!r} of a result topic's committed offset is not ours; if somebody committed "
             "there by hand, delete that offset of the group to begin with a fresh claim"
         )
-    floors = json.loads(zlib.decompress(binascii.a2b_base64(parts[3])))
-    return Claim(int(parts[1]), int(parts[2]), next_offset, {int(slot): run for slot, run in floors.items()})
+    floors, replays = json.loads(zlib.decompress(binascii.a2b_base64(parts[3])))
+    obeyed = {position: (run, end) for position, (run, end) in replays}
+    return Claim(int(parts[1]), int(parts[2]), next_offset, dict(floors), obeyed)
 
 
-def read_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim | None:
+def read_claim(
+    consumer: Consumer, result_topic: str, bootstrap: str, timeout_s: float = BROKER_TIMEOUT_S
+) -> Claim | None:
     """Return what is committed for a spout task by the consumer's group, None if nothing is.
 
     Raises:
         DamagedClaim: what is committed is not ours. BrokerUnreachable, BrokerRefused: see there.
     """
     with clear_errors(bootstrap):
-        (committed,) = consumer.committed([TopicPartition(result_topic, 0)], timeout=BROKER_TIMEOUT_S)
+        (committed,) = consumer.committed([TopicPartition(result_topic, 0)], timeout=timeout_s)
         if committed.error is not None:
             raise KafkaException(committed.error)
     if committed.offset == OFFSET_INVALID:
@@ -90,17 +104,36 @@ def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str)
         GroupInUse: the group has members.
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
     """
-    before = read_claim(consumer, result_topic, bootstrap)
+    before = _first_claim(consumer, result_topic, bootstrap)
     if before is None:
         claim = Claim(next_epoch(0), run=1, next_offset=0)
     else:
-        claim = Claim(next_epoch(before.epoch), next_run(before.run), before.next_offset, before.floors)
+        run = next_run(before.run)
+        claim = Claim(next_epoch(before.epoch), run, before.next_offset, before.floors, before.replays)
     commit_claim(consumer, result_topic, claim, group, bootstrap)
     if (after := read_claim(consumer, result_topic, bootstrap)) != claim:
         raise LostClaim(
             f"{result_topic} was claimed by another process at the same time ({after}); start again"
         )
     return claim
+
+
+def _first_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim | None:
+    """Read the claim with a consumer to which nothing is assigned yet.
+
+    A group that this principal may not see answers never; why, only an error event tells.
+    """
+    wait_s = FIRST_LOOK_S
+    while True:
+        try:
+            return read_claim(consumer, result_topic, bootstrap, wait_s)
+        except BrokerUnreachable:
+            event = consumer.poll(0)
+            if event is not None and is_forbidden(event.error()):
+                raise as_clear_error(event.error(), bootstrap) from None
+            if wait_s >= BROKER_TIMEOUT_S:
+                raise
+            wait_s = min(3 * wait_s, BROKER_TIMEOUT_S)
 
 
 def next_epoch(epoch: int) -> int:

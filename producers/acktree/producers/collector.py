@@ -5,15 +5,26 @@ packer whole, in one flush, and once. What a tuple owes for its children waits a
 Not safe for threads. Knows no Kafka: ``produce`` takes (topic, value, key, headers).
 """
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from acktree.producers.columns import Pairs, Produce, ProduceRows, produce_each
 from acktree.producers.edge_pool import EdgePool
-from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader
+from acktree.producers.errors import (
+    AckedTwice,
+    EmitAfterAck,
+    Misuse,
+    NotInHand,
+    ReservedHeader,
+    Unwritable,
+    reason_of,
+)
 from acktree.producers.packing import AckPacker
 from acktree.producers.targets import Target, Targets
 from acktree.producers.tuples import DONE, DROPPED, IN_HAND, SourceOrigin, Tuple
@@ -22,12 +33,13 @@ from acktree.schemas.ids import IdArray, emitted_value, emitted_values, fnv1a64,
 from acktree.schemas.registry import History, Slot
 
 AnchorArray = NDArray[Any]
-UserHeaders = list[tuple[str, bytes | str | None]]
-Produce = Callable[[str, bytes | str | None, bytes | str | None, UserHeaders | None], None]
+UserHeaders = Pairs
 
 _HEAD_BYTES = 3
 _ROOT_BYTES = 10
 _SINGLE_BYTES = 18
+
+log = logging.getLogger("acktree.bolt")
 
 
 @dataclass(slots=True)
@@ -36,25 +48,39 @@ class Counters:
 
     executed: int = 0
     emitted: int = 0
+    unwritable: int = 0
     acked: int = 0
     failed: int = 0
     set_aside: int = 0
     dropped: int = 0
     never_acked: int = 0
 
+    @property
+    def finished(self) -> int:
+        """How many tuples went out of hand."""
+        return self.acked + self.failed + self.dropped
+
 
 class Collector:
     """What a bolt emits and acks through."""
 
     def __init__(
-        self, bolt: str, history: History, packer: AckPacker, produce: Produce, edges: EdgePool | None = None
+        self,
+        bolt: str,
+        history: History,
+        packer: AckPacker,
+        produce: Produce,
+        edges: EdgePool | None = None,
+        produce_rows: ProduceRows | None = None,
     ) -> None:
         self.counters = Counters()
-        self.targets = Targets(bolt, history)
+        self.misuse: Misuse | None = None
+        self.targets = Targets(bolt, history, self.refuse)
         self._hash = np.uint64(fnv1a64(bolt))
         self._history = history
         self._packer = packer
         self._produce = produce
+        self._produce_rows = produce_rows or partial(produce_each, produce)
         self._take_edge = (edges or EdgePool()).take
         self._acked: list[bytes] = []
         self._shares: list[bytes] = []
@@ -72,7 +98,8 @@ class Collector:
         """Emit a child of ``anchors``: one tuple, several (a join), or ``()`` for an unanchored one.
 
         ``topic`` may be left out where the bolt emits to one topic only. An untracked tuple among the anchors
-        adds nothing.
+        adds nothing; for a dropped one alone nothing is sent, as its next owner will. A child that its topic
+        never takes is logged and counted instead, and its anchors' acks become fails.
 
         Raises:
             WrongTopic, EmitAfterAck, NotInHand, ReservedHeader: see there.
@@ -82,6 +109,8 @@ class Collector:
             self.emit_one(parents[0], value, topic, key, headers)
             return
         target = self.targets.find(topic)
+        if parents and all(parent._state is DROPPED for parent in parents):
+            return
         holders: dict[tuple[int, int], dict[Tuple, None]] = {}
         for parent in parents:
             if self._may_anchor(parent):
@@ -89,8 +118,7 @@ class Collector:
                     holders.setdefault((version, root), {})[parent] = None
         children = [Anchor(*place, int.from_bytes(self._take_edge(), "little")) for place in holders]
         header = target.head + encode_header(0, children)[_HEAD_BYTES:] if children else None
-        self._send(target, header, value, key, headers)
-        if target.hashes:
+        if self._send(parents, target, header, value, key, headers) and target.hashes:
             for child, owners in zip(children, holders.values(), strict=True):
                 self._share_out(child, emitted_value(child.edge, target.hashes), list(owners))
 
@@ -104,45 +132,77 @@ class Collector:
     ) -> None:
         """Emit a child of one tuple; the short way of ``emit``."""
         target = self.targets.find(topic)
-        if not self._may_anchor(parent):
-            self._send(target, None, value, key, headers)
-            return
         anchors = parent._anchors
+        if parent._collector is not self or parent._state is not IN_HAND or not anchors:
+            if not self._may_anchor(parent) and parent._state is not DROPPED:
+                self._send((parent,), target, None, value, key, headers)
+            return
         if len(anchors) == _SINGLE_BYTES:
             child = anchors[:_ROOT_BYTES] + self._take_edge()
         else:
             roots = dict.fromkeys(anchor[:2] for anchor in parent.anchors)
             edges = (int.from_bytes(self._take_edge(), "little") for _ in roots)
             child = encode_header(0, (Anchor(*root, next(edges)) for root in roots))[_HEAD_BYTES:]
-        self._send(target, target.head + child, value, key, headers)
+        if headers:
+            if not self._send((parent,), target, target.head + child, value, key, headers):
+                return
+        else:
+            try:
+                self._produce(target.topic, value, key, [(HEADER, target.head + child)])
+            except Unwritable as error:
+                self.give_up((parent,), error)
+                return
+            self.counters.emitted += 1
         if target.hashes:
-            _owe(parent, target.due, child)
+            if parent._owed is None:
+                parent._owed = [(target.due, child)]
+            else:
+                parent._owed.append((target.due, child))
 
     def _may_anchor(self, parent: Tuple) -> bool:
         """Tell whether a child of this tuple gets an anchor; a dropped one will be read again elsewhere."""
         if parent._collector is not self:
-            raise NotInHand(f"cannot emit anchored to {parent!r}: it was not handed out by this collector")
+            self.refuse(
+                NotInHand(f"cannot emit anchored to {parent!r}: it was not handed out by this collector")
+            )
         if parent._state is DONE:
-            raise EmitAfterAck(f"cannot emit anchored to {parent!r}: emit first, then ack")
+            self.refuse(EmitAfterAck(f"cannot emit anchored to {parent!r}: emit first, then ack"))
         return bool(parent._anchors) and parent._state is IN_HAND
 
     def _send(
         self,
+        parents: tuple[Tuple, ...],
         target: Target,
         header: bytes | None,
         value: bytes | str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
-    ) -> None:
+    ) -> bool:
+        """Produce a child, or give it up; tell which."""
         written: UserHeaders | None = headers
         if headers:
-            if any(name == HEADER for name, _ in headers):
-                raise ReservedHeader(f"the header {HEADER!r} is written from the anchors, leave it out")
+            self.check_headers(headers)
             written = [*headers, (HEADER, header)] if header else headers
         elif header:
             written = [(HEADER, header)]
-        self._produce(target.topic, value, key, written)
+        try:
+            self._produce(target.topic, value, key, written)
+        except Unwritable as error:
+            self.give_up(parents, error)
+            return False
         self.counters.emitted += 1
+        return True
+
+    def give_up(self, parents: tuple[Tuple, ...], error: Unwritable) -> None:
+        """Take note of a child that can never be written: its parents will fail when the bolt acks them.
+
+        Not at once: the bolt, which may hold them for long, goes on to emit for them and to ack them.
+        """
+        self.counters.unwritable += 1
+        of = f"{len(parents)} tuples, first {parents[0]!r}" if parents else "none, so nobody emits it again"
+        log.error("a child was not written: %s; it was of %s", error, of, extra={"action": "unwritable"})
+        for parent in parents:
+            parent._unwritable = parent._unwritable or reason_of(error)
 
     def _share_out(self, child: Anchor, value: int, owners: list[Tuple]) -> None:
         """Divide a child's value among its parents of one root: random shares, the rest for the last.
@@ -158,15 +218,21 @@ class Collector:
     def ack(self, tuple: Tuple) -> None:
         """Say that a tuple is done, children included. Of a dropped tuple it says nothing, harmlessly.
 
+        A tuple with a child that could not be written fails instead, with that reason.
+
         Raises:
             AckedTwice, NotInHand: see there.
         """
         if not self._finish(tuple, "ack"):
             return
+        if tuple._unwritable is not None:
+            self._tell_failed(tuple, tuple._unwritable)
+            return
         if tuple._anchors:
             self._acked.append(tuple._anchors)
-            for due, child in tuple._owed or ():
-                due.append(child)
+            if tuple._owed is not None:
+                for due, child in tuple._owed:
+                    due.append(child)
         self.counters.acked += 1
 
     def fail(self, tuple: Tuple, reason: str) -> None:
@@ -175,8 +241,10 @@ class Collector:
         Raises:
             AckedTwice, NotInHand: see there.
         """
-        if not self._finish(tuple, "fail"):
-            return
+        if self._finish(tuple, "fail"):
+            self._tell_failed(tuple, reason)
+
+    def _tell_failed(self, tuple: Tuple, reason: str) -> None:
         for version, root, _ in tuple.anchors if tuple._anchors else ():
             self._packer.fail(version, root, reason)
         self.counters.failed += 1
@@ -194,9 +262,9 @@ class Collector:
 
     def _check(self, tuple: Tuple, verb: str) -> None:
         if tuple._collector is not self:
-            raise NotInHand(f"cannot {verb} {tuple!r}: it was not handed out by this collector")
+            self.refuse(NotInHand(f"cannot {verb} {tuple!r}: it was not handed out by this collector"))
         if tuple._state is DONE:
-            raise AckedTwice(f"cannot {verb} {tuple!r}: it was acked or failed before")
+            self.refuse(AckedTwice(f"cannot {verb} {tuple!r}: it was acked or failed before"))
 
     def _finish(self, tuple: Tuple, verb: str) -> bool:
         if tuple._collector is not self or tuple._state is not IN_HAND:
@@ -207,14 +275,29 @@ class Collector:
             del tuple._hand[tuple.offset]
         return True
 
+    def check_headers(self, headers: UserHeaders) -> None:
+        """Raises ReservedHeader."""
+        if any(name == HEADER for name, _ in headers):
+            self.refuse(ReservedHeader(f"the header {HEADER!r} is written from the anchors, leave it out"))
+
+    def refuse(self, misuse: Misuse) -> NoReturn:
+        """Raise a mistake of the bolt, and remember it: a bolt that swallows it does not get away with it."""
+        self.misuse = self.misuse or misuse
+        raise misuse
+
     def drop(self, tuples: Iterable[Tuple]) -> None:
         """Let go of tuples in hand that another worker will read again."""
         for tuple in tuples:
+            self.counters.dropped += tuple._state is not DROPPED
             tuple._state = DROPPED
-            self.counters.dropped += 1
+
+    def release(self) -> None:
+        """Let what is held back for a commit take part in the next one; here nothing is held back."""
 
     def flush(self) -> None:
-        """Hand everything acked to the packer and send it, whole."""
+        """Hand everything acked to the packer and send it, whole. Raises Misuse if there was one."""
+        if self.misuse is not None:
+            raise self.misuse
         own = self._take(self._acked)
         self._hand_in(own, mix_array(own["edge"] ^ self._hash))
         for target in self.targets.all():
@@ -243,15 +326,17 @@ class Collector:
 
     def find_origin(self, anchor: Anchor) -> SourceOrigin | None:
         """Return the source record of an anchor's root; None if its slot was never given out."""
-        slots = self._slots.get(anchor.version)
+        published, slots = self._history.at(anchor.version), self._slots.get(anchor.version)
         if slots is None:
-            slots = {slot.slot: slot for slot in self._history.at(anchor.version).slots}
+            slots = {slot.slot: slot for slot in published.slots}
             self._slots[anchor.version] = slots
         origin = origin_of(anchor.root)
         slot = slots.get(origin.slot)
         if slot is None:
             return None
-        return SourceOrigin(slot.spout, slot.topic, slot.partition, origin.offset, origin.attempt)
+        table = published.spouts.get(slot.spout)
+        place = (slot.spout, slot.topic, slot.partition, origin.offset, origin.attempt)
+        return SourceOrigin(*place, table.block if table else 1)
 
 
 def _owe(parent: Tuple, due: list[bytes], child: bytes) -> None:

@@ -4,6 +4,8 @@ Invariant: a forked child never hands out an edge that its parent holds.
 """
 
 import os
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from acktree.schemas.ids import EdgeSource
 
@@ -11,16 +13,17 @@ BLOCK_EDGES = 4_096
 
 
 class EdgePool:
-    """A stack of edges, filled from an EdgeSource when it runs empty."""
+    """Edges in blocks from an EdgeSource; ``take()`` returns the next one, 8 bytes little-endian."""
 
     def __init__(self) -> None:
         self._source = EdgeSource()
-        self._edges: list[bytes] = []
-        os.register_at_fork(after_in_child=self._edges.clear)
+        self._block: list[bytes] = []
+        self.take: Callable[[], bytes] = chain.from_iterable(self._blocks()).__next__
+        os.register_at_fork(after_in_child=lambda: self._block.clear())
 
-    def take(self) -> bytes:
-        """Return one edge, 8 bytes little-endian."""
-        if not self._edges:
-            block = self._source.many(BLOCK_EDGES).astype("<u8").tobytes()
-            self._edges.extend(block[at : at + 8] for at in range(0, len(block), 8))
-        return self._edges.pop()
+    def _blocks(self) -> Iterator[list[bytes]]:
+        """Yield blocks; one that is cleared while it is handed out ends, and the next one is drawn."""
+        while True:
+            packed = self._source.many(BLOCK_EDGES).astype("<u8").tobytes()
+            self._block = [packed[at : at + 8] for at in range(0, len(packed), 8)]
+            yield self._block

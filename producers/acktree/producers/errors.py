@@ -35,6 +35,18 @@ class DeliveryFailed(AcktreeError):
     """The broker did not take a record for good; the inputs behind it stay uncommitted and are read again."""
 
 
+class Unwritable(AcktreeError):
+    """A record that its topic never takes: the tuples it was emitted for fail, and the others go on."""
+
+
+class TooLarge(Unwritable):
+    """A record is larger than its topic takes; a bolt's tuples fail, a spout's ``emit`` raises it."""
+
+
+class MissingKey(Unwritable):
+    """A record for a compacted topic has no key; a bolt's tuples fail, a spout's ``emit`` raises it."""
+
+
 class MissingPartition(AcktreeError):
     """A control topic lacks the partition of an acker that the topology has."""
 
@@ -47,5 +59,18 @@ class BadHandler(AcktreeError):
     """MODULE:NAME does not lead to a bolt or spout that can do anything."""
 
 
+class MissingExtra(AcktreeError):
+    """A part of the library needs a package that is not installed; the text names the extra that has it."""
+
+
 class UnknownComponent(AcktreeError):
     """The topology has no bolt or spout of that name."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what travels to the spout: the exception's type and text.
+
+    >>> reason_of(ValueError("no such word"))
+    'ValueError: no such word'
+    """
+    return f"{type(error).__name__}: {error}"

@@ -1,21 +1,52 @@
 """The way out of a worker whose children, acks and input offsets stand or fall together: one transaction.
 
 Invariant: a commit holds everything produced since the last one and the offsets of exactly those inputs; a
-stale group generation aborts it, so a zombie commits nothing. Holds for tuples acked in the order they came:
-one acked while an earlier one is in hand lies above the committed offset, and a crash reads it again.
+stale group generation aborts it, so a zombie commits nothing. What is done above a committed offset stands in
+its metadata, so tuples may be acked in any order (``done_above.py``, ``ties.py``).
 """
 
+import math
+import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from acktree.producers.errors import TransactionAborted
-from acktree.producers.outlet import Sending, log
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors, producer_settings
+from acktree.producers.errors import DeliveryFailed, TransactionAborted
+from acktree.producers.limits import NO_LIMITS, Limits
+from acktree.producers.outlet import STOP_TIMEOUT_S, Sending, log
+from acktree.producers.step import Hung, take_step
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    clear_errors,
+    is_forbidden,
+    producer_settings,
+)
 
+_LOST = frozenset(
+    (
+        KafkaError._FENCED,
+        KafkaError._FATAL,
+        KafkaError._STATE,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+    )
+)
+"""Said of a producer that the broker gave up, or that cannot tell whether its commit was done."""
+STEP_TIMEOUT_S = 5.0
+"""How long a step waits for the broker before it is begun again."""
+HUNG_S = 10.0
+"""A step that has not ended after so long, time-out and all, may never end."""
 TRANSACTION_TIMEOUT_MS = 10_000
 """A dead worker's open transaction holds readers back for so long at most."""
+
+
+class ProducerLost(Exception):
+    """The producer is of no more use: the broker gave it up, or it does not answer."""
 
 
 class ExactlyOnce(Sending):
@@ -25,74 +56,137 @@ class ExactlyOnce(Sending):
     commit_interval_s = 0.1
     commit_records = 10_000
 
-    def __init__(self, bootstrap: str, user: Settings, group: str) -> None:
+    def __init__(self, bootstrap: str, user: Settings, group: str, limits: Limits = NO_LIMITS) -> None:
         """Begin; the transactional id is of this process alone, the group's generation fences zombies."""
         settings = producer_settings(
             bootstrap,
-            user,
+            {**limits.settings, **user},
             transactional_id=f"{group}-{uuid.uuid4().hex}",
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
         self._spoilt = False
-        super().__init__(settings)
+        super().__init__(settings, limits)
         with clear_errors(bootstrap):
             self._producer.init_transactions(BROKER_TIMEOUT_S)
             self._producer.begin_transaction()
 
+    def _renew(self) -> None:
+        """Begin with a new producer of the same transactional id, as soon as there is a broker.
+
+        The broker settles what the producer before it left: it finishes a commit that it knows of, aborts any
+        other transaction at once, and refuses whatever that producer still tries.
+        """
+        while True:
+            self._connect()
+            self._spoilt = False
+            try:
+                self._insist(partial(self._producer.init_transactions, STEP_TIMEOUT_S))
+                self._insist(partial(self._producer.begin_transaction))
+                return
+            except (ProducerLost, TransactionAborted) as error:
+                log.warning("no new producer yet: %s", error, extra={"action": "producer_lost"})
+
+    def _poll(self, timeout_s: float) -> None:
+        """Take reports in, also that a producer of our id that was given up came late and fenced this one."""
+        try:
+            super()._poll(timeout_s)
+        except KafkaException as error:
+            if not self._is_lost(error):
+                raise
+            self._note_lost(error)
+
+    def _note_lost(self, error: KafkaException) -> None:
+        self._spoilt = True
+        log.warning("transaction lost: %s", error.args[0].str(), extra={"action": "transaction_lost"})
+
     def _check(self) -> None:
         """A record that ran out of time spoils its transaction, not the worker: its inputs are read again."""
-        if self._failure is not None and self._failure.code() == KafkaError._MSG_TIMED_OUT:
-            self._failure = None
+        refused = self._refusal.error
+        if refused is not None and refused.code() == KafkaError._MSG_TIMED_OUT:
+            self._refusal.forget()
             self._spoilt = True
         super()._check()
+
+    def _is_lost(self, error: KafkaException) -> bool:
+        """Tell whether the transaction is lost: a child is dropped then, its tuple is not to blame."""
+        if error.args[0].code() in _LOST:
+            self._spoilt = True
+        return self._spoilt
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
         """Queue a control record; in a transaction that is lost already, drop it."""
         try:
             super().send(topic, partition, value)
         except KafkaException as error:
-            self._spoilt = True
-            log.warning("transaction lost: %s", error.args[0].str(), extra={"action": "transaction_lost"})
+            self._note_lost(error)
 
-    def settle(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
+    def settle(
+        self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
+    ) -> bool:
         """Commit outputs and offsets in one.
 
         Raises:
             TransactionAborted: nothing was committed; the inputs must be read again from what is.
-            DeliveryFailed: a record was refused for good. KafkaException: fenced, or another fatal error.
+            DeliveryFailed: a record was refused for good. KafkaException: a fatal error.
         """
+        try:
+            self._commit(consumer, offsets)
+        except ProducerLost as error:
+            self._renew()
+            raise TransactionAborted(f"the transaction's producer was lost: {error}") from error
+        return True
+
+    def _commit(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> None:
         self._check()
         try:
             if self._spoilt:
                 raise TransactionAborted("a record could not be added to the transaction or ran out of time")
             if offsets:
                 group = consumer.consumer_group_metadata()
-                _insist(lambda: self._producer.send_offsets_to_transaction(list(offsets), group))
-            _insist(self._producer.commit_transaction)
+                send_offsets = self._producer.send_offsets_to_transaction
+                self._insist(partial(send_offsets, list(offsets), group, STEP_TIMEOUT_S))
+            self._insist(partial(self._producer.commit_transaction, STEP_TIMEOUT_S))
         except TransactionAborted:
-            _insist(self._producer.abort_transaction)
+            self._insist(partial(self._producer.abort_transaction, STEP_TIMEOUT_S))
             self._check()
             self._spoilt = False
-            self._producer.begin_transaction()
+            self._insist(partial(self._producer.begin_transaction))
             raise
-        self._producer.begin_transaction()
-        return True
+        self._insist(partial(self._producer.begin_transaction))
 
+    def _insist(self, step: Callable[[], object]) -> None:
+        """Do a step of a transaction, again as long as the broker asks for it.
 
-def _insist(step: Callable[[], object]) -> None:
-    """Do a step of a transaction, again as long as the broker asks for it.
+        Raises:
+            TransactionAborted: the transaction is lost, the producer is not. ProducerLost: both are.
+            DeliveryFailed: the time after a stop is up. KafkaException: no further try can help.
+        """
+        while True:
+            until_s = time.monotonic() + HUNG_S
+            try:
+                take_step(step, partial(self._may_wait, until_s))
+                return
+            except Hung as error:
+                raise ProducerLost(f"it has not answered for {HUNG_S:g} s") from error
+            except KafkaException as error:
+                told: KafkaError = error.args[0]
+                if is_forbidden(told):
+                    raise
+                if told.txn_requires_abort():
+                    raise TransactionAborted(f"the transaction was lost: {told.str()}") from error
+                if told.code() in _LOST:
+                    raise ProducerLost(told.str()) from error
+                if not told.retriable():
+                    raise
+                log.warning("transaction goes on: %s", told.str(), extra={"action": "transaction_retry"})
+            self._may_wait(math.inf)
 
-    Raises:
-        TransactionAborted: the transaction is lost, the producer is not. KafkaException: both are.
-    """
-    while True:
-        try:
-            step()
-            return
-        except KafkaException as error:
-            told: KafkaError = error.args[0]
-            if told.txn_requires_abort():
-                raise TransactionAborted(f"the transaction was lost: {told.str()}") from error
-            if not told.retriable():
-                raise
-            log.warning("transaction goes on: %s", told.str(), extra={"action": "transaction_retry"})
+    def _may_wait(self, until_s: float) -> bool:
+        """Tell whether a step has time left. Raises DeliveryFailed when a stop has waited long enough."""
+        now_s = time.monotonic()
+        if now_s > self._deadline_s:
+            raise DeliveryFailed(
+                f"the broker has not settled the last transaction within {STOP_TIMEOUT_S:g} s of the stop; "
+                "the inputs behind it will be read again, unless they are committed"
+            )
+        return now_s < until_s

@@ -1,7 +1,7 @@
 """The cycle collector of a process that is a worker and nothing else.
 
 Tuples die by reference counting; looking for cycles among a batch of them costs about 0.5 CPU s per million
-(python benchmarks/worker.py). A library must not decide this for its host, so only the command line calls it.
+(acktree bench worker). A library must not decide this for its host, so only the command line calls it.
 """
 
 import gc

@@ -4,13 +4,18 @@ Invariant: a record whose header is broken or names an unknown version is refuse
 read the topic in the version of the emission owns no edge of the record and handles it untracked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from acktree.producers.tuples import Record
-from acktree.schemas.header import HEADER, decode_header, find_header
+from acktree.schemas.header import HEADER, SINGLE, decode_header, find_header
 from acktree.schemas.registry import History
 
-_SINGLE_BYTES = 21
+_SINGLE_BYTES = SINGLE.itemsize
+_HEAD_BYTES = 3
+_VERSIONS_END = 5
+_ROOT_END = 13
 _NO_ROOT = b"\0" * 8
 
 Learn = Callable[[int], None]
@@ -25,6 +30,28 @@ class Intake:
         self._history = history
         self._learn = learn
         self._tracked: dict[str | None, dict[bytes, bool]] = {}
+
+    def single_anchors(self, records: Sequence[Record]) -> list[bytes] | None:
+        """Return the anchors of a batch whose records are all tracked here, each in one tree, of one version.
+
+        None for any other batch: then ``anchors_of`` tells record by record. It looks at columns, so it costs
+        a third of that.
+        """
+        found = [record.headers() for record in records]
+        if not all(found):
+            return None
+        headers = [last[-1][1] for last in found if last and last[-1][0] == HEADER and last[-1][1]]
+        if len(headers) < len(found) or set(map(len, headers)) != {_SINGLE_BYTES}:
+            return None
+        packed = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _SINGLE_BYTES)
+        if (packed[:, :_VERSIONS_END] != packed[0, :_VERSIONS_END]).any():
+            return None
+        if not packed.reshape(-1).view(SINGLE)["root"].all():
+            return None
+        for topic in {record.topic() for record in records}:
+            if not self._tracked.get(topic, {}).get(headers[0][:_VERSIONS_END]):
+                return None
+        return [header[_HEAD_BYTES:] for header in headers]
 
     def anchors_of(self, record: Record) -> bytes:
         """Return the anchors of a record as in its header, 18 bytes each, empty if it is untracked here.
@@ -41,10 +68,10 @@ class Intake:
             return b""
         topic = record.topic()
         known = self._tracked.get(topic) or self._tracked.setdefault(topic, {})
-        tracked = known.get(header[:5])
-        if tracked is None or len(header) != _SINGLE_BYTES or header[5:13] == _NO_ROOT:
+        tracked = known.get(header[:_VERSIONS_END])
+        if tracked is None or len(header) != _SINGLE_BYTES or header[_VERSIONS_END:_ROOT_END] == _NO_ROOT:
             tracked = self._check(topic or "", header)
-        return header[3:] if tracked else b""
+        return header[_HEAD_BYTES:] if tracked else b""
 
     def _check(self, topic: str, header: bytes) -> bool:
         """Check a header in full and tell whether this bolt owns edges of it."""
@@ -55,5 +82,5 @@ class Intake:
             self._history.at(needed)
         tracked = self._bolt in self._history.readers(version, topic).names
         if len(anchors) == 1:
-            self._tracked[topic][header[:5]] = tracked
+            self._tracked[topic][header[:_VERSIONS_END]] = tracked
         return tracked

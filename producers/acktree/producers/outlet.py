@@ -7,39 +7,32 @@ A record that the broker refuses for good stops the worker; its inputs stay unco
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from acktree.producers.collector import UserHeaders
-from acktree.producers.errors import DeliveryFailed, MissingPartition
-from acktree.schemas.clients import Settings, make_producer, producer_settings
+from acktree.producers.columns import Rows, Unwritten, produce_each
+from acktree.producers.columns_out import Cells, ColumnsOut, Note, find_cells
+from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
+from acktree.producers.librdkafka import NoColumns
+from acktree.producers.limits import NO_LIMITS, Limits, payload_of
+from acktree.producers.member_commit import commit_offsets
+from acktree.schemas.clients import Settings, is_forbidden, make_producer, producer_settings
+from acktree.schemas.header import HEADER
 
 RELIEF_S = 0.1
 """How long a full producer queue is served before the next try."""
 STOP_TIMEOUT_S = 30.0
 """How long a worker that was told to stop waits for a broker that does not answer."""
 
+PARTITION_UA = -1
+"""librdkafka's word for: let the partitioner choose."""
+
 log = logging.getLogger("acktree.bolt")
 
-_TRY_LATER = frozenset(
-    (
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._WAIT_COORD,
-        KafkaError._STATE,
-        KafkaError._ASSIGNMENT_LOST,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.STALE_MEMBER_EPOCH,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.REQUEST_TIMED_OUT,
-    )
-)
 _PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
 
 
@@ -49,6 +42,8 @@ class Outlet(Protocol):
     ack_interval_s: float
     commit_interval_s: float
     commit_records: int
+    while_full: Callable[[], None]
+    """May be called while a record waits for room, to send control records that need not wait with it."""
 
     def produce(
         self,
@@ -58,6 +53,8 @@ class Outlet(Protocol):
         headers: UserHeaders | None,
     ) -> None: ...
 
+    def produce_rows(self, topic: str, rows: Rows) -> Unwritten: ...
+
     def send(self, topic: str, partition: int, value: bytes) -> None: ...
 
     def serve(self) -> None: ...
@@ -66,9 +63,55 @@ class Outlet(Protocol):
         """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
         ...
 
-    def settle(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
-        """Make durable what was produced, then the offsets; return False to try the offsets later."""
+    def settle(
+        self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
+    ) -> bool:
+        """Make durable what was produced, then the offsets; return False to try the offsets later.
+
+        ``in_callback`` says that the consumer waits for the caller: it takes no other thread's call then.
+        """
         ...
+
+
+class FirstRefusal:
+    """The first record that a producer's broker refused for good.
+
+    It knows nothing of the producer. Each record that waits for its report holds the callback, where the
+    garbage collector does not see it: a producer that could be reached from there would live for ever.
+    """
+
+    def __init__(self) -> None:
+        self._error: KafkaError | None = None
+        self._topic = ""
+        self._of_columns: Note | None = None
+
+    def follow(self, note: Note) -> None:
+        """Watch also what is noted of records that went out in columns."""
+        self._of_columns = note
+
+    def note(self, error: KafkaError | None, record: Any) -> None:
+        """Take in a delivery report."""
+        if error is not None and self._error is None and error.code() not in _PURGED:
+            self._error, self._topic = error, record.topic()
+
+    @property
+    def error(self) -> KafkaError | None:
+        """What the broker said of the record."""
+        if self._error is None and self._of_columns is not None and self._of_columns[0]:
+            self._error = KafkaError(int(self._of_columns[0]))
+            self._topic = self._of_columns[1:].tobytes().rstrip(b"\0").decode()
+        return self._error
+
+    def forget(self) -> None:
+        """Begin afresh."""
+        self._error = None
+        if self._of_columns is not None:
+            self._of_columns[:] = 0
+
+    def check(self) -> None:
+        """Raise DeliveryFailed if a record was refused."""
+        if (error := self.error) is not None:
+            raise _refused(error, self._topic)
 
 
 class Sending:
@@ -77,14 +120,20 @@ class Sending:
     growth_timeout_s = 30.0
     """How long a partition that the topology promises is looked for."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._failure: KafkaError | None = None
+    def __init__(self, settings: dict[str, Any], limits: Limits = NO_LIMITS) -> None:
+        self._limits = limits
+        self._has_limits = bool(limits.by_topic or limits.compacted)
+        self.while_full: Callable[[], None] = lambda: None
+        self._settings = settings
         self._deadline_s = math.inf
-        self._producer: Producer = make_producer({**settings, "on_delivery": self._note_failure})
+        self._may_have_columns = True
+        self._connect()
 
-    def _note_failure(self, error: KafkaError | None, _record: object) -> None:
-        if error is not None and self._failure is None and error.code() not in _PURGED:
-            self._failure = error
+    def _connect(self) -> None:
+        """Begin with a new producer; what the one before may still report is no longer heard."""
+        self._columns: ColumnsOut | None = None
+        self._refusal = FirstRefusal()
+        self._producer: Producer = make_producer({**self._settings, "on_delivery": self._refusal.note})
 
     def produce(
         self,
@@ -93,13 +142,73 @@ class Sending:
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
     ) -> None:
-        """Queue a record; while the queue is full, wait for room. Raises DeliveryFailed."""
+        """Queue a record; while the queue is full, wait for room. Raises DeliveryFailed, Unwritable.
+
+        By place, because keywords cost a third of the whole call: partition, on_delivery twice, timestamp.
+        """
+        if self._has_limits:
+            self._limits.check(topic, value, key, headers)
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=headers)
+                self._producer.produce(topic, value, key, PARTITION_UA, None, None, 0, headers)
                 return
             except BufferError:
                 self._wait_for_room()
+            except KafkaException as error:
+                if is_forbidden(error.args[0]):
+                    raise _refused(error.args[0], topic) from error
+                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise TooLarge(
+                        f"a record is too large for topic {topic}: {error.args[0].str()}"
+                    ) from error
+                if not self._is_lost(error):
+                    raise
+                return
+
+    def produce_rows(self, topic: str, rows: Rows) -> Unwritten:
+        """Queue records; while the queue is full, wait for room. Return the rows that can never be written.
+
+        Raises DeliveryFailed.
+        """
+        columns = self._open_columns()
+        places = [found for column in rows.columns if (found := find_cells(column, len(rows))) is not None]
+        if columns is None or len(places) < len(rows.columns) or not self._fit(topic, places, rows.headers):
+            return produce_each(self.produce, topic, rows)
+        next_row = 0
+        unwritten: Unwritten = []
+        while True:
+            next_row, code = columns.produce(topic, places, rows.headers, next_row)
+            if next_row == len(rows):
+                return unwritten
+            if code == KafkaError._QUEUE_FULL:
+                self._wait_for_room()
+                continue
+            refused = produce_each(self.produce, topic, rows.one(next_row))
+            unwritten += [(next_row, error) for _, error in refused]
+            next_row += 1
+
+    def _fit(self, topic: str, places: Sequence[Cells], headers: UserHeaders) -> bool:
+        """Tell whether all records are such that their topic takes them."""
+        if not self._has_limits:
+            return True
+        sizes = np.stack([cells.places[1] for cells in places])
+        most_bytes = int(sizes.clip(0).sum(0).max(initial=0)) + len(HEADER) + payload_of(headers)
+        return self._limits.fit(topic, most_bytes, all_keyed=bool((sizes[1] >= 0).all()))
+
+    def _open_columns(self) -> ColumnsOut | None:
+        """Return the way for columns, None where there is none."""
+        if self._columns is None and self._may_have_columns:
+            try:
+                self._columns = ColumnsOut(self._producer)
+                self._refusal.follow(self._columns.note)
+            except NoColumns as reason:
+                self._may_have_columns = False
+                log.info("columns go out record by record: %s", reason, extra={"action": "no_columns"})
+        return self._columns
+
+    def _is_lost(self, _error: KafkaException) -> bool:
+        """Tell whether a record may be dropped, as nothing of its transaction will be seen."""
+        return False
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
         """Queue a control record, also on a partition younger than what the client knows of the topic.
@@ -116,6 +225,8 @@ class Sending:
             except BufferError:
                 self._wait_for_room()
             except KafkaException as error:
+                if is_forbidden(error.args[0]):
+                    raise _refused(error.args[0], topic) from error
                 if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                     raise
                 deadline_s = deadline_s or time.monotonic() + self.growth_timeout_s
@@ -132,16 +243,17 @@ class Sending:
             self._producer.list_topics(topic, RELIEF_S * 10)
         except KafkaException as error:
             log.warning("cannot look at %s: %s", topic, error.args[0].str(), extra={"action": "no_metadata"})
-        self._producer.poll(RELIEF_S)
-        self._check()
+        self._poll(RELIEF_S)
 
     def _wait_for_room(self) -> None:
-        self._producer.poll(RELIEF_S)
-        self._check()
+        self._poll(RELIEF_S)
 
     def serve(self) -> None:
         """Take delivery reports in. Raises DeliveryFailed."""
-        self._producer.poll(0)
+        self._poll(0)
+
+    def _poll(self, timeout_s: float) -> None:
+        self._producer.poll(timeout_s)
         self._check()
 
     def flush(self, timeout_s: float) -> None:
@@ -154,19 +266,25 @@ class Sending:
         if left:
             self._producer.purge()
             self._producer.flush(RELIEF_S)
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise _refused(failure)
+        try:
+            self._refusal.check()
+        finally:
+            self._refusal.forget()
         if left:
             raise DeliveryFailed(f"{left} records were not taken within {timeout_s:g} s and were dropped")
+
+    def drain(self) -> None:
+        """Wait until the broker has everything, with no limit but a stop's. Raises DeliveryFailed."""
+        while self._producer.flush(RELIEF_S):
+            self._check()
+        self._check()
 
     def hurry(self) -> None:
         """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
         self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_TIMEOUT_S)
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise _refused(self._failure)
+        self._refusal.check()
         if len(self._producer) and time.monotonic() > self._deadline_s:
             raise DeliveryFailed(
                 f"the broker has not taken {len(self._producer)} records within {STOP_TIMEOUT_S:g} s of "
@@ -174,43 +292,63 @@ class Sending:
             )
 
 
-def _refused(failure: KafkaError) -> DeliveryFailed:
+def _refused(failure: KafkaError, topic: str) -> DeliveryFailed:
+    rights = "; rights are printed by: acktree acl plan --role ROLE" if is_forbidden(failure) else ""
     return DeliveryFailed(
-        f"the broker did not take a record: {failure.str()}; "
-        "the inputs behind it were not committed and will be read again"
+        f"the broker did not take a record for topic {topic}: {failure.str()}; "
+        f"the inputs behind it were not committed and will be read again{rights}"
     )
 
 
 class AtLeastOnce(Sending):
     """Flush, then commit: a crash in between repeats inputs, never loses one.
 
-    While the broker is away records wait without limit: the queue fills, then the worker waits.
+    While the broker is away records wait without limit: the queue fills, then the worker waits. Control
+    records have a producer of their own: they wait neither in the queue of data nor, as a broker answers the
+    requests of one connection in turn, behind data that a partition does not take.
     """
 
     ack_interval_s = 0.005
     commit_interval_s = 1.0
     commit_records = 100_000
 
-    def __init__(self, bootstrap: str, user: Settings) -> None:
-        super().__init__(producer_settings(bootstrap, user, message_timeout_ms=0))
+    def __init__(self, bootstrap: str, user: Settings, limits: Limits = NO_LIMITS) -> None:
+        settings = producer_settings(bootstrap, {**limits.settings, **user}, message_timeout_ms=0)
+        super().__init__(settings, limits)
+        self._control = Sending(settings)
 
-    def settle(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
+    def send(self, topic: str, partition: int, value: bytes) -> None:
+        """Queue a control record; see there."""
+        self._control.send(topic, partition, value)
+
+    def serve(self) -> None:
+        """Take delivery reports in. Raises DeliveryFailed."""
+        super().serve()
+        self._control.serve()
+
+    def hurry(self) -> None:
+        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
+        super().hurry()
+        self._control.hurry()
+
+    def _wait_for_room(self) -> None:
+        self.while_full()
+        super()._wait_for_room()
+        self._control.serve()
+
+    def settle(
+        self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
+    ) -> bool:
         """Flush, then commit. Raises DeliveryFailed, KafkaException."""
-        while self._producer.flush(RELIEF_S):
-            self._check()
-        self._check()
-        return not offsets or commit_offsets(consumer, offsets)
+        self._control.drain()
+        self.drain()
+        return not offsets or commit_offsets(consumer, offsets, None if in_callback else self._may_wait)
 
-
-def commit_offsets(consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
-    """Commit; return False where a rebalance or an absent broker calls for another try later."""
-    try:
-        for answer in consumer.commit(offsets=list(offsets), asynchronous=False) or ():
-            if answer.error is not None:
-                raise KafkaException(answer.error)
-    except KafkaException as error:
-        if error.args[0].code() not in _TRY_LATER:
-            raise
-        log.warning("commit put off: %s", error.args[0].str(), extra={"action": "commit_put_off"})
-        return False
-    return True
+    def _may_wait(self) -> bool:
+        """Tell that a commit has time. Raises DeliveryFailed when a stop has waited long enough."""
+        if time.monotonic() > self._deadline_s:
+            raise DeliveryFailed(
+                f"the broker has not taken the last offsets within {STOP_TIMEOUT_S:g} s of the stop; "
+                "the inputs behind them will be read again, unless they are committed"
+            )
+        return True

@@ -7,6 +7,7 @@ is a callable ``(topic, partition, value)``; roots of a version with 0 ackers ar
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,28 +20,49 @@ Send = Callable[[str, int, bytes], None]
 
 MAX_ENTRIES = 32_768
 """Entries of one control record: half a megabyte, under the broker's default limit with fails and resets."""
+MANY_ENTRIES = 4_096
+"""From here on the compiled fold is worth its loading."""
 MAX_FAILS = 128
 MAX_RESETS = 8_192
 MAX_REASON_BYTES = 2_000
 
 
 def fold_entries(roots: IdArray, values: IdArray) -> EntryArray:
-    """Return one entry per distinct root, its value the XOR of that root's values; sorted by root.
+    """Return one entry per distinct root, its value the XOR of that root's values; in no certain order.
+
+    Neighbours of one root are folded first: the tuples of one record come together, and the rest costs most.
 
     >>> fold_entries(np.array([7, 5, 7], "u8"), np.array([1, 2, 4], "u8")).tolist()
     [(5, 2), (7, 5)]
     """
+    roots, values = _fold_neighbours(roots, values)
+    if len(roots) >= MANY_ENTRIES and (fold := _compiled_fold()) is not None:
+        return fold(np.ascontiguousarray(roots), np.ascontiguousarray(values))
     order = np.argsort(roots, kind="stable")
-    ordered = roots[order]
-    first = np.empty(len(ordered), bool)
-    first[:1] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    folded = np.empty(len(starts), ENTRY)
-    folded["root"] = ordered[starts]
-    if len(starts):
-        folded["value"] = np.bitwise_xor.reduceat(values[order], starts)
+    ordered, sums = _fold_neighbours(roots[order], values[order])
+    folded = np.empty(len(ordered), ENTRY)
+    folded["root"], folded["value"] = ordered, sums
     return folded
+
+
+@cache
+def _compiled_fold() -> Callable[[IdArray, IdArray], EntryArray] | None:
+    try:
+        from acktree.producers.fold_loop import fold
+    except (ImportError, RuntimeError):  # no numba, or no folder for what it compiles
+        return None
+    return fold
+
+
+def _fold_neighbours(roots: IdArray, values: IdArray) -> tuple[IdArray, IdArray]:
+    """Return the roots and the XOR of their values, one for each run of equal roots."""
+    first = np.empty(len(roots), bool)
+    first[:1] = True
+    np.not_equal(roots[1:], roots[:-1], out=first[1:])
+    if first.all():
+        return roots, values
+    starts = np.flatnonzero(first)
+    return roots[starts], np.bitwise_xor.reduceat(values, starts)
 
 
 def split_by_partition(roots: IdArray, ackers: int) -> Iterator[tuple[int, NDArray[np.intp]]]:

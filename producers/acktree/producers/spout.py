@@ -5,20 +5,37 @@ Invariant: one root per message id; its init is the XOR of the consumer edges of
 """
 
 from collections.abc import Hashable
-from typing import ClassVar
+from itertools import takewhile
+from typing import ClassVar, NamedTuple
 
 from acktree.producers.bolt import Context
-from acktree.producers.collector import Counters, Produce, UserHeaders
+from acktree.producers.collector import Counters, UserHeaders
+from acktree.producers.columns import Produce
 from acktree.producers.edge_pool import EdgePool
 from acktree.producers.errors import AlreadyPending, ReservedHeader
 from acktree.producers.packing import InitPacker
 from acktree.producers.targets import Targets
+from acktree.schemas.codec import Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import emitted_value, generation_of, root_id
 from acktree.schemas.registry import History
 
+Values = tuple[bytes | str | None, ...]
+"""What was emitted under one message id, in order."""
 
-class Spout:
+
+class Failure(NamedTuple):
+    """Why a message has to be emitted again: FAILED or TIMED_OUT, by which task and for what reason.
+
+    ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
+    """
+
+    cause: Cause
+    task: str
+    reason: str
+
+
+class AnySpout:
     """A source of messages. All calls come from one thread."""
 
     name: ClassVar[str] = ""
@@ -31,21 +48,77 @@ class Spout:
         """Emit what is there, without waiting: nothing, one message, or a few."""
         raise NotImplementedError
 
-    def ack(self, message_id: Hashable) -> None:
-        """Take note that everything derived from a message is done."""
-
-    def fail(self, message_id: Hashable) -> None:
-        """Take note that a message failed or timed out; emit it again if it should be."""
-
     def cleanup(self) -> None:
         """Close the source; called once."""
 
+    def tell_acked(self, message: "Message") -> None:
+        """Call ``ack`` as this kind of spout has it."""
+        raise NotImplementedError
+
+    def tell_failed(self, message: "Message", failure: Failure) -> None:
+        """Call ``fail`` as this kind of spout has it."""
+        raise NotImplementedError
+
+
+class Spout(AnySpout):
+    """A source that keeps by itself what it may have to emit again."""
+
+    def ack(self, message_id: Hashable) -> None:
+        """Take note that everything derived from a message is done."""
+
+    def fail(self, message_id: Hashable, failure: Failure) -> None:
+        """Take note that a message failed or timed out; emit it again if it should be."""
+
+    def tell_acked(self, message: "Message") -> None:
+        """Call ``ack``."""
+        self.ack(message.id)
+
+    def tell_failed(self, message: "Message", failure: Failure) -> None:
+        """Call ``fail``."""
+        self.fail(message.id, failure)
+
+
+class ValueSpout(AnySpout):
+    """A source that is told what it emitted with each verdict (JStorm's IAckValueSpout, IFailValueSpout).
+
+    The values of pending messages are kept in memory: ``max_pending`` messages at most, and no new one is
+    asked for above ``max_kept_bytes``.
+    """
+
+    max_kept_bytes: ClassVar[int] = 64 << 20
+    """So many bytes of values without a verdict stop the asking for new ones."""
+
+    def ack(self, message_id: Hashable, values: Values) -> None:
+        """Take note that everything derived from a message is done; ``values`` as they were emitted."""
+
+    def fail(self, message_id: Hashable, values: Values, failure: Failure) -> None:
+        """Take note that a message failed or timed out; emit it again if it should be."""
+
+    def tell_acked(self, message: "Message") -> None:
+        """Call ``ack`` with the values."""
+        self.ack(message.id, tuple(message.values))
+
+    def tell_failed(self, message: "Message", failure: Failure) -> None:
+        """Call ``fail`` with the values."""
+        self.fail(message.id, tuple(message.values), failure)
+
+
+class Message:
+    """A message without a verdict; ``values`` stays empty where the spout does not ask for them."""
+
+    __slots__ = ("emitted_s", "id", "values")
+
+    def __init__(self, id: Hashable, emitted_s: float) -> None:
+        self.id, self.emitted_s = id, emitted_s
+        self.values: list[bytes | str | None] = []
+
 
 class Pending:
-    """Messages without a verdict: id by root, oldest first, with the time of their emission."""
+    """Messages without a verdict by root, oldest first."""
 
     def __init__(self) -> None:
-        self._by_root: dict[int, tuple[Hashable, float]] = {}
+        self.kept_bytes = 0
+        self._by_root: dict[int, Message] = {}
         self._ids: set[Hashable] = set()
 
     def __len__(self) -> int:
@@ -56,22 +129,24 @@ class Pending:
         if message_id in self._ids:
             raise AlreadyPending(f"message id {message_id!r} was emitted before and has no verdict yet")
         self._ids.add(message_id)
-        self._by_root[root] = message_id, now_s
+        self._by_root[root] = Message(message_id, now_s)
 
-    def pop(self, root: int) -> Hashable | None:
+    def keep(self, root: int, value: bytes | str | None) -> None:
+        """Keep a value until its message has a verdict."""
+        self._by_root[root].values.append(value)
+        self.kept_bytes += len(value or "")
+
+    def pop(self, root: int) -> Message | None:
         """Return the message of a root and forget it; None for a root that is not pending."""
-        message_id, _ = self._by_root.pop(root, (None, 0.0))
-        self._ids.discard(message_id)
-        return message_id
+        message = self._by_root.pop(root, None)
+        if message is not None:
+            self._ids.discard(message.id)
+            self.kept_bytes -= sum(len(value or "") for value in message.values)
+        return message
 
     def older_than(self, time_s: float) -> list[int]:
         """Return the roots emitted before ``time_s``."""
-        found = []
-        for root, (_, emitted_s) in self._by_root.items():
-            if emitted_s >= time_s:
-                break
-            found.append(root)
-        return found
+        return [root for root, _ in takewhile(lambda each: each[1].emitted_s < time_s, self._by_root.items())]
 
 
 class SpoutEmitter:
@@ -83,7 +158,8 @@ class SpoutEmitter:
         self.counters = Counters()
         self.pending = Pending()
         self.targets = Targets(spout, history)
-        self.done_at_once: list[Hashable] = []
+        self.done_at_once: list[Message] = []
+        self.keeps_values = False
         self._history, self._slot, self._packer, self._produce = history, slot, packer, produce
         self._generation = generation_of(run, 0)
         self._next_sequence = 0
@@ -117,30 +193,38 @@ class SpoutEmitter:
             edge = int.from_bytes(self._take_edge(), "little")
             header = target.head + encode_header(0, (Anchor(version, root, edge),))[3:]
             written = [*written, (HEADER, header)]
-        self._produce(target.topic, value, key, written or None)
-        if message_id is not None:
-            self._now[message_id] = version, root, before ^ emitted_value(edge, target.hashes)
+        try:
+            self._produce(target.topic, value, key, written or None)
+        except BaseException:
+            if message_id is not None and before is None:
+                self.pending.pop(root)
+            raise
         self.counters.emitted += 1
+        if message_id is not None:
+            self._now[message_id] = version, root, (before or 0) ^ emitted_value(edge, target.hashes)
+            if self.keeps_values:
+                self.pending.keep(root, value)
 
-    def _root_of(self, message_id: Hashable) -> tuple[int, int, int]:
-        """Return (version, root, value so far) of a message, a new root for one not seen in this call."""
+    def _root_of(self, message_id: Hashable) -> tuple[int, int, int | None]:
+        """Return (version, root, value so far) of a message; a new root without value in its first call."""
         found = self._now.get(message_id)
-        if found is None:
-            root = root_id(self._slot, self._generation, self._next_sequence)
-            self.pending.add(root, message_id, self._now_s)
-            self._next_sequence += 1
-            found = self._now[message_id] = self._history.latest.version, root, 0
-        return found
+        if found is not None:
+            return found
+        root = root_id(self._slot, self._generation, self._next_sequence)
+        self.pending.add(root, message_id, self._now_s)
+        self._next_sequence += 1
+        return self._history.latest.version, root, None
 
-    def call(self, spout: Spout, now_s: float) -> int:
+    def call(self, spout: AnySpout, now_s: float) -> int:
         """Call ``next_tuple``, hand in the inits of what it emitted, and return how many tuples that was."""
         self._now_s, before = now_s, self.counters.emitted
         spout.next_tuple(self)
-        for message_id, (version, root, value) in self._now.items():
+        for version, root, value in self._now.values():
             if self._history.ackers(version):
                 self._packer.add(version, root, value)
             else:
-                self.pending.pop(root)
-                self.done_at_once.append(message_id)
+                message = self.pending.pop(root)
+                assert message is not None, root
+                self.done_at_once.append(message)
         self._now.clear()
         return self.counters.emitted - before

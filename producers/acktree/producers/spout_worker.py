@@ -6,6 +6,7 @@ process ends get no verdict: the source must offer what it was not told to be ac
 """
 
 import logging
+import math
 import os
 import socket
 import time
@@ -16,32 +17,38 @@ from confluent_kafka import TopicPartition
 from acktree.producers.bolt import Context
 from acktree.producers.claim import LostClaim, claim_run, commit_claim, read_claim
 from acktree.producers.errors import UnknownComponent
+from acktree.producers.inputs import check_error
+from acktree.producers.limits import read_limits
 from acktree.producers.loading import check_written
 from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.packing import InitPacker
-from acktree.producers.spout import Spout, SpoutEmitter
+from acktree.producers.spout import AnySpout, Failure, Message, Spout, SpoutEmitter, ValueSpout
+from acktree.producers.step import Hung, close_consumer, take_step
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     Settings,
-    as_clear_error,
     clear_errors,
     consumer_settings,
     make_consumer,
+    will_pass,
 )
-from acktree.schemas.codec import decode_result
-from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.codec import Cause, decode_result
+from acktree.schemas.errors import AcktreeError, MalformedRecord
 from acktree.schemas.registry import Published, Registry, Slot
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
+SPOUTS: tuple[type[AnySpout], ...] = (Spout, ValueSpout)
 CALLS_PER_TURN = 1_000
 IDLE_WAIT_S = 0.01
+BUSY_WAIT_S = 0.001
+"""How long a spout that emitted nothing waits for verdicts while it has pending ones; Storm's waits 1 ms."""
 CLAIM_INTERVAL_S = 10.0
 RESULTS_PER_TURN = 1_000
 
 log = logging.getLogger("acktree.spout")
 
 
-def find_spout_name(latest: Published, spout: Spout, wanted: str | None) -> str:
+def find_spout_name(latest: Published, spout: AnySpout, wanted: str | None) -> str:
     """Return the spout's name in the topology: as wanted, as its class says, or the only one without topics.
 
     Raises:
@@ -63,7 +70,7 @@ class SpoutWorker:
         self,
         bootstrap: str,
         topology: str,
-        spout: Spout,
+        spout: AnySpout,
         *,
         task: int = 0,
         name: str | None = None,
@@ -75,7 +82,7 @@ class SpoutWorker:
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler.
         """
-        check_written(spout, (Spout,), "next_tuple")
+        check_written(spout, SPOUTS, "next_tuple")
         self._bootstrap, self._spout, self._ready = bootstrap, spout, ready
         self._registry = Registry(bootstrap, topology, user or {})
         self._history = self._registry.history
@@ -87,12 +94,15 @@ class SpoutWorker:
         self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}"
         self._result_topic = latest.result_topic(number)
         self._group = latest.group_of(self.name)
-        self._consumer = make_consumer(consumer_settings(bootstrap, self._group, user or {}))
-        self._claim = claim_run(self._consumer, self._result_topic, self._group, bootstrap)
+        self._settings = consumer_settings(bootstrap, self._group, user or {})
+        self._claims, self._consumer = make_consumer(self._settings), make_consumer(self._settings)
+        self._claim = claim_run(self._claims, self._result_topic, self._group, bootstrap)
         with clear_errors(bootstrap):
             self._follow_results()
-        self._outlet = AtLeastOnce(bootstrap, user or {})
+        topics = (*latest.spouts[self.name].emits, latest.ack_init_topic)
+        self._outlet = AtLeastOnce(bootstrap, user or {}, read_limits(bootstrap, topics, user or {}))
         self._packer = InitPacker(self._history, number, self._outlet.send)
+        self._outlet.while_full = self._packer.flush
         self._emitter = SpoutEmitter(
             self.name,
             self._history,
@@ -101,7 +111,12 @@ class SpoutWorker:
             self._packer,
             self._outlet.produce,
         )
+        self._most_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
+        self._emitter.keeps_values = isinstance(spout, ValueSpout)
         self.set_aside = 0
+        self.reported: tuple[Report, ...] = ()
+        self._index = task
+        self._pending_s, self._looked_s = 0.0, time.monotonic()
         self._stopping = False
         self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
 
@@ -120,6 +135,7 @@ class SpoutWorker:
     def stop(self) -> None:
         """Ask ``run`` to end; may be called from a signal handler."""
         self._stopping = True
+        self._outlet.hurry()
 
     def run(self) -> None:
         """Work until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
@@ -131,13 +147,16 @@ class SpoutWorker:
             self._flush()
         finally:
             self._spout.cleanup()
-            self._consumer.close()
+            close_consumer(self._consumer)
+            close_consumer(self._claims)
             self._registry.close()
 
     def _turn(self) -> None:
         now_s = time.monotonic()
+        self._pending_s += self.pending * (now_s - self._looked_s)
+        self._looked_s = now_s
         emitted = self._emit(now_s)
-        self._hear(0.0 if emitted else IDLE_WAIT_S)
+        self._hear(self._wait_s(emitted))
         if now_s >= self._next_flush_s:
             self._packer.flush()
             self._outlet.serve()
@@ -147,17 +166,24 @@ class SpoutWorker:
         if now_s >= self._next_claim_s:
             self._renew_claim()
             self._give_up_old(now_s)
-            self._next_claim_s = now_s + CLAIM_INTERVAL_S
+            self._next_claim_s = time.monotonic() + CLAIM_INTERVAL_S
         if now_s >= self._next_report_s:
             self._report()
             if self._registry.refresh():
                 self._emitter.targets.use_latest()
             self._next_report_s = now_s + STATS_INTERVAL_S
 
+    def _wait_s(self, emitted: int) -> float:
+        if emitted:
+            return 0.0
+        return BUSY_WAIT_S if self.pending else IDLE_WAIT_S
+
     def _emit(self, now_s: float) -> int:
         room = self._history.latest.spouts[self.name].max_pending - self.pending
         emitted = 0
         for _ in range(min(room, CALLS_PER_TURN)):
+            if self._emitter.pending.kept_bytes >= self._most_bytes:
+                break
             here = self._emitter.call(self._spout, now_s)
             emitted += here
             if not here:
@@ -169,15 +195,14 @@ class SpoutWorker:
         self._packer.flush()
         self._outlet.settle(self._consumer, ())
         done, self._emitter.done_at_once = self._emitter.done_at_once, []
-        for message_id in done:
-            self._acked(message_id)
+        for message in done:
+            self._acked(message)
 
     def _hear(self, wait_s: float) -> None:
         records = self._consumer.consume(RESULTS_PER_TURN, 0) or self._consumer.consume(1, wait_s)
         for record in records:
             if (error := record.error()) is not None:
-                if error.fatal() or not error.retriable():
-                    raise as_clear_error(error, self._bootstrap)
+                check_error(error, self._bootstrap)
                 continue
             self._claim.next_offset = (record.offset() or 0) + 1
             try:
@@ -186,33 +211,46 @@ class SpoutWorker:
                 self.set_aside += 1
                 log.warning("%s@%s set aside: %s", self._result_topic, record.offset(), wrong)
                 continue
-            for failure in result.failed:
-                self._fail(failure.root)
+            for root, cause, task, reason in result.failed:
+                self._fail(root, Failure(cause, task, reason))
             for root in result.acked.tolist():
-                message_id = self._emitter.pending.pop(root)
-                if message_id is not None:
-                    self._acked(message_id)
+                message = self._emitter.pending.pop(root)
+                if message is not None:
+                    self._acked(message)
 
-    def _acked(self, message_id: object) -> None:
+    def _acked(self, message: Message) -> None:
         self._emitter.counters.acked += 1
-        self._spout.ack(message_id)
+        self._spout.tell_acked(message)
 
-    def _fail(self, root: int) -> None:
-        message_id = self._emitter.pending.pop(root)
-        if message_id is not None:
+    def _fail(self, root: int, failure: Failure) -> None:
+        message = self._emitter.pending.pop(root)
+        if message is not None:
             self._emitter.counters.failed += 1
-            self._spout.fail(message_id)
+            self._spout.tell_failed(message, failure)
 
     def _give_up_old(self, now_s: float) -> None:
         """Fail what is older than the control topics keep: its verdict can no longer come."""
         for root in self._emitter.pending.older_than(now_s - self._history.latest.control_retention_s):
-            self._fail(root)
+            self._fail(root, Failure(Cause.TIMED_OUT, "", ""))
 
     def _renew_claim(self) -> None:
-        stands = read_claim(self._consumer, self._result_topic, self._bootstrap)
+        """Look whether the task is still ours, and say so. While the broker is away, try again later."""
+        until_s = time.monotonic() + BROKER_TIMEOUT_S
+        try:
+            take_step(self._look_and_claim, lambda: not self._stopping and time.monotonic() < until_s)
+        except Hung:
+            log.warning("claim not renewed: no answer", extra={"action": "claim_not_renewed"})
+            self._claims = make_consumer(self._settings)  # the other is left to the call it is in
+        except AcktreeError as error:
+            if not will_pass(error):
+                raise
+            log.warning("claim not renewed: %s", error, extra={"action": "claim_not_renewed"})
+
+    def _look_and_claim(self) -> None:
+        stands = read_claim(self._claims, self._result_topic, self._bootstrap)
         if stands is None or stands.epoch != self._claim.epoch:
             raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
-        commit_claim(self._consumer, self._result_topic, self._claim, self._group, self._bootstrap)
+        commit_claim(self._claims, self._result_topic, self._claim, self._group, self._bootstrap)
 
     def _report(self) -> None:
         counters = self._emitter.counters
@@ -222,8 +260,11 @@ class SpoutWorker:
             "failed": counters.failed,
             "pending": self.pending,
             "set_aside": self.set_aside,
+            "pending_s": round(self._pending_s, 3),
+            "task": self._index,
         }
         report = Report("spout", self.name, self.task, int(time.time() * 1000), values)
+        self.reported = (report,)
         self._outlet.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
 
 

@@ -4,6 +4,7 @@ Invariant: the bolt runs through the code that a worker runs, down to the bytes 
 broker, the clock and the other members of its group are missing. Every given value is a tree of its own.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
@@ -11,17 +12,21 @@ from typing import cast
 from confluent_kafka import KafkaError, Message
 
 from acktree.producers.bolt import AnyBolt, Bolt, Context
-from acktree.producers.collector import Collector, Counters, UserHeaders
-from acktree.producers.execution import make_execution
+from acktree.producers.collector import Counters, UserHeaders
 from acktree.producers.intake import Intake
+from acktree.producers.kinds import check_bolt, collector_of, make_execution
 from acktree.producers.packing import AckPacker
-from acktree.producers.tuples import Hand, Record
+from acktree.producers.tuples import IN_HAND, Hand, Record
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header
 from acktree.schemas.ids import EdgeSource, emitted_value, generation_of, origin_of, root_id
 from acktree.schemas.registry import History, Published, Slot
 from acktree.schemas.topology import BoltTable
+
+END_TIMEOUT_S = 10.0
+"""How long values given to an AsyncBolt may take to end."""
+LOOK_S = 0.001
 
 INPUT = "in"
 _READER = "reader-of-the-bolt-under-test"
@@ -51,12 +56,13 @@ class BoltDouble:
     ([b'A', b'B'], {0, 1}, {})
     """
 
-    def __init__(self, bolt: AnyBolt, *, emits: Iterable[str] = ("out",)) -> None:
+    def __init__(self, bolt: AnyBolt, *, emits: Iterable[str] = ("out",), exactly_once: bool = False) -> None:
         """Prepare the bolt. Each topic of ``emits`` has one reader, which acks all it gets."""
         self.emitted: list[Emission] = []
         self.acked: set[int] = set()
         self.failed: dict[int, str] = {}
         self.resets: list[int] = []
+        check_bolt(bolt)
         self._bolt = bolt
         self._values: dict[int, int] = {}
         self._edges = EdgeSource()
@@ -65,36 +71,50 @@ class BoltDouble:
         topology = _topology(name, tuple(emits))
         self._history = History(topology.name, {1: topology})
         packer = AckPacker(self._history, f"{name}@test", self._hear)
-        self._collector = Collector(name, self._history, packer, self._take)
+        self._collector = collector_of(bolt, exactly_once)(name, self._history, packer, self._take)
         intake = Intake(name, self._history)
         self._execution = make_execution(bolt, self._collector, intake, _refuse, lambda *_: self._hand)
-        bolt.prepare(Context(topology, name, f"{name}@test"))
+        self._execution.prepare(Context(topology, name, f"{name}@test"))
 
     def give(
         self, *values: bytes | str, key: bytes | None = None, headers: UserHeaders | None = None
     ) -> None:
-        """Let the bolt execute these values as one batch. Raises Misuse where the bolt breaks a rule."""
-        records = [self._record(value, key, headers) for value in values]
-        self._execution.run(records)
-        self._collector.flush()
+        """Let the bolt execute these values as one batch, an AsyncBolt to their end.
+
+        Raises:
+            Misuse: the bolt breaks a rule.
+            TimeoutError: an AsyncBolt has not ended within END_TIMEOUT_S.
+        """
+        self._execution.run([self._record(value, key, headers) for value in values])
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        while self._execution.is_busy:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"tuples {self.in_hand} have not ended within {END_TIMEOUT_S:g} s")
+            time.sleep(LOOK_S)
+            self._execution.collect()
+        self._settle()
 
     def tick(self) -> None:
         """Let the time between two ticks pass."""
         if isinstance(self._bolt, Bolt):
             self._bolt.tick(self._collector)
-            self._collector.flush()
+        self._settle()
+
+    def _settle(self) -> None:
+        self._collector.release()
+        self._collector.flush()
 
     def take_away(self) -> None:
         """Give the partition to another worker: what is in hand is dropped."""
         held = list(self._hand.values())
+        waiting = [tuple for tuple in held if tuple._state is IN_HAND]
         self._hand.clear()
         self._collector.drop(held)
-        if held and isinstance(self._bolt, Bolt):
-            self._bolt.drop(held)
+        self._execution.drop(waiting)
 
     def close(self) -> None:
         """Stop the bolt."""
-        self._bolt.cleanup()
+        self._execution.cleanup()
 
     @property
     def counters(self) -> Counters:

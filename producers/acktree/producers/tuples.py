@@ -5,14 +5,11 @@ another worker. Fields are decoded when asked for. Created a million times a run
 """
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
 from acktree.schemas.header import ANCHOR_BYTES, HEADER, Anchor, decode_header
-
-if TYPE_CHECKING:
-    from acktree.producers.collector import Collector
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -44,10 +41,12 @@ IN_HAND, DONE, DROPPED = State.IN_HAND, State.DONE, State.DROPPED
 
 
 class SourceOrigin(NamedTuple):
-    """The source record a tuple descends from: unique and stable, so a key for idempotent writes.
+    """The source record a tuple descends from: the same in every replay, so a key for idempotent writes.
 
-    ``attempt`` counts its emissions from 0, modulo 16; a spout written in Python has topic "" and its task's
-    number as partition.
+    ``attempt`` counts its emissions from 0, modulo 16. A spout written in Python has topic "", its task's
+    number as partition, and as offset how many messages its process emitted before: no lasting key. A spout
+    that tracks by ``block`` of several records has as offset the first one of the block that the record is
+    in, one of [offset, offset + block): all its records share it, and a rewind may cut other blocks.
     """
 
     spout: str
@@ -55,22 +54,28 @@ class SourceOrigin(NamedTuple):
     partition: int
     offset: int
     attempt: int
+    block: int = 1
+
+
+class Owner(Protocol):
+    """Whose hand a tuple is in: the collector that gave it out."""
+
+    def find_origin(self, anchor: Anchor) -> SourceOrigin | None: ...
 
 
 class Tuple:
     """One input record of a bolt."""
 
-    __slots__ = ("_anchors", "_collector", "_hand", "_owed", "_record", "_state")
+    __slots__ = ("_anchors", "_collector", "_hand", "_owed", "_record", "_state", "_unwritable")
 
-    def __init__(
-        self, record: Record, anchors: bytes, collector: "Collector", hand: "Hand | None" = None
-    ) -> None:
+    def __init__(self, record: Record, anchors: bytes, collector: Owner, hand: "Hand | None" = None) -> None:
         self._record = record
         self._anchors = anchors
         self._collector = collector
         self._hand = hand
         self._state = IN_HAND
         self._owed: list[tuple[list[bytes], bytes]] | None = None
+        self._unwritable: str | None = None
 
     @property
     def value(self) -> bytes:

@@ -12,22 +12,27 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 
-from acktree.producers.bolt import AnyBolt, BasicBolt, BatchBolt, Bolt, Context
-from acktree.producers.collector import Collector
+from confluent_kafka import KafkaException
+
+from acktree.producers.bolt import AnyBolt, Bolt, Context
 from acktree.producers.errors import TransactionAborted, UnknownComponent
 from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.execution import make_execution
 from acktree.producers.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.intake import Intake
-from acktree.producers.loading import check_written
+from acktree.producers.kinds import check_bolt, collector_of, make_execution
+from acktree.producers.limits import read_limits
 from acktree.producers.outlet import AtLeastOnce, Outlet
+from acktree.producers.pace import Pace
 from acktree.producers.packing import AckPacker
-from acktree.schemas.clients import Settings, consumer_settings, make_consumer
-from acktree.schemas.registry import Registry, read_history
+from acktree.producers.step import close_consumer
+from acktree.producers.tuples import IN_HAND
+from acktree.schemas.clients import Settings, as_clear_error, consumer_settings, make_consumer
+from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
-BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt)
 IDLE_WAIT_S = 0.1
+BUSY_WAIT_S = 0.005
+"""How long to wait for a record while tuples are executed beside this loop."""
 LEARN_INTERVAL_S = 1.0
 SESSION_TIMEOUT_MS = 10_000
 
@@ -73,7 +78,7 @@ class Worker:
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
         """
-        check_written(bolt, BOLTS, "execute")
+        check_bolt(bolt)
         self._bootstrap, self._user, self._bolt, self._ready = bootstrap, user or {}, bolt, ready
         self._registry = Registry(bootstrap, topology, self._user)
         self._history = self._registry.history
@@ -86,32 +91,45 @@ class Worker:
         self._inputs = Inputs(make_consumer(settings), bootstrap)
         self._outlet = outlet or self._make_outlet()
         packer = AckPacker(self._history, self.task, self._outlet.send)
-        self._collector = Collector(self.name, self._history, packer, self._outlet.produce)
+        make_collector = collector_of(bolt, self._exactly_once)
+        outlet = self._outlet
+        self._collector = make_collector(
+            self.name, self._history, packer, outlet.produce, produce_rows=outlet.produce_rows
+        )
+        self._outlet.while_full = self._collector.flush
         intake = Intake(self.name, self._history, self._learn)
         inputs = self._inputs
         self._execution = make_execution(bolt, self._collector, intake, inputs.check, inputs.hand)
+        self._pace = Pace(self._execution.turn_s, self._execution.least_records, BATCH_RECORDS)
         self._reads: tuple[str, ...] = ()
         self._told_ready = self._stopping = self._broken = False
         self._next_learn_s = self._next_ack_s = self._next_settle_s = self._next_report_s = 0.0
         self._next_tick_s = 0.0
         self._executed_at_settle = 0
-        self._busy_s = 0.0
-        self._executed_at_report = 0
+        self._held_s = 0.0
+        self._looked_s = time.monotonic()
+        self.reported: tuple[Report, ...] = ()
 
     @property
     def counters(self) -> dict[str, int]:
         """What was executed, emitted, acked, failed, set aside, dropped, never acked."""
         return asdict(self._collector.counters)
 
+    @property
+    def _exactly_once(self) -> bool:
+        return self._history.latest.bolts[self.name].exactly_once
+
     def _make_outlet(self) -> Outlet:
         latest = self._history.latest
-        if latest.bolts[self.name].exactly_once:
-            return ExactlyOnce(self._bootstrap, self._user, latest.group_of(self.name))
-        return AtLeastOnce(self._bootstrap, self._user)
+        topics = (*latest.bolts[self.name].emits, latest.ack_topic)
+        limits = read_limits(self._bootstrap, topics, self._user)
+        if self._exactly_once:
+            return ExactlyOnce(self._bootstrap, self._user, latest.group_of(self.name), limits)
+        return AtLeastOnce(self._bootstrap, self._user, limits)
 
     def stop(self) -> None:
         """Ask ``run`` to end after its current batch; may be called from a signal handler."""
-        self._stopping = True
+        self._stopping = self._inputs.stopping = True
         self._outlet.hurry()
 
     def run(self) -> None:
@@ -122,36 +140,42 @@ class Worker:
             the inputs since the last commit are read again by whoever runs the bolt next.
         """
         try:
-            self._bolt.prepare(Context(self._history.latest, self.name, self.task))
+            self._execution.prepare(Context(self._history.latest, self.name, self.task))
             self._subscribe()
             while not self._stopping:
                 self._turn()
-        except BaseException:
+            self._execution.finish(self._inputs.in_hand())
+        except BaseException as error:
             self._broken = True
+            if isinstance(error, KafkaException):
+                raise as_clear_error(error.args[0], self._bootstrap) from error
             raise
         finally:
             try:
-                self._bolt.cleanup()
+                self._execution.cleanup()
                 if not self._broken:
                     self._name_never_acked()
-                    self._settle()
+                    self._settle_or_leave()
                     self._report()
                     self._outlet.serve()
             finally:
                 self._broken = True
-                self._inputs.consumer.close()
+                close_consumer(self._inputs.consumer)
                 self._registry.close()
 
     def _turn(self) -> None:
-        bolt, most = self._bolt, BATCH_RECORDS
-        if isinstance(bolt, Bolt):
-            most = self._inputs.room(bolt.max_in_hand)
+        bolt, most = self._bolt, self._pace.records
+        if self._execution.max_in_hand is not None:
+            most = min(most, self._inputs.room(self._execution.max_in_hand))
         records = self._inputs.read(self._wait_s(), most)
         if records:
             began_s = time.perf_counter()
             self._execution.run(records)
-            self._busy_s += time.perf_counter() - began_s
+            self._pace.note(len(records), time.perf_counter() - began_s)
+        self._execution.collect()
         now_s = time.monotonic()
+        self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._looked_s)
+        self._looked_s = now_s
         if now_s >= self._next_ack_s:
             self._collector.flush()
             self._outlet.serve()
@@ -172,13 +196,15 @@ class Worker:
     def _wait_s(self) -> float:
         """Return how long to wait for a record: no longer than to the next flush or commit that is due."""
         due_s = self._next_ack_s if self._collector.has_unsent else self._next_settle_s
-        return min(IDLE_WAIT_S, max(0.0, due_s - time.monotonic()))
+        most_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S
+        return min(most_s, max(0.0, due_s - time.monotonic()))
 
-    def _settle(self) -> None:
+    def _settle(self, in_callback: bool = False) -> None:
         """Get everything out, then commit how far the inputs are done."""
+        self._collector.release()
         offsets = self._inputs.frontiers()
         self._collector.flush()
-        if self._outlet.settle(self._inputs.consumer, offsets):
+        if self._outlet.settle(self._inputs.consumer, offsets, in_callback):
             self._inputs.note_committed(offsets)
 
     def _settle_or_rewind(self) -> None:
@@ -189,6 +215,13 @@ class Worker:
             log.warning("%s; its inputs are read again", error, extra={"action": "aborted"})
             self._let_go(list(self._inputs.hands))
             self._inputs.rewind()
+
+    def _settle_or_leave(self, in_callback: bool = False) -> None:
+        """Settle; where that was undone, leave the inputs to whoever reads them next."""
+        try:
+            self._settle(in_callback)
+        except TransactionAborted as error:
+            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
 
     def _subscribe(self) -> None:
         table = self._history.latest.bolts.get(self.name)
@@ -208,7 +241,7 @@ class Worker:
         now_s = time.monotonic()
         if now_s < self._next_learn_s:
             return
-        self._history.versions.update(read_history(self._bootstrap, self._history.name, self._user).versions)
+        self._registry.catch_up()
         self._next_learn_s = time.monotonic() + LEARN_INTERVAL_S
 
     def _assigned(self, places: list[Place]) -> None:
@@ -220,10 +253,8 @@ class Worker:
 
     def _revoked(self, places: list[Place]) -> None:
         if not self._broken:
-            try:
-                self._settle()
-            except TransactionAborted as error:
-                log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
+            self._execution.finish(self._inputs.in_hand(places))
+            self._settle_or_leave(in_callback=True)
             self._let_go(places)
 
     def _lost(self, places: list[Place]) -> None:
@@ -232,27 +263,27 @@ class Worker:
 
     def _let_go(self, places: list[Place]) -> None:
         held = self._inputs.in_hand(places)
+        waiting = [tuple for tuple in held if tuple._state is IN_HAND]
         self._collector.drop(held)
-        if held and isinstance(self._bolt, Bolt):
-            self._bolt.drop(held)
+        if waiting:
+            self._execution.drop(waiting)
 
     def _name_never_acked(self) -> None:
         """Say which tuples the bolt neither acked nor failed; they will be read again."""
-        for tuple in (held := self._inputs.in_hand()):
+        held = [tuple for tuple in self._inputs.in_hand() if tuple._state is IN_HAND]
+        for tuple in held:
             log.warning("%r was never acked", tuple, extra={"action": "never_acked"})
         self._collector.counters.never_acked += len(held)
 
     def _report(self) -> None:
-        executed = self._collector.counters.executed
-        recent = executed - self._executed_at_report
-        latency_us = round(self._busy_s / recent * 1e6, 1) if recent else 0.0
         values = {
             **self.counters,
             "in_hand": len(self._inputs.in_hand()),
             "lag": self._inputs.lag(),
-            "execute_latency_us": latency_us,
+            "busy_s": round(self._execution.busy_s, 6),
+            "process_s": round(self._execution.process_s + self._held_s, 6),
         }
         report = Report("bolt", self.name, self.task, int(time.time() * 1000), values)
+        self.reported = (report,)
         topic = self._history.latest.stats_topic
         self._outlet.produce(topic, report.encode(), report.key(), None)
-        self._busy_s, self._executed_at_report = 0.0, executed

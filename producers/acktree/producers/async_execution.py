@@ -1,0 +1,223 @@
+"""Running an AsyncBolt: many tuples at once on one event loop, beside the loop that speaks to Kafka.
+
+Invariant: what a tuple says is kept until its ``execute`` has ended, and taken in by the Kafka loop's thread:
+its children and its ack leave together, in whatever order tuples end. At most ``max_concurrent`` are executed
+at once. The other thread touches no collector, but to look a topic up and to note a mistake.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from acktree.producers.bolt import AsyncBolt, Context, Emit
+from acktree.producers.collector import Collector, UserHeaders
+from acktree.producers.errors import DeliveryFailed, EmitAfterAck, Misuse
+from acktree.producers.execution import CheckError, Execution, FindHand, fail, take_in
+from acktree.producers.intake import Intake
+from acktree.producers.loop_thread import LoopThread
+from acktree.producers.tuples import IN_HAND, Record, Tuple
+
+WAITING_TUPLES = 10_000
+"""So many tuples are taken in ahead of those that are executed."""
+EXECUTED_IN_A_ROW = 64
+"""After so many tuples that did not need to wait, the others on the loop have their turn."""
+LOOK_S = 0.005
+
+End = tuple["LateEmit", BaseException | None]
+
+
+class Child(NamedTuple):
+    """What was emitted for one tuple."""
+
+    value: bytes | str | None
+    topic: str | None
+    key: bytes | str | None
+    headers: UserHeaders | None
+
+
+class LateEmit(Emit):
+    """Keeps what one tuple emits until it ends."""
+
+    __slots__ = ("children", "resets", "tuple")
+
+    def __init__(self, collector: Collector, tuple: Tuple, resets: deque[Tuple]) -> None:
+        super().__init__(collector)
+        self.tuple = self.current = tuple
+        self.resets = resets
+        self.children: list[Child] = []
+
+    def __call__(
+        self,
+        value: bytes | str | None,
+        *,
+        topic: str | None = None,
+        key: bytes | str | None = None,
+        headers: UserHeaders | None = None,
+    ) -> None:
+        """Emit a child when ``execute`` has ended; raises as Emit does, and EmitAfterAck after that."""
+        self._check()
+        self._collector.targets.find(topic)
+        self._collector.check_headers(headers or [])
+        self.children.append(Child(value, topic, key, headers))
+
+    def reset_timeout(self) -> None:
+        """Let the message timeout begin anew; takes effect at the worker's next turn."""
+        self._check()
+        self.resets.append(self.tuple)
+
+    def _check(self) -> None:
+        if self.current is None:
+            self._collector.refuse(
+                EmitAfterAck(f"cannot emit for {self.tuple!r}: its execute has ended; await what emits")
+            )
+
+
+class AsyncExecution(Execution):
+    """Executes an AsyncBolt: a tuple is acked or failed when its ``execute`` has ended."""
+
+    def __init__(
+        self, bolt: AsyncBolt, collector: Collector, intake: Intake, check: CheckError, hand: FindHand
+    ) -> None:
+        self._bolt, self._collector, self._intake, self._check = bolt, collector, intake, check
+        self._find_hand = hand
+        self.max_in_hand = bolt.max_concurrent + WAITING_TUPLES
+        self._loop = LoopThread()
+        self._waiting: deque[Tuple] = deque()
+        self._executing: dict[Tuple, asyncio.Task[None]] = {}
+        self._ended: deque[End] = deque()
+        self._resets: deque[Tuple] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._given_up: set[Tuple] = set()
+        self._open = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a tuple waits, is executed, or has ended and was not taken in."""
+        return self._open > 0
+
+    def prepare(self, context: Context) -> None:
+        """Start the event loop and prepare the bolt on it."""
+        self._loop.start()
+        self._loop.wait(self._bolt.prepare(context))
+
+    def cleanup(self) -> None:
+        """Clean the bolt up and end the event loop; what is still executed is cancelled before."""
+        try:
+            self._loop.wait(self._clean_up())
+        finally:
+            self._loop.close()
+
+    async def _clean_up(self) -> None:
+        self._waiting.clear()
+        for runner in (runners := list(self._runners)):
+            runner.cancel()
+        if runners:
+            await asyncio.wait(runners, timeout=self._bolt.finish_timeout_s)
+        await self._bolt.cleanup()
+
+    def run(self, records: Sequence[Record]) -> None:
+        """Let the event loop execute every record, now or when there is room."""
+        collector = self._collector
+        taken, all_anchors = take_in(records, self._intake, self._check, collector)
+        for record, anchors in zip(taken, all_anchors, strict=True):
+            hand = self._find_hand(record.topic() or "", record.partition() or 0)
+            tuple = Tuple(record, anchors, collector, hand)
+            hand[tuple.offset] = tuple
+            self._waiting.append(tuple)
+        self._open += len(taken)
+        self._loop.soon(self._start)
+
+    def _start(self) -> None:
+        """Start as many runners as there is work and room for."""
+        for _ in range(min(len(self._waiting), self._bolt.max_concurrent - len(self._runners))):
+            runner = asyncio.ensure_future(self._execute_waiting())
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+
+    async def _execute_waiting(self) -> None:
+        """Execute tuple after tuple until none waits."""
+        executed, task = 0, asyncio.current_task()
+        assert task is not None
+        while self._waiting:
+            tuple = self._waiting.popleft()
+            emit = LateEmit(self._collector, tuple, self._resets)
+            ended_by: BaseException | None = None
+            began_s = time.perf_counter()
+            if tuple._state is IN_HAND:
+                self._executing[tuple] = task
+                try:
+                    await self._bolt.execute(tuple, emit)
+                except asyncio.CancelledError as error:
+                    task.uncancel()
+                    ended_by = error
+                except Exception as error:
+                    ended_by = error
+                del self._executing[tuple]
+            emit.current = None
+            self.busy_s += time.perf_counter() - began_s
+            self._ended.append((emit, ended_by))
+            executed += 1
+            if executed % EXECUTED_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+
+    def collect(self) -> None:
+        """Send what ended tuples have emitted, and ack or fail them. Raises Misuse, DeliveryFailed."""
+        collector = self._collector
+        self._loop.check()
+        while self._resets:
+            tuple = self._resets.popleft()
+            if tuple._state is IN_HAND:
+                collector.reset_timeout(tuple)
+        while self._ended:
+            emit, error = self._ended.popleft()
+            tuple = emit.tuple
+            self._open -= 1
+            if tuple._state is not IN_HAND or tuple in self._given_up:
+                self._given_up.discard(tuple)
+                continue
+            collector.counters.executed += 1
+            if isinstance(error, (Misuse, DeliveryFailed)):
+                raise error
+            if error is None:
+                for value, topic, key, headers in emit.children:
+                    collector.emit(value, anchors=tuple, topic=topic, key=key, headers=headers)
+                collector.ack(tuple)
+            else:
+                fail(tuple, error, collector)
+
+    def finish(self, tuples: Sequence[Tuple]) -> None:
+        """Wait ``finish_timeout_s`` for those of the tuples that are executed; drop those that wait."""
+        waiting = self._loop.wait(self._end(set(tuples)))
+        self._collector.drop(waiting)
+        self._open -= len(waiting)
+        self.collect()
+
+    async def _end(self, tuples: set[Tuple]) -> list[Tuple]:
+        """Return those that were waiting; they will not be executed."""
+        dropped = self._take_out(tuples)
+        deadline_s = time.monotonic() + self._bolt.finish_timeout_s
+        while not tuples.isdisjoint(self._executing) and time.monotonic() < deadline_s:
+            await asyncio.sleep(LOOK_S)
+        self._cancel(tuples)
+        return dropped
+
+    def drop(self, tuples: Sequence[Tuple]) -> None:
+        """Stop executing tuples that another worker will read again."""
+        self._loop.soon(self._cancel, set(tuples))
+
+    def _take_out(self, tuples: set[Tuple]) -> list[Tuple]:
+        """Return those of the tuples that wait, and let them wait no longer."""
+        kept = [tuple for tuple in self._waiting if tuple not in tuples]
+        taken = [tuple for tuple in self._waiting if tuple in tuples]
+        self._waiting.clear()
+        self._waiting.extend(kept)
+        return taken
+
+    def _cancel(self, tuples: Iterable[Tuple]) -> None:
+        """Cancel those of the tuples that are executed."""
+        for tuple in tuples:
+            if (task := self._executing.get(tuple)) is not None:
+                self._given_up.add(tuple)
+                task.cancel()

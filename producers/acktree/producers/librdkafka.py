@@ -1,0 +1,102 @@
+"""The librdkafka inside confluent-kafka, and its handle inside a client of that, for compiled loops.
+
+The client stays in charge of all else (security, transactions, assignment, close), which a handle of our own
+would have to repeat. Where the handle stands in the object is not public. So the memory there is first read
+by the kernel, which fails where a process would crash, and then librdkafka must name that very object as what
+the handle belongs to. Where anything is not so, records go the way of confluent-kafka, one by one.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import confluent_kafka
+
+_HANDLE_BYTES = 16_384
+"""More than a handle is long."""
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "rd_kafka_opaque": (ctypes.c_void_p, ctypes.c_void_p),
+    "rd_kafka_topic_new": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+    "rd_kafka_topic_destroy": (None, ctypes.c_void_p),
+    "rd_kafka_last_error": (ctypes.c_int,),
+    "rd_kafka_conf": (ctypes.c_void_p, ctypes.c_void_p),
+    "rd_kafka_conf_get": (ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p),
+    "rd_kafka_conf_set_dr_msg_cb": (None, ctypes.c_void_p, ctypes.c_void_p),
+    "rd_kafka_queue_get_partition": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32),
+    "rd_kafka_queue_forward": (None, ctypes.c_void_p, ctypes.c_void_p),
+    "rd_kafka_queue_destroy": (None, ctypes.c_void_p),
+    "rd_kafka_consume_batch_queue": (
+        ctypes.c_ssize_t,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+    ),
+}
+
+
+class NoColumns(Exception):
+    """Records cannot be moved as columns here, for the reason given."""
+
+
+@cache
+def librdkafka() -> Any:
+    """Return the library that confluent-kafka uses. Raises NoColumns."""
+    if sys.platform != "linux" or sys.byteorder != "little":
+        raise NoColumns(f"it needs Linux on a little-endian machine, this is {sys.platform}")
+    try:
+        # The extension module is linked to librdkafka, whose functions are found through it.
+        library = ctypes.CDLL(confluent_kafka.cimpl.__file__)
+        for name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (AttributeError, OSError) as error:
+        raise NoColumns(f"this build of confluent-kafka has no librdkafka of its own: {error}") from error
+    return library
+
+
+def find_handle(client: Any) -> int:
+    """Return the address of the handle of a Producer or Consumer. Raises NoColumns."""
+    library, owner = librdkafka(), id(client)
+    handle: int = ctypes.c_void_p.from_address(owner + object.__basicsize__).value or 0
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY)
+        try:
+            there = os.pread(memory, _HANDLE_BYTES, handle)
+        finally:
+            os.close(memory)
+    except OSError as error:
+        raise NoColumns(f"no handle where it should stand in a {type(client).__name__}: {error}") from error
+    if owner.to_bytes(8, "little") not in there or library.rd_kafka_opaque(handle) != owner:
+        raise NoColumns(f"what stands in the {type(client).__name__} is not its handle")
+    return handle
+
+
+def load_loops(module: str, functions: Iterable[str], **others: int) -> ModuleType:
+    """Import a module of compiled loops once what it calls is known to numba.
+
+    That are functions of librdkafka, and ``others`` by their addresses.
+
+    Raises:
+        NoColumns: librdkafka lacks a function, numba is missing, or has no folder for what it compiles.
+    """
+    library = librdkafka()
+    try:
+        addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in functions}
+    except AttributeError as error:
+        raise NoColumns(f"this librdkafka lacks a function: {error}") from error
+    try:
+        from llvmlite import binding
+
+        for name, address in {**addresses, **others}.items():
+            binding.add_symbol(name, address)
+        return import_module(module)
+    except ImportError as error:
+        raise NoColumns(f"{error}; install numba: pip install 'acktree[fast]'") from error
+    except RuntimeError as error:
+        raise NoColumns(f"{error}; give numba a folder for what it compiles: NUMBA_CACHE_DIR") from error

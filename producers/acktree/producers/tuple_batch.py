@@ -1,0 +1,78 @@
+"""The tuples that a BatchBolt is given at once: a sequence of tuples, and the same as columns.
+
+Invariant: a column has one element per tuple, in their order. Tuples are made when the first one is asked
+for; a bolt that works on columns never pays for them.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from acktree.producers.tuples import DONE, IN_HAND, Owner, Record, Tuple
+
+
+class TupleBatch(Sequence[Tuple]):
+    """At least one tuple; ``values`` and ``keys`` are their columns."""
+
+    __slots__ = ("_collector", "_is_done", "_records", "_tuples", "anchors")
+
+    def __init__(self, records: Sequence[Record], anchors: Sequence[bytes], collector: Owner) -> None:
+        """``anchors`` has what stands in each record's header, 18 bytes per tree, b"" if untracked."""
+        self.anchors = anchors
+        self._records, self._collector = records, collector
+        self._tuples: list[Tuple] | None = None
+        self._is_done = False
+
+    @property
+    def values(self) -> list[bytes]:
+        """The tuples' values; empty where a record has none."""
+        return [record.value() or b"" for record in self._records]
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        """The tuples' keys."""
+        return [record.key() for record in self._records]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, at: int) -> Tuple: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Tuple]: ...
+    def __getitem__(self, at: int | slice) -> Tuple | list[Tuple]:
+        return self._made()[at]
+
+    def __iter__(self) -> Iterator[Tuple]:
+        return iter(self._made())
+
+    def _made(self) -> list[Tuple]:
+        if self._tuples is None:
+            collector = self._collector
+            self._tuples = [
+                Tuple(record, anchors, collector)
+                for record, anchors in zip(self._records, self.anchors, strict=True)
+            ]
+            if self._is_done:
+                self.finish()
+        return self._tuples
+
+    def owing(self) -> Sequence[Tuple]:
+        """Return the tuples in hand that were emitted to one by one."""
+        return [tuple for tuple in self._tuples or () if tuple._owed and tuple._state is IN_HAND]
+
+    def unwritable(self) -> Sequence[Tuple]:
+        """Return the tuples in hand of which a child could not be written."""
+        return [tuple for tuple in self._tuples or () if tuple._unwritable and tuple._state is IN_HAND]
+
+    def in_hand(self) -> list[bool] | None:
+        """Return which tuples were not failed; None for all of them."""
+        if self._tuples is None:
+            return None
+        found = [tuple._state is IN_HAND for tuple in self._tuples]
+        return None if all(found) else found
+
+    def finish(self) -> None:
+        """Take all tuples out of hand."""
+        self._is_done = True
+        for tuple in self._tuples or ():
+            tuple._state = DONE

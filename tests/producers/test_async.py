@@ -1,0 +1,247 @@
+"""AsyncBolt: bounded concurrency, any order of ends, one event loop; over the double and on a broker."""
+
+import asyncio
+import threading
+
+import pytest
+
+from acktree.producers import AsyncBolt
+from acktree.producers.errors import EmitAfterAck, ReservedHeader, WrongTopic
+from acktree.producers.testing import BoltDouble
+from acktree.schemas.header import HEADER
+from producers.cluster import Cluster, until
+
+
+class Gate(AsyncBolt):
+    """Emits what it gets; holds the tuples of some values until the gate is opened."""
+
+    def __init__(self, *values: bytes) -> None:
+        self.values, self.held, self.cancelled, self.most, self.now = values, [], [], 0, 0
+
+    async def prepare(self, context):
+        self.open, self.loop = asyncio.Event(), asyncio.get_running_loop()
+        self.threads = {threading.get_ident()}
+
+    async def execute(self, tuple, emit):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.threads.add(threading.get_ident())
+        try:
+            if tuple.value in self.values:
+                self.held.append(tuple.value)
+                await self.open.wait()
+            emit(tuple.value)
+        except asyncio.CancelledError:
+            self.cancelled.append(tuple.value)
+            raise
+        finally:
+            self.now -= 1
+
+    def release(self) -> None:
+        self.loop.call_soon_threadsafe(self.open.set)
+
+
+def test_tuples_end_in_any_order_and_all_calls_come_from_the_loops_thread(cluster: Cluster):
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.emit(range(10), 0)
+    bolt = Gate(b"3", b"6")
+    worker = cluster.start(bolt)
+    until(lambda: cluster.committed("only") == {0: 3}, "commit at the first hole")
+    assert worker.acked == 8
+    bolt.release()
+    until(lambda: cluster.committed("only") == {0: 10}, "commit at the end")
+    worker.stop()
+    assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(10))
+    assert len(bolt.threads) == 1
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_stop_drops_what_waits_names_what_does_not_end_and_only_that_is_executed_again(
+    cluster: Cluster, caplog, exactly_once: bool
+):
+    class Narrow(Gate):
+        max_concurrent = 2
+        finish_timeout_s = 0.05
+
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.emit(range(10), 0)
+    bolt = Narrow(b"3", b"5")
+    worker = cluster.start(bolt)
+    until(lambda: len(bolt.held) == 2 and worker.acked == 4)
+    worker.stop()
+    assert sorted(bolt.cancelled) == [b"3", b"5"]
+    assert (worker.never_acked, worker.dropped, worker.failed) == (2, 4, 0)
+    assert f"{cluster.topic('a')}[0]@3" in caplog.text
+    assert cluster.committed("only") == {0: 3}
+    again = cluster.start(Gate())
+    until(lambda: cluster.committed("only") == {0: 10})
+    assert again.executed == 6
+    again.stop()
+    assert not cluster.open_roots()
+    values = sorted(int(record.value()) for record in cluster.read(cluster.topic("b")))
+    assert values == list(range(10))
+
+
+def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: Cluster):
+    class Narrow(Gate):
+        max_concurrent = 7
+
+        async def execute(self, tuple, emit):
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0.0001)
+            self.now -= 1
+
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(2000))
+    bolt = Narrow()
+    worker = cluster.start(bolt)
+    until(lambda: worker.acked == 2000)
+    assert bolt.most == 7
+
+
+def test_a_rebalance_waits_for_what_is_executed_and_every_child_stands_once(cluster: Cluster):
+    class Slow(Gate):
+        max_concurrent = 4
+        pause_s = 0.01
+
+        async def execute(self, tuple, emit):
+            await asyncio.sleep(Slow.pause_s)
+            emit(tuple.value)
+
+    cluster.apply(exactly_once=True, only=(["a"], ["b"]))
+    for partition in range(2):
+        cluster.emit(range(partition * 3000, partition * 3000 + 3000), partition)
+    first = cluster.start(Slow())
+    until(lambda: first.acked > 10)
+    second = cluster.start(Slow())
+    until(lambda: second.acked, "the second one has a partition")
+    Slow.pause_s = 0
+    until(lambda: cluster.committed("only") == cluster.ends())
+    first.stop()
+    second.stop()
+    assert first.acked + second.acked == 6000
+    values = sorted(int(record.value()) for record in cluster.read(cluster.topic("b")))
+    assert values == list(range(6000))
+    assert not cluster.open_roots()
+
+
+def test_what_a_lost_tuple_says_is_said_to_nobody():
+    bolt = Gate(b"x")
+    double = BoltDouble(bolt, emits=["b"])
+    double._execution.run([double._record(b"x", None, None)])
+    until(lambda: bolt.held)
+    double.take_away()
+    until(lambda: bolt.cancelled == [b"x"])
+    until(lambda: double._execution.collect() or not double._execution.is_busy)
+    double.tick()
+    assert (double.emitted, double.acked, double.failed, set(double.open)) == ([], set(), {}, {0})
+    double.close()
+
+
+def test_an_emission_after_the_end_is_refused_and_ends_the_run():
+    class Late(AsyncBolt):
+        async def prepare(self, context):
+            self.go, self.loop = asyncio.Event(), asyncio.get_running_loop()
+
+        async def execute(self, tuple, emit):
+            self.emit, self.later = emit, asyncio.ensure_future(self.emit_later())
+
+        async def emit_later(self):
+            await self.go.wait()
+            try:
+                self.emit(b"late")
+            except EmitAfterAck:
+                pass
+
+    bolt = Late()
+    double = BoltDouble(bolt)
+    double.give(b"x")
+    bolt.loop.call_soon_threadsafe(bolt.go.set)
+    until(bolt.later.done)
+    with pytest.raises(EmitAfterAck):
+        double.tick()
+    assert not double.emitted
+
+
+def swallow(does):
+    class Swallows(AsyncBolt):
+        async def execute(self, tuple, emit):
+            try:
+                does(emit)
+            except Exception:
+                pass
+
+    return Swallows()
+
+
+@pytest.mark.parametrize(
+    ("does", "error"),
+    [
+        (lambda emit: emit(b"x", topic="nowhere"), WrongTopic),
+        (lambda emit: emit(b"x", headers=[(HEADER, b"")]), ReservedHeader),
+    ],
+)
+def test_misuse_that_the_bolt_swallows_ends_the_run_all_the_same(does, error):
+    with pytest.raises(error):
+        BoltDouble(swallow(does)).give(b"x")
+
+
+def test_what_ends_the_event_loop_ends_the_run():
+    class Leaves(AsyncBolt):
+        async def execute(self, tuple, emit):
+            raise SystemExit(3)
+
+    double = BoltDouble(Leaves())
+    with pytest.raises(SystemExit):
+        double.give(b"x")
+
+
+def test_a_cancelled_await_inside_of_execute_fails_the_tuple():
+    class Cancels(AsyncBolt):
+        async def execute(self, tuple, emit):
+            emit(b"not sent")
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+
+    double = BoltDouble(Cancels())
+    double.give(b"x")
+    assert (double.failed, double.emitted) == ({0: "CancelledError: "}, [])
+
+
+def test_timeouts_and_task_groups_work_inside_of_execute_after_a_cancellation():
+    class Modern(AsyncBolt):
+        async def execute(self, tuple, emit):
+            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(0))
+            emit(tuple.value)
+
+    double = BoltDouble(Modern())
+    double.give(*(b"%d" % number for number in range(300)))
+    assert (len(double.acked), set(double.open)) == (300, set())
+    double.close()
+
+
+def test_a_double_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr("acktree.producers.testing.END_TIMEOUT_S", 0.05)
+    double = BoltDouble(Gate(b"x"))
+    with pytest.raises(TimeoutError, match=r"tuples \[0\] have not ended"):
+        double.give(b"x")
+    double.close()
+
+
+def test_prepare_and_cleanup_run_on_the_loop_and_a_reset_is_passed_on():
+    class Resets(Gate):
+        async def execute(self, tuple, emit):
+            emit.reset_timeout()
+
+        async def cleanup(self):
+            self.cleaned_on = asyncio.get_running_loop()
+
+    bolt = Resets()
+    double = BoltDouble(bolt)
+    double.give(b"x", b"y")
+    double.close()
+    assert double.resets == [0, 1]
+    assert bolt.cleaned_on is bolt.loop

@@ -1,0 +1,115 @@
+"""A broker that is stopped and started again under a running spout, bolts and acker: they wait and go on."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+
+import pytest
+
+from acktree.acker.service import Acker
+from acktree.console.broker import LocalBroker
+from acktree.producers import BasicBolt, Failure, Spout, SpoutEmitter, outlet
+from acktree.producers.errors import DeliveryFailed
+from acktree.producers.spout_worker import SpoutWorker
+from acktree.schemas.errors import BrokerUnreachable
+from producers.cluster import Cluster, until
+
+HALF = 3_000
+
+
+class Pass(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(tuple.value)
+
+
+class Sink(BasicBolt):
+    def execute(self, tuple, emit):
+        pass
+
+
+class Counting(Spout):
+    """Emits numbers up to a limit that the test raises, and what failed again; counts verdicts."""
+
+    def __init__(self) -> None:
+        self.limit, self.next = 0, 0
+        self.again: list[Hashable] = []
+        self.acked: Counter[Hashable] = Counter()
+
+    def next_tuple(self, emitter: SpoutEmitter) -> None:
+        if self.again:
+            number = self.again.pop()
+        elif self.next < self.limit:
+            number, self.next = self.next, self.next + 1
+        else:
+            return
+        emitter.emit(b"%d" % number, number)
+
+    def ack(self, message_id: Hashable) -> None:
+        self.acked[message_id] += 1
+
+    def fail(self, message_id: Hashable, failure: Failure) -> None:
+        self.again.append(message_id)
+
+
+@pytest.fixture
+def stoppable(own_broker: Callable[..., LocalBroker], unique: str) -> Iterator[tuple[LocalBroker, Cluster]]:
+    broker = own_broker()
+    cluster = Cluster(broker.bootstrap, unique)
+    yield broker, cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_all_wait_for_the_broker_and_nothing_is_lost(
+    stoppable: tuple[LocalBroker, Cluster], exactly_once: bool
+):
+    broker, cluster = stoppable
+    cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
+    acker, spout = Acker(cluster.bootstrap, cluster.name), Counting()
+    source = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    threads = [threading.Thread(target=run, daemon=True) for run in (acker.run, source.run)]
+    for thread in threads:
+        thread.start()
+    workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
+    spout.limit = HALF
+    until(lambda: len(spout.acked) > HALF // 10, "the first verdicts")
+    broker.kill()
+    spout.limit = 2 * HALF
+    until(lambda: spout.next == 2 * HALF, "the spout goes on without the broker")
+    broker.start()
+    until(lambda: len(spout.acked) == 2 * HALF or any(each.error for each in workers), "all verdicts", 300)
+    assert [each.error for each in workers] == [None, None]
+    assert all(thread.is_alive() for thread in threads)
+    source.stop()
+    acker.stop()
+    for thread in threads:
+        thread.join()
+    cluster.close()
+    assert set(spout.acked.values()) == {1}
+    emitted, passed = (count(cluster, topic) for topic in ("a", "b"))
+    assert set(passed) == set(range(2 * HALF))
+    if exactly_once:
+        assert passed == emitted
+
+
+def count(cluster: Cluster, topic: str) -> Counter[int]:
+    """Return how often each number stands on a topic."""
+    return Counter(int(record.value()) for record in cluster.read(cluster.topic(topic)))
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_a_stop_ends_while_the_broker_is_away(
+    stoppable: tuple[LocalBroker, Cluster], exactly_once: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outlet, "STOP_TIMEOUT_S", 3.0)
+    broker, cluster = stoppable
+    cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
+    workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
+    cluster.emit(range(20_000))
+    until(lambda: workers[1].executed > 1_000, "the bolts work")
+    broker.kill()
+    for worker in workers:
+        worker.worker.stop()
+    for worker in workers:
+        worker.join()
+        assert worker.error is None or isinstance(worker.error, (DeliveryFailed, BrokerUnreachable))

@@ -1,0 +1,169 @@
+"""Columns of a partition on a real broker: what Consumer.consume gives, and errors with their offsets."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from acktree.producers import columns_in
+from acktree.producers.columns_in import Cells, ColumnsIn, Taken
+from acktree.producers.librdkafka import NoColumns
+from acktree.producers.warm_up import warm_up
+from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
+from acktree.schemas.header import HEADER, find_header
+from producers.cluster import Cluster
+
+PAYLOAD = st.none() | st.binary(max_size=40)
+NAMES = st.sampled_from((HEADER, "other", HEADER + "s"))
+RECORDS = st.lists(st.tuples(PAYLOAD, PAYLOAD, st.lists(st.tuples(NAMES, PAYLOAD), max_size=3)), max_size=20)
+
+
+def consumer_of(cluster: Cluster, **ours: object) -> Consumer:
+    return make_consumer(
+        consumer_settings(
+            cluster.bootstrap,
+            cluster.topic("g"),
+            {},
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            fetch_wait_max_ms=20,
+            **ours,
+        )
+    )
+
+
+class Reading:
+    """A consumer of one topic whose partition comes in columns."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.consumer, self.topic = consumer_of(cluster), topic
+        self.columns = ColumnsIn(self.consumer, topic, 0)
+
+    def assign(self, offset: int) -> None:
+        self.consumer.assign([TopicPartition(self.topic, 0, offset)])
+
+    def send(self, cluster: Cluster, count: int) -> None:
+        producer = make_producer(producer_settings(cluster.bootstrap, {}))
+        for number in range(count):
+            producer.produce(self.topic, b"%d" % number, partition=0)
+        assert producer.flush(30) == 0
+
+    def until_error(self, own: bool = False, most: int = 1000) -> tuple[list[Taken], KafkaError, int]:
+        taken: list[Taken] = []
+        for _ in range(200):
+            taken.append(self.columns.take(most, 0.2, own))
+            for error, offset in taken[-1].errors:
+                return taken, error, offset
+        raise AssertionError("no error within 40 s, not even the end of the partition")
+
+
+@pytest.fixture
+def reading(cluster: Cluster) -> Iterator[Reading]:
+    cluster.apply(only=(["a"], ["b"]))
+    reading = Reading(cluster, cluster.topic("b"))
+    yield reading
+    reading.columns.close()
+    reading.consumer.close()
+
+
+def cells(column: Cells | None, count: int) -> list[bytes | None]:
+    assert column is not None
+    assert len(column.bounds) == count + 1
+    there = [True] * count if column.is_there is None else column.is_there.tolist()
+    rows = [column.data[start:end].tobytes() for start, end in itertools.pairwise(column.bounds)]
+    return [row if is_there else None for row, is_there in zip(rows, there, strict=True)]
+
+
+def rows_of(taken: Taken) -> list[tuple]:
+    count = len(taken.offsets)
+    columns = (cells(column, count) for column in (taken.keys, taken.values, taken.own))
+    stamps = zip(taken.kinds.tolist(), taken.stamps_ms.tolist(), strict=True)
+    return list(zip(taken.offsets.tolist(), stamps, *columns, strict=True))
+
+
+def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
+    producer = make_producer(producer_settings(cluster.bootstrap, {}))
+    sent: list[int] = []
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(records=RECORDS)
+    def send(records: list) -> None:
+        for key, value, headers in records:
+            producer.produce(reading.topic, value, key, headers=headers, partition=0)
+        sent.append(len(records))
+
+    send()
+    assert producer.flush(30) == 0
+    reading.assign(0)
+    taken, error, end = reading.until_error(own=True, most=7)
+    assert (error.code(), end) == (KafkaError._PARTITION_EOF, sum(sent))
+    rows = [row for each in taken for row in rows_of(each)]
+    plain = consumer_of(cluster, group_instance_id="plain")
+    plain.assign([TopicPartition(reading.topic, 0, 0)])
+    wanted: list[tuple] = []
+    while len(wanted) < sum(sent):
+        wanted += [
+            (m.offset(), m.timestamp(), m.key(), m.value(), find_header(m.headers()))
+            for m in plain.consume(1000, 0.2)
+            if m.error() is None
+        ]
+    plain.close()
+    assert len(rows) == sum(sent) > 100
+    assert rows == wanted
+
+
+def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, reading: Reading):
+    warm_up()
+    loops = reading.columns._loops
+    compiled = (loops.look, loops.copy, loops.destroy)
+    warm = [list(loop.signatures) for loop in compiled]
+    reading.send(cluster, 3)
+    for own in (False, True):
+        reading.assign(0)
+        assert reading.columns.take(3, 5.0, own).offsets.size == 3
+    assert [list(loop.signatures) for loop in compiled] == warm
+    assert [len(signatures) for signatures in warm] == [1, 1, 1]
+
+
+def test_headers_are_looked_for_only_where_they_are_wanted(cluster: Cluster, reading: Reading):
+    reading.send(cluster, 1)
+    reading.assign(0)
+    taken, _, _ = reading.until_error()
+    assert {each.own for each in taken} == {None}
+
+
+def test_an_offset_that_is_not_there_is_told_with_its_place(reading: Reading):
+    reading.assign(100)
+    taken, error, _ = reading.until_error()
+    assert error.code() == KafkaError._AUTO_OFFSET_RESET
+    assert not sum(len(each.offsets) for each in taken)
+
+
+def test_another_assignment_brings_no_row_of_the_one_before(cluster: Cluster, reading: Reading):
+    reading.send(cluster, 500)
+    reading.assign(0)
+    first = reading.columns.take(10, 5.0)
+    assert first.offsets.tolist() == list(range(10))
+    for start in (300, 20, 490):
+        reading.assign(start)
+        assert reading.columns.take(5, 5.0).offsets.tolist() == list(range(start, start + 5))
+    reading.consumer.unassign()
+    assert not len(reading.columns.take(5, 0.2).offsets)
+
+
+def test_the_consumers_own_queue_stays_with_the_consumer(cluster: Cluster, reading: Reading):
+    reading.send(cluster, 1)
+    reading.assign(0)
+    assert reading.consumer.consume(10, 1.0) == []
+    assert reading.columns.take(1, 5.0).offsets.tolist() == [0]
+
+
+def test_without_numba_there_are_no_columns(monkeypatch: pytest.MonkeyPatch, reading: Reading):
+    monkeypatch.setitem(sys.modules, "acktree.producers.consume_loop", None)
+    monkeypatch.setattr(columns_in, "_compiled", columns_in._compiled.__wrapped__)
+    with pytest.raises(NoColumns, match=r"acktree\[fast\]"):
+        ColumnsIn(reading.consumer, reading.topic, 0)

@@ -1,0 +1,253 @@
+"""Columns on a real broker: the same records as row by row, the same words for those that do not get out."""
+
+import gc
+import logging
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from acktree.producers import columns_out
+from acktree.producers.columns import Rows
+from acktree.producers.columns_out import find_cells
+from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
+from acktree.producers.exactly_once import ExactlyOnce
+from acktree.producers.librdkafka import NoColumns
+from acktree.producers.limits import Limits, read_limits
+from acktree.producers.outlet import AtLeastOnce, Sending
+from acktree.producers.warm_up import warm_up
+from acktree.schemas.clients import make_consumer, producer_settings
+from acktree.schemas.header import HEADER, SINGLE, single_headers
+from acktree.schemas.ids import EdgeSource
+from producers.cluster import Cluster
+
+PAYLOAD = st.none() | st.binary(max_size=8) | st.text(max_size=4)
+TYPES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+
+
+@pytest.fixture
+def sending(cluster: Cluster) -> Sending:
+    cluster.apply(only=(["a"], ["b"]))
+    return Sending(producer_settings(cluster.bootstrap, {}))
+
+
+def row_by_row(cluster: Cluster, **user: str) -> Sending:
+    made = Sending(producer_settings(cluster.bootstrap, user))
+    made._may_have_columns = False
+    return made
+
+
+def told(record) -> tuple:
+    return record.key(), record.value(), record.headers()
+
+
+@st.composite
+def columns(draw, count: int):
+    """A column of so many cells, of any kind that may be sent."""
+    cells = draw(st.lists(PAYLOAD, min_size=count, max_size=count))
+    kind = draw(st.sampled_from(("list", "none", "arrow", "chunks")))
+    if kind == "none":
+        return None
+    if kind == "list":
+        return cells
+    type_of = draw(st.sampled_from(TYPES))
+    is_text = pa.types.is_string(type_of) or pa.types.is_large_string(type_of)
+    texts = [None if each is None else f"{each!s}" if is_text else f"{each!s}".encode() for each in cells]
+    before = draw(st.integers(0, 3))
+    array = pa.array([*["x"] * before, *texts, "y"], type_of)[before : before + count]
+    return pa.chunked_array([array[: count // 2], array[count // 2 :]]) if kind == "chunks" else array
+
+
+@st.composite
+def some_rows(draw):
+    count = draw(st.integers(0, 12))
+    values = draw(columns(count))
+    own = draw(st.none() | st.lists(st.none() | st.binary(max_size=40), min_size=count, max_size=count))
+    headers = draw(st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), PAYLOAD), max_size=3))
+    return Rows([None] * count if values is None else values, draw(columns(count)), own, headers)
+
+
+def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Cluster):
+    cluster.apply(only=(["a"], ["b", "c"]))
+    fast, slow = Sending(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
+    fast._open_columns()
+    assert fast._columns is not None
+    sent: list[int] = []
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(rows=some_rows())
+    def send(rows: Rows) -> None:
+        assert fast.produce_rows(cluster.topic("b"), rows) == []
+        assert slow.produce_rows(cluster.topic("c"), rows) == []
+        sent.append(len(rows))
+
+    send()
+    gc.collect()
+    fast.flush(10)
+    slow.flush(10)
+    (as_columns, one_by_one) = (list(map(told, cluster.read(cluster.topic(name)))) for name in "bc")
+    assert len(as_columns) == sum(sent)
+    assert sorted(as_columns, key=repr) == sorted(one_by_one, key=repr)
+
+
+def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending: Sending):
+    opened = sending._open_columns()
+    assert opened is not None
+    warm_up()
+    loop = opened._loop.produce_rows
+    warm = list(loop.signatures)
+    edges = EdgeSource().many(4)
+    own = single_headers(3, 2, edges, edges)[1:]
+    texts = ["a", None, "c"]
+    kinds = [["a", None, b"c"], *(pa.array(texts).cast(kind) for kind in TYPES)]
+    for values in kinds:
+        for keys in (None, *kinds):
+            sending.produce_rows(cluster.topic("b"), Rows(values, keys, None, [("u", "v")]))
+            sending.produce_rows(cluster.topic("b"), Rows(values, keys, own))
+    sending.flush(10)
+    assert loop.signatures == warm
+    assert len(warm) == 1
+
+
+def test_keys_find_the_same_partition_as_row_by_row(cluster: Cluster):
+    cluster.ackers = 7  # the control topics are as good as any, and have so many partitions
+    cluster.apply(only=(["a"], []))
+    fast, slow = Sending(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
+    keys = [b"key-%d" % number for number in range(300)]
+    for sending, short in ((fast, "ack"), (slow, "ack-init")):
+        sending.produce_rows(cluster.topic(short), Rows(keys, keys))
+        sending.flush(10)
+    places = [
+        {record.key(): record.partition() for record in cluster.read(cluster.topic(short))}
+        for short in ("ack", "ack-init")
+    ]
+    assert fast._columns is not None
+    assert len(places[0]) == 300
+    assert len(set(places[0].values())) == 7
+    assert places[0] == places[1]
+
+
+def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, sending: Sending):
+    edges = EdgeSource().many(5)
+    own = single_headers(3, 2, edges, edges)[1:4]
+    assert own.dtype == SINGLE
+    sending.produce_rows(cluster.topic("b"), Rows(["ä", b"", None], ["k"] * 3, own, [("u", "é")]))
+    sending.flush(10)
+    read = [(record.value(), record.headers()) for record in cluster.read(cluster.topic("b"))]
+    wanted = zip(["ä".encode(), b"", None], (row.tobytes() for row in own), strict=True)
+    assert read == [(value, [("u", "é".encode()), (HEADER, header)]) for value, header in wanted]
+
+
+def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: Cluster):
+    cluster.apply(only=(["a"], ["b"]))
+    sending = Sending(producer_settings(cluster.bootstrap, {"queue.buffering.max.messages": "20"}))
+    sending.produce_rows(cluster.topic("b"), Rows([b"%d" % number for number in range(2000)], ["k"] * 2000))
+    assert sending._columns is not None
+    sending.flush(10)
+    assert [int(record.value()) for record in cluster.read(cluster.topic("b"))] == list(range(2000))
+
+
+def test_a_row_that_is_too_large_or_has_no_key_is_named_and_the_others_go_out(cluster: Cluster):
+    cluster.apply(only=(["a"], ["b", "c"]))
+    cluster.set_topic("b", max_message_bytes="1000")
+    cluster.set_topic("c", cleanup_policy="compact")
+    topics = [cluster.topic("b"), cluster.topic("c")]
+    limits = read_limits(cluster.bootstrap, topics, {})
+    sending = AtLeastOnce(cluster.bootstrap, {}, limits)
+    ((large, too_large),) = sending.produce_rows(topics[0], Rows([b"1", b"x" * 2000, b"3"], ["k"] * 3))
+    ((keyless, no_key),) = sending.produce_rows(topics[1], Rows([b"1", b"2"], [None, b"k"]))
+    assert (large, keyless) == (1, 0)
+    assert (type(too_large), type(no_key)) == (TooLarge, MissingKey)
+    sending.flush(10)
+    assert [record.value() for record in cluster.read(topics[0])] == [b"1", b"3"]
+    assert [record.value() for record in cluster.read(topics[1])] == [b"2"]
+
+
+def test_what_the_client_itself_finds_too_large_is_named_too(cluster: Cluster):
+    cluster.apply(only=(["a"], ["b"]))
+    sending = AtLeastOnce(cluster.bootstrap, {"message.max.bytes": "2000"}, Limits())
+    rows = Rows([b"1", b"x" * 5000, b"3", b"x" * 6000], ["k"] * 4)
+    assert [row for row, _ in sending.produce_rows(cluster.topic("b"), rows)] == [1, 3]
+    assert sending._columns is not None
+    sending.flush(10)
+    assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"1", b"3"]
+
+
+def test_a_row_that_the_broker_refuses_fails_one_flush_and_the_next_begins_afresh(
+    cluster: Cluster, sending: Sending
+):
+    cluster.set_topic("b", max_message_bytes="1000")
+    sending.produce_rows(cluster.topic("b"), Rows([b"x" * 5000]))
+    with pytest.raises(DeliveryFailed, match=rf"for topic {cluster.topic('b')}: .*[Mm]essage size too large"):
+        sending.flush(10)
+    sending.produce_rows(cluster.topic("b"), Rows([b"small"]))
+    sending.flush(10)
+    assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"small"]
+
+
+def test_a_worker_at_least_once_does_not_commit_past_a_refused_row(cluster: Cluster):
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.set_topic("b", max_message_bytes="1000")
+    outlet = AtLeastOnce(cluster.bootstrap, {})
+    outlet.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
+    consumer = make_consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "nobody"})
+    with pytest.raises(DeliveryFailed, match="did not take a record"):
+        outlet.settle(consumer, [])
+
+
+def test_a_worker_exactly_once_ends_with_a_refused_row_instead_of_trying_for_ever(cluster: Cluster):
+    cluster.apply(True, only=(["a"], ["b"]))
+    cluster.set_topic("b", max_message_bytes="1000")
+    outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only")
+    outlet.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
+    assert outlet._columns is not None
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": f"{cluster.name}.only"})
+    with pytest.raises(DeliveryFailed, match="did not take a record"):
+        outlet.settle(consumer, [])
+    assert cluster.read(cluster.topic("b")) == []
+
+
+def test_records_that_go_out_one_by_one_beside_columns_keep_their_reports(cluster: Cluster, sending: Sending):
+    cluster.set_topic("b", max_message_bytes="1000")
+    sending.produce_rows(cluster.topic("b"), Rows([b"1"]))
+    assert sending._columns is not None
+    sending.flush(10)
+    sending.produce(cluster.topic("b"), b"x" * 5000)
+    with pytest.raises(DeliveryFailed, match="did not take a record"):
+        sending.flush(10)
+
+
+def test_memory_may_go_as_soon_as_its_rows_are_queued(cluster: Cluster, sending: Sending):
+    for number in range(50):
+        values = [b"%d-%d" % (number, row) * 20 for row in range(100)]
+        sending.produce_rows(cluster.topic("b"), Rows(pa.array(values, pa.binary()), ["k"] * 100))
+        del values
+    gc.collect()
+    sending.flush(10)
+    read = [record.value() for record in cluster.read(cluster.topic("b"))]
+    assert read == [b"%d-%d" % (number, row) * 20 for number in range(50) for row in range(100)]
+
+
+def test_without_the_compiled_way_rows_go_out_one_by_one_and_one_line_says_why(
+    cluster: Cluster, sending: Sending, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def missing() -> None:
+        raise NoColumns("no librdkafka here")
+
+    monkeypatch.setattr(columns_out, "librdkafka", missing)
+    caplog.set_level(logging.INFO, "acktree.bolt")
+    for _ in range(3):
+        sending.produce_rows(cluster.topic("b"), Rows(["1", None], pa.array([b"k", "k"])))
+    sending.flush(10)
+    assert sending._columns is None
+    said = [line.message for line in caplog.records if line.name == "acktree.bolt"]
+    assert said == ["columns go out record by record: no librdkafka here"]
+    read = [(record.key(), record.value()) for record in cluster.read(cluster.topic("b"))]
+    assert read == [(b"k", b"1"), (b"k", None)] * 3
+
+
+@pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array([[b"a"], []])])
+def test_columns_of_other_types_have_no_cells(column):
+    assert find_cells(column, 2) is None

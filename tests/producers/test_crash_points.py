@@ -1,0 +1,49 @@
+"""Exactly once, killed at each point of a commit: what was committed stands, what was not never happened."""
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from producers import doomed
+from producers.cluster import Cluster, until
+from producers.doomed import POINTS, Pass, Sink
+
+TOTAL = 20_000
+
+
+@pytest.fixture
+def clusters(bootstrap: str, unique: str) -> Iterator[dict[str, Cluster]]:
+    """One topology per crash point: they wait for their timeouts side by side."""
+    with ExitStack() as open_clusters:
+        made = {}
+        for number, point in enumerate(POINTS):
+            made[point] = Cluster(bootstrap, f"{unique}-{number}")
+            open_clusters.callback(made[point].close)
+        yield made
+
+
+def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(clusters: dict[str, Cluster]):
+    killed = {}
+    for point, cluster in clusters.items():
+        cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+        cluster.apply(second=(["b"], []))
+        cluster.emit(range(TOTAL))
+        command = [sys.executable, doomed.__file__, cluster.bootstrap, cluster.name, point]
+        killed[point] = subprocess.Popen(command)
+    for point, process in killed.items():
+        assert process.wait(60) == -signal.SIGKILL, point
+    for cluster in clusters.values():
+        cluster.start(Pass(), "first")
+        cluster.start(Sink(), "second")
+    for point, cluster in clusters.items():
+        second = cluster.running[-1]
+        until(lambda second=second: second.acked >= TOTAL, f"all done, killed {point}")
+        cluster.close()
+        assert not cluster.open_roots(), point
+        written = Counter(int(record.value()) for record in cluster.read(cluster.topic("b")))
+        assert written == Counter(range(TOTAL)), point

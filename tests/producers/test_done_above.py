@@ -1,0 +1,58 @@
+"""What is committed beside a frontier: it claims nothing that is not done, and always fits."""
+
+from random import Random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from acktree.producers.done_above import WINDOW_OFFSETS, decode_done, encode_done
+
+METADATA_CHARACTERS = 4_095
+FRONTIERS = st.integers(0, 1 << 40)
+
+
+@given(frontier=FRONTIERS, span=st.integers(0, WINDOW_OFFSETS), seed=st.integers())
+def test_within_the_window_exactly_what_is_done_is_claimed_and_it_fits(frontier, span, seed):
+    draw = Random(seed)  # one drawn by hypothesis gives no sample of more than 8,192
+    waiting = sorted(frontier + each for each in draw.sample(range(span), draw.randint(0, span)))
+    text = encode_done(frontier, frontier + span, waiting)
+    done = decode_done(text, frontier)
+    assert len(text) <= METADATA_CHARACTERS
+    assert text.isascii()
+    claimed = set(range(frontier, done.end)) - done.open if done else set()
+    assert claimed == set(range(frontier, frontier + span)) - set(waiting)
+
+
+@given(frontier=FRONTIERS, waiting=st.sets(st.integers(0, 100_000), min_size=1))
+def test_what_lies_above_the_window_is_not_claimed(frontier, waiting):
+    offsets = sorted(frontier + each for each in waiting)
+    done = decode_done(encode_done(frontier, frontier + 100_001, offsets), frontier)
+    assert done is not None
+    for offset in range(frontier, frontier + 100_010, 7):
+        claimed = offset < frontier + WINDOW_OFFSETS and offset not in offsets
+        assert done.holds(offset) == claimed
+    assert not any(map(done.holds, offsets))
+
+
+def test_where_nothing_above_the_frontier_is_done_nothing_is_written():
+    assert encode_done(5, 8, [5, 6, 7]) == ""
+    assert encode_done(5, 5, []) == ""
+
+
+@given(at=st.integers(0, 1000), character=st.characters(codec="ascii"))
+def test_one_changed_character_claims_nothing(at, character):
+    text = encode_done(10, 500, [10, 20, 30])
+    at %= len(text)
+    changed = text[:at] + character + text[at + 1 :]
+    if changed != text:
+        assert decode_done(changed, 10) is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "1|2|3", "acktree-bolt-1|4|x|00000000", "acktree-bolt-1||"])
+def test_foreign_text_claims_nothing(text):
+    assert decode_done(text, 0) is None
+
+
+def test_text_that_was_committed_beside_another_offset_claims_nothing():
+    assert decode_done(encode_done(10, 500, [10]), 11) is None

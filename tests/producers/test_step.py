@@ -1,0 +1,63 @@
+"""A step is waited for as long as it may take, and no longer."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.console.broker import LocalBroker
+from acktree.producers import step
+from acktree.producers.member_commit import commit_offsets
+from acktree.producers.step import Hung, close_consumer, take_step
+from acktree.schemas.clients import consumer_settings, make_consumer
+from producers.cluster import until
+
+
+def test_a_step_is_waited_for_and_its_answer_returned():
+    assert take_step(lambda: 1, lambda: False) == 1
+
+
+def test_what_a_step_raises_reaches_the_one_who_waits():
+    with pytest.raises(ZeroDivisionError):
+        take_step(lambda: 1 / 0, lambda: True)
+
+
+def test_a_step_that_never_ends_is_left_when_the_time_is_up():
+    left = iter([True, True, False])
+    with pytest.raises(Hung):
+        take_step(threading.Event().wait, lambda: next(left))
+    assert list(left) == []
+
+
+def test_the_one_who_waits_may_end_the_wait_with_an_error_of_its_own():
+    def refuse() -> bool:
+        raise TimeoutError("stop")
+
+    with pytest.raises(TimeoutError, match="stop"):
+        take_step(threading.Event().wait, refuse)
+
+
+def test_a_commit_under_way_and_the_close_are_left_when_the_broker_does_not_answer(
+    own_broker: Callable[..., LocalBroker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Neither has a time-out of its own."""
+    broker = own_broker()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("a", 1, 1)])["a"].result()
+    consumer = make_consumer(consumer_settings(broker.bootstrap, "g", {}))
+    consumer.subscribe(["a"])
+    until(lambda: consumer.poll(0.1) is not None or consumer.assignment(), "the assignment")
+    assert commit_offsets(consumer, [TopicPartition("a", 0, 0)], lambda: True)
+
+    os.kill(broker.pid, signal.SIGSTOP)
+    look = iter([True] * 20 + [False])
+    with pytest.raises(Hung):
+        commit_offsets(consumer, [TopicPartition("a", 0, 1)], lambda: next(look))
+    monkeypatch.setattr(step, "CLOSE_S", 0.5)
+    close_consumer(consumer)
+    assert "has not left its group" in caplog.text
+    broker.kill()

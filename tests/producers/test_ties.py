@@ -1,0 +1,231 @@
+"""Exactly once for bolts that hold tuples: what is tied leaves together, and a crash repeats none of it."""
+
+from dataclasses import dataclass
+
+import hypothesis.strategies as st
+import pytest
+from confluent_kafka import Message
+from hypothesis import given, settings
+
+from acktree.producers.done_above import WINDOW_OFFSETS, DoneAbove, decode_done, encode_done
+from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader, WrongTopic
+from acktree.producers.packing import AckPacker
+from acktree.producers.ties import TiedCollector
+from acktree.producers.tuples import Hand, Tuple
+from acktree.schemas.header import HEADER, decode_header, find_header
+from acktree.schemas.ids import origin_of
+from producers.trees import Net, published
+
+
+class Tied(Net):
+    """A join with a tied collector, and a sink behind it."""
+
+    def __init__(self) -> None:
+        super().__init__(published(join=(["a"], ["b"]), sink=(["b"], [])))
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew, with nothing in hand and nothing said."""
+        self.hand: Hand = {}
+        packer = AckPacker(self.history, "join", self._hear)
+        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self._produce)
+
+    def record(self, offset: int) -> Message:
+        """Return a tuple's record that has the offset of its source record."""
+        made = self.spout(offset)
+        return Message(topic="a", partition=0, offset=offset, value=b"v", headers=made.headers())
+
+    def takes(self, *offsets: int) -> list[Tuple]:
+        return [self.take("join", self.record(offset), self.hand) for offset in offsets]
+
+    def release(self) -> None:
+        self.join.release()
+        self.join.flush()
+
+    def parents(self) -> list[list[int]]:
+        """Return the source offsets that each child is anchored to."""
+        headers = [find_header(record.headers()) for record in self.topics["b"]]
+        return [[origin_of(a.root).offset for a in decode_header(h).anchors] if h else [] for h in headers]
+
+    def done_by_sink(self, *offsets: int) -> bool:
+        for record in self.topics["b"]:
+            self.ack(self.take("sink", record))
+        return all(map(self.done, offsets))
+
+
+@pytest.fixture
+def net() -> Tied:
+    return Tied()
+
+
+def test_a_child_leaves_with_its_parents_ack_and_not_before(net: Tied):
+    (parent,) = net.takes(0)
+    net.join.emit(b"x", anchors=parent)
+    net.release()
+    assert net.parents() == []
+    net.join.ack(parent)
+    assert list(net.hand) == [0]
+    net.release()
+    assert (net.parents(), list(net.hand)) == ([[0]], [])
+    assert net.done_by_sink(0)
+
+
+def test_the_acks_of_tuples_that_share_a_child_leave_together(net: Tied):
+    a, b, c, other = net.takes(0, 1, 2, 3)
+    net.join.emit(b"x", anchors=[a, b])
+    net.join.emit(b"y", anchors=[b, c])
+    for each in (a, c, other):
+        net.join.ack(each)
+    net.release()
+    assert (net.parents(), sorted(net.hand)) == ([], [0, 1, 2])
+    net.join.ack(b)
+    net.release()
+    assert (net.parents(), net.hand) == ([[0, 1], [1, 2]], {})
+    assert net.done_by_sink(0, 1, 2, 3)
+
+
+def test_what_was_emitted_for_a_failed_tuple_alone_is_not_sent(net: Tied):
+    bad, good = net.takes(0, 1)
+    net.join.emit(b"x", anchors=bad)
+    net.join.emit(b"y", anchors=[bad, good])
+    net.join.fail(bad, "no good")
+    net.join.ack(good)
+    net.release()
+    assert net.parents() == [[1]]
+    assert [reason for _, reason in net.failed] == ["no good"]
+    assert net.done_by_sink(1)
+
+
+def test_what_is_tied_to_a_dropped_tuple_goes_on_without_it(net: Tied):
+    gone, kept, alone = net.takes(0, 1, 2)
+    net.join.emit(b"x", anchors=[gone, kept])
+    net.join.emit(b"y", anchors=alone)
+    for each in (kept, alone):
+        net.join.ack(each)
+    for each in (gone, alone):
+        del net.hand[each.offset]
+    net.join.drop([gone, alone])
+    net.release()
+    assert net.parents() == [[1]]
+    assert net.done_by_sink(1)
+    assert not net.done(0)
+    assert not net.done(2)
+
+
+def test_an_unanchored_emission_leaves_at_once(net: Tied):
+    net.join.emit(b"x", anchors=())
+    assert net.parents() == [[]]
+
+
+def test_what_a_commit_cannot_tell_of_waits_for_the_one_that_holds_it_back(net: Tied):
+    early, last, far = net.takes(0, WINDOW_OFFSETS - 1, WINDOW_OFFSETS)
+    for each in (last, far):
+        net.join.ack(each)
+    net.release()
+    assert list(net.hand) == [0, far.offset]
+    net.join.ack(early)
+    net.release()
+    assert net.hand == {}
+
+
+def test_a_window_wider_than_a_commit_can_tell_of_leaves_when_it_is_whole(net: Tied):
+    window = net.takes(0, WINDOW_OFFSETS, 3 * WINDOW_OFFSETS)
+    net.join.emit(b"x", anchors=window)
+    for each in window:
+        net.join.ack(each)
+    net.release()
+    assert (net.hand, len(net.parents())) == ({}, 1)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_misuse_is_caught_before_and_after_the_release(net: Tied, released: bool):
+    (done,), (stranger,) = net.takes(0), net.takes(1)
+    stranger._collector = net.collectors["sink"]
+    net.join.ack(done)
+    if released:
+        net.release()
+    for error, does in (
+        (AckedTwice, lambda: net.join.ack(done)),
+        (AckedTwice, lambda: net.join.fail(done, "r")),
+        (AckedTwice, lambda: net.join.reset_timeout(done)),
+        (EmitAfterAck, lambda: net.join.emit(b"", anchors=done)),
+        (NotInHand, lambda: net.join.ack(stranger)),
+        (NotInHand, lambda: net.join.emit(b"", anchors=stranger)),
+        (WrongTopic, lambda: net.join.emit(b"", anchors=stranger, topic="nowhere")),
+        (ReservedHeader, lambda: net.join.emit(b"", anchors=stranger, headers=[(HEADER, b"")])),
+    ):
+        with pytest.raises(error):
+            does()
+
+
+@dataclass
+class Durable:
+    """What a transaction left: everything sent, and the commit."""
+
+    frontier: int
+    above: DoneAbove | None
+    sent: int
+    control: dict
+
+
+class Model:
+    """One partition of tuples 0 to ``count``, read by a join that may crash between any two steps."""
+
+    def __init__(self, count: int) -> None:
+        self.net = Tied()
+        self.records = [self.net.record(offset) for offset in range(count)]
+        self.durable = Durable(0, None, 0, dict(self.net.fold))
+        self.crash()
+
+    def crash(self) -> None:
+        """Lose all since the last commit, and begin where it stands."""
+        del self.net.topics["b"][self.durable.sent :]
+        self.net.fold.clear()
+        self.net.fold.update(self.durable.control)
+        self.net.restart()
+        self.held: list[Tuple] = []
+        self.next_offset, self.above = self.durable.frontier, self.durable.above
+
+    def read(self) -> None:
+        if self.next_offset == len(self.records):
+            return
+        offset = self.next_offset
+        self.next_offset += 1
+        if not (self.above and self.above.holds(offset)):
+            self.held.append(self.net.take("join", self.records[offset], self.net.hand))
+
+    def commit(self) -> None:
+        """Do what the worker does: release, then the frontier and what is done above it."""
+        self.net.release()
+        end, waiting = self.next_offset, list(self.net.hand)
+        if self.above and self.above.end > end:
+            waiting += sorted(offset for offset in self.above.open if offset >= end)
+            end = self.above.end
+        frontier = waiting[0] if waiting else end
+        above = decode_done(encode_done(frontier, end, waiting), frontier)
+        self.durable = Durable(frontier, above, len(self.net.topics["b"]), dict(self.net.fold))
+
+    def emit(self, data: st.DataObject) -> None:
+        if self.held:
+            chosen = data.draw(st.lists(st.sampled_from(self.held), min_size=1, max_size=3))
+            self.net.join.emit(b"x", anchors=chosen)
+
+    def ack(self, data: st.DataObject) -> None:
+        if self.held:
+            self.net.join.ack(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), count=st.integers(1, 12))
+def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_is_done_twice(data, count):
+    model = Model(count)
+    steps = st.sampled_from(["read", "read", "emit", "ack", "ack", "commit", "crash"])
+    for step in data.draw(st.lists(steps, max_size=60)):
+        getattr(model, step)(*([data] if step in ("emit", "ack") else []))
+    while model.durable.frontier < count:
+        model.read()
+        for tuple in model.held[:]:
+            model.net.join.ack(tuple)
+        model.held.clear()
+        model.commit()
+    assert model.net.done_by_sink(*range(count))

@@ -1,0 +1,283 @@
+"""Children that their topic never takes: their tuples fail, once, and the worker goes on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from acktree.producers import BatchBolt, Bolt, Spout
+from acktree.producers.batch import BatchCollector
+from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
+from acktree.producers.limits import CLIENT_BYTES, read_limits
+from acktree.producers.packing import AckPacker
+from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.ties import TiedCollector
+from acktree.producers.tuple_batch import TupleBatch
+from acktree.producers.tuples import Hand, Tuple
+from acktree.schemas.header import find_header
+from acktree.schemas.ids import origin_of
+from producers.cluster import Cluster, until
+from producers.trees import Net, published
+
+LARGE = b"x" * 5_000
+REASON = "TooLarge: no"
+
+
+class Choosy(Net):
+    """A bolt "join" whose topic takes no LARGE value, and a sink behind it."""
+
+    def __init__(self) -> None:
+        super().__init__(published(join=(["a"], ["b"]), sink=(["b"], [])))
+        self.join = self.collectors["join"]
+
+    def tie(self) -> None:
+        """Let the join collect exactly once."""
+        packer = AckPacker(self.history, "join", self._hear)
+        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self._produce)
+
+    def _produce(self, topic, value, key, headers) -> None:
+        if value == LARGE:
+            raise TooLarge("no")
+        super()._produce(topic, value, key, headers)
+
+    def takes(self, *offsets: int) -> list[Tuple]:
+        self.hand: Hand = {}
+        return [self.take("join", self.spout(offset), self.hand) for offset in offsets]
+
+    def settle(self) -> None:
+        """Let everything said leave, and the sink ack what it gets."""
+        self.join.release()
+        self.join.flush()
+        for record in self.topics["b"]:
+            if find_header(record.headers() or ()):
+                self.ack(self.take("sink", record))
+
+    def failures(self) -> dict[int, str]:
+        """Return the reasons by source offset; each was said once."""
+        offsets = [origin_of(root).offset for root, _ in self.failed]
+        assert len(offsets) == len(set(offsets))
+        return dict(zip(offsets, (reason for _, reason in self.failed), strict=True))
+
+
+@pytest.fixture(params=["at least once", "exactly once"])
+def net(request: pytest.FixtureRequest) -> Choosy:
+    made = Choosy()
+    if request.param == "exactly once":
+        made.tie()
+    return made
+
+
+def test_the_ack_of_each_parent_becomes_a_fail_and_the_others_trees_close(net: Choosy):
+    one, two, other = net.takes(0, 1, 2)
+    net.join.emit(LARGE, anchors=[one, two])
+    net.join.emit(b"small", anchors=other)
+    for each in (one, two, other):
+        net.join.ack(each)
+    net.settle()
+    assert net.failures() == {0: REASON, 1: REASON}
+    assert (net.done(2), net.hand) == (True, {})
+    counters = net.join.counters
+    assert (counters.unwritable, counters.emitted, counters.failed, counters.acked) == (1, 1, 2, 1)
+
+
+def test_a_parent_stays_in_hand_until_the_bolt_is_done_with_it(net: Choosy):
+    (parent,) = net.takes(0)
+    net.join.emit(LARGE, anchors=parent)
+    net.join.emit(LARGE, anchors=[parent])
+    net.join.emit(b"small", anchors=parent)
+    net.join.reset_timeout(parent)
+    net.settle()
+    assert (net.failures(), list(net.hand)) == ({}, [parent.offset])
+    net.join.ack(parent)
+    net.settle()
+    assert net.failures() == {0: REASON}
+
+
+def test_a_bolt_that_fails_the_parent_itself_has_the_word(net: Choosy):
+    (parent,) = net.takes(0)
+    net.join.emit(LARGE, anchors=parent)
+    net.join.fail(parent, "mine")
+    net.settle()
+    assert net.failures() == {0: "mine"}
+
+
+def test_a_dropped_parent_says_nothing(net: Choosy):
+    (parent,) = net.takes(0)
+    net.join.emit(LARGE, anchors=parent)
+    net.join.drop([parent])
+    net.join.ack(parent)
+    net.settle()
+    assert net.failures() == {}
+
+
+def test_an_unanchored_child_is_logged_and_counted(net: Choosy, caplog: pytest.LogCaptureFixture):
+    (tuple,) = net.takes(0)
+    net.join.emit(LARGE, anchors=())
+    net.join.ack(tuple)
+    net.settle()
+    assert net.done(0)
+    assert net.join.counters.unwritable == 1
+    assert "a child was not written: no; it was of none" in caplog.text
+
+
+def test_an_untracked_parent_counts_as_failed(net: Choosy):
+    untracked = net.take("join", net.spout())
+    net.hand = untracked._hand = {untracked.offset: untracked}
+    net.join.emit(LARGE, anchors=untracked)
+    net.join.ack(untracked)
+    net.settle()
+    assert (net.failures(), net.join.counters.failed) == ({}, 1)
+
+
+@pytest.mark.parametrize("by", ["columns", "tuples"])
+def test_a_batch_fails_the_parents_once_however_often_it_emits(by: str):
+    net = Choosy()
+    records = [net.spout(offset) for offset in range(4)]
+    anchors = [net.take("join", record)._anchors for record in records]
+    batch, collector = TupleBatch(records, anchors, net.join), BatchCollector(net.join)
+    collector.begin(batch)
+    given = batch if by == "columns" else list(batch)
+    collector.emit_many([b"0", LARGE, LARGE, b"3"], given)
+    collector.emit_many([b"0", b"1", LARGE, b"3"], given)
+    collector.emit(LARGE, anchors=[batch[2], batch[3]])
+    collector.fail(batch[2], "mine")
+    collector.finish()
+    net.settle()
+    assert net.failures() == {1: REASON, 2: "mine", 3: REASON}
+    assert [net.done(offset) for offset in range(4)] == [True, False, False, False]
+    assert (net.join.counters.emitted, net.join.counters.unwritable) == (5, 4)
+
+
+class Window(Bolt):
+    """At a tick, emits one child of all tuples that nobody takes, one of no tuple, and one that is fine."""
+
+    tick_interval_s = 0.01
+
+    def __init__(self, value: bytes | None, key: bytes | None) -> None:
+        self.held: list[Tuple] = []
+        self.value, self.key = value, key
+
+    def execute(self, tuple, collector):
+        self.held.append(tuple)
+
+    def tick(self, collector):
+        if len(self.held) < 10:
+            return
+        collector.emit(self.value, anchors=self.held[:9], key=self.key)
+        collector.emit(self.value, anchors=(), key=self.key)
+        collector.emit(b"fine", anchors=self.held[9], key=b"k")
+        for each in self.held:
+            collector.ack(each)
+        self.held.clear()
+
+
+REFUSED = [
+    (LARGE, b"k", "TooLarge: a record of 5", {"max_message_bytes": "1000"}),
+    (b"keyless", None, "MissingKey: a record without a key", {"cleanup_policy": "compact"}),
+    (b"keyless", None, "MissingKey: a record without a key", {"cleanup_policy": "compact,delete"}),
+]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize(("value", "key", "reason", "config"), REFUSED)
+def test_a_window_whose_child_is_refused_fails_its_tuples_and_the_worker_goes_on(
+    cluster: Cluster, exactly_once: bool, value, key, reason: str, config
+):
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.set_topic("b", **config)
+    worker = cluster.start(Window(value, key))
+    for first in (0, 10):
+        cluster.emit(range(first, first + 10), 0)
+        until(lambda said=first + 10: worker.error or worker.acked + worker.failed == said)
+    worker.stop()
+    fails = [fail for ack in cluster.acks() for fail in ack.fails]
+    assert sorted(origin_of(fail.root).offset for fail in fails) == [*range(9), *range(10, 19)]
+    assert all(fail.reason.startswith(reason) and cluster.topic("b") in fail.reason for fail in fails)
+    assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"fine"] * 2
+    assert (worker.unwritable, worker.emitted) == (4, 2)
+    assert cluster.committed("only") == cluster.ends()
+
+
+def test_a_compacted_topic_takes_records_with_a_key_be_it_empty_and_tombstones(cluster: Cluster):
+    class Keyed(BatchBolt):
+        def execute(self, tuples, collector):
+            collector.emit_many([b"v", None], [tuples[0]] * 2, keys=[b"", b"gone"])
+
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.set_topic("b", cleanup_policy="compact")
+    cluster.emit([0])
+    worker = cluster.start(Keyed())
+    until(lambda: worker.error or worker.acked + worker.failed == 1)
+    worker.stop()
+    assert [(r.key(), r.value()) for r in cluster.read(cluster.topic("b"))] == [(b"", b"v"), (b"gone", None)]
+
+
+def test_a_topic_that_is_compacted_later_stops_the_worker_and_the_next_one_fails_the_tuple(cluster: Cluster):
+    class Keyless(BatchBolt):
+        def execute(self, tuples, collector):
+            collector.emit_many(tuples.values, tuples)
+
+    cluster.apply(only=(["a"], ["b"]))
+    worker = cluster.start(Keyless())
+    cluster.set_topic("b", cleanup_policy="compact")
+    cluster.emit([0], 0)
+    worker.join()
+    assert isinstance(worker.error, DeliveryFailed)
+    again = cluster.start(Keyless())
+    until(lambda: cluster.committed("only") == {0: 1})
+    assert again.failed == 1
+
+
+def test_a_spout_may_catch_what_its_topic_never_takes(cluster: Cluster):
+    class Numbers(Spout):
+        refused: TooLarge | None = None
+
+        def __init__(self) -> None:
+            self.values: Iterator[bytes] = iter([LARGE, b"small"])
+            self.acked: list[bytes] = []
+
+        def next_tuple(self, emitter):
+            for value in self.values:
+                try:
+                    emitter.emit(value, value)
+                except TooLarge as error:
+                    self.refused = error
+            if self.acked:
+                worker.stop()
+
+        def ack(self, message_id):
+            self.acked.append(message_id)
+
+    cluster.ackers = 0
+    cluster.apply(only=(["a"], []))
+    cluster.set_topic("a", max_message_bytes="1000")
+    spout = Numbers()
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    worker.run()
+    assert spout.acked == [b"small"]
+    assert cluster.topic("a") in str(spout.refused)
+
+
+def test_where_limits_cannot_be_read_the_clients_own_holds_and_one_warning_says_so(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+):
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.set_topic("b", max_message_bytes="3000000", cleanup_policy="compact")
+    known, absent = cluster.topic("b"), [cluster.topic("x"), cluster.topic("y")]
+    limits = read_limits(cluster.bootstrap, [known, *absent], {})
+    assert limits.compacted == {known}
+    limits.check(known, b"x" * 2_000_000, b"k", None)
+    limits.check(absent[0], b"x" * CLIENT_BYTES, None, None)
+    with pytest.raises(TooLarge):
+        limits.check(absent[0], b"x" * (CLIENT_BYTES + 1), None, None)
+    with pytest.raises(MissingKey):
+        limits.check(known, b"x", None, None)
+    (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert all(topic in warning.getMessage() for topic in absent)
+    assert "DescribeConfigs" in warning.getMessage()
+
+
+@pytest.mark.parametrize(("user", "bytes_taken"), [({}, CLIENT_BYTES), ({"message.max.bytes": "2000"}, 2000)])
+def test_without_any_right_to_read_limits_the_producer_keeps_its_own(cluster: Cluster, user, bytes_taken):
+    limits = read_limits(cluster.bootstrap, [cluster.topic("absent")], user)
+    assert (limits.by_topic, limits.compacted) == ({}, frozenset())
+    assert limits.settings["message.max.bytes"] == str(bytes_taken)

@@ -1,0 +1,176 @@
+"""Spout, bolts and a real acker together: verdicts, failures with their reason, what is left untracked."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from acktree.acker.service import Acker
+from acktree.producers import BasicBolt, Bolt, Spout
+from acktree.producers.spout_worker import SpoutWorker
+from acktree.schemas.codec import Cause
+from producers.cluster import Cluster, until
+
+
+class Source(Spout):
+    """Emits numbers under their own id, once; keeps the verdicts."""
+
+    def __init__(self, count: int) -> None:
+        self.left, self.acked, self.failed = list(range(count)), set(), {}
+
+    def next_tuple(self, emitter):
+        if self.left:
+            number = self.left.pop(0)
+            emitter.emit(str(number), number)
+
+    def ack(self, message_id):
+        self.acked.add(message_id)
+
+    def fail(self, message_id, failure):
+        self.failed[message_id] = failure
+
+
+class Pass(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(tuple.value)
+
+
+class Poisoned(BasicBolt):
+    """Cannot read the value 1."""
+
+    def execute(self, tuple, emit):
+        if tuple.value == b"1":
+            raise ValueError(f"cannot read {tuple.value!r}")
+
+
+class Unanchored(Bolt):
+    def execute(self, tuple, collector):
+        collector.emit(tuple.value, anchors=())
+        collector.ack(tuple)
+
+
+class Join(Bolt):
+    """Joins what has the same value and comes from two bolts."""
+
+    def prepare(self, context):
+        self.first = {}
+
+    def execute(self, tuple, collector):
+        other = self.first.pop(tuple.value, None)
+        if other is None:
+            self.first[tuple.value] = tuple
+            return
+        collector.emit(tuple.value, anchors=[other, tuple])
+        collector.ack(other)
+        collector.ack(tuple)
+
+
+class Patient(Bolt):
+    """Holds everything; lets the time of the value 0 begin anew again and again."""
+
+    tick_interval_s = 0.1
+
+    def __init__(self) -> None:
+        self.held, self.release = {}, False
+
+    def execute(self, tuple, collector):
+        self.held[tuple.value] = tuple
+
+    def tick(self, collector):
+        if b"0" not in self.held:
+            return
+        if self.release:
+            collector.ack(self.held.pop(b"0"))
+        else:
+            collector.reset_timeout(self.held[b"0"])
+
+
+class Clock(Source):
+    """Emits what failed again, so that failures of one message are a message timeout apart."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.timeouts = []
+
+    def fail(self, message_id, failure):
+        assert failure.cause is Cause.TIMED_OUT
+        self.timeouts.append(message_id)
+        self.left.append(message_id)
+
+
+Start = Callable[[Spout], SpoutWorker]
+
+
+@pytest.fixture
+def start(cluster: Cluster) -> Iterator[Start]:
+    """Start an acker and the spout in threads of their own."""
+    running: list[Acker | SpoutWorker] = []
+    threads: list[threading.Thread] = []
+
+    def go(role: Acker | SpoutWorker) -> None:
+        running.append(role)
+        threads.append(threading.Thread(target=role.run, daemon=True))
+        threads[-1].start()
+
+    def begin(spout: Spout) -> SpoutWorker:
+        go(Acker(cluster.bootstrap, cluster.name))
+        worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+        go(worker)
+        return worker
+
+    yield begin
+    for role in running:
+        role.stop()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_poison_tuple_fails_with_type_text_and_task_and_holds_no_other_back(cluster: Cluster, start: Start):
+    cluster.apply(only=(["a"], []))
+    worker, spout = cluster.start(Poisoned()), Source(50)
+    start(spout)
+    until(lambda: len(spout.acked) == 49 and spout.failed, "all but one acked")
+    failure = spout.failed[1]
+    assert (failure.cause, failure.reason) == (Cause.FAILED, "ValueError: cannot read b'1'")
+    assert failure.task == worker.worker.task
+    assert failure.task.startswith("only@")
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_two_bolts_read_one_topic_and_a_join_behind_them_closes_every_tree(
+    cluster: Cluster, start: Start, exactly_once: bool
+):
+    cluster.apply(exactly_once, left=(["a"], ["l"]), right=(["a"], ["r"]), join=(["l", "r"], ["j"]))
+    cluster.apply(exactly_once, end=(["j"], []))
+    for bolt, name in ((Pass(), "left"), (Pass(), "right"), (Join(), "join"), (Poisoned(), "end")):
+        cluster.start(bolt, name)
+    spout = Source(50)
+    start(spout)
+    until(lambda: len(spout.acked) + len(spout.failed) == 50, "a verdict each")
+    assert set(spout.failed) == {1}
+    assert spout.failed[1].task.startswith("end@")
+
+
+def test_what_fails_behind_an_unanchored_emission_fails_no_message(cluster: Cluster, start: Start):
+    cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
+    cluster.start(Unanchored(), "first")
+    second, spout = cluster.start(Poisoned(), "second"), Source(3)
+    start(spout)
+    until(lambda: len(spout.acked) == 3 and second.failed == 1 and second.acked == 2)
+    assert not spout.failed
+
+
+def test_a_tuple_whose_timeout_is_reset_outlives_it_and_one_held_without_a_reset_does_not(
+    cluster: Cluster, start: Start
+):
+    cluster.message_timeout_s = 3.0
+    cluster.apply(only=(["a"], []))
+    bolt, spout = Patient(), Clock(2)
+    worker = cluster.start(bolt)
+    start(spout)
+    until(lambda: len(spout.timeouts) >= 2 or worker.error, "two message timeouts, one after the other")
+    bolt.release = True
+    until(lambda: spout.acked or worker.error, "the tuple that was held all the time acked")
+    assert spout.acked == {0}
+    assert set(spout.timeouts) == {1}
