@@ -6,8 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.spark.batch import MAX_REPLAYS, Batch, CheckpointMismatch, Range, Replays, group_replays
-from acktree.spark.ledger import Replay
+from acktree.schemas.codec import Span
+from acktree.spark.batch import (
+    MAX_ATTEMPT_SPANS,
+    MAX_REPLAYS,
+    Attempts,
+    Batch,
+    CheckpointMismatch,
+    EmittedBlocks,
+    Progress,
+    Range,
+    Replays,
+    group_attempts,
+    group_replays,
+)
+from acktree.spark.retries import Replay
 
 OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: tuple(sorted(s)))
 
@@ -16,11 +29,41 @@ OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: 
 def test_a_batch_comes_back_from_its_json(groups: list[tuple[int, ...]]) -> None:
     batch = Batch(
         3,
-        (Range("lines", 0, 0, 2, 10, 20), Range("lines", 1, 1, 2, 5, 5)),
-        tuple(Replays("lines", 0, 0, 33 + i, i, offsets) for i, offsets in enumerate(groups)),
+        (Range("lines", 0, 0, 2, 10, 20, 100), Range("lines", 1, 1, 2, 5, 5)),
+        (
+            *(Replays("lines", 0, 0, 33 + i, i, offsets) for i, offsets in enumerate(groups)),
+            Replays("lines", 0, 0, 99, 1, (0, 100), ((Span(3, 8), Span(9, 20)), (Span(100, 101),))),
+        ),
+        (Range("lines", 1, 1, 3, 0, 4),),
+        (Progress(0, 71, 4, 10),),
+        tuple(group_attempts(0, [Replay(o, 17, 0) for offsets in groups for o in offsets], 1_000)),
+        (EmittedBlocks(0, 0, 150, 100, 2),),
     )
     assert Batch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
-    assert batch.records == 10 + sum(map(len, groups))
+    assert batch.records == 14 + sum(map(len, groups)) + 17
+
+
+def test_a_batch_that_was_logged_before_there_were_blocks_is_read_as_single_records() -> None:
+    logged = {
+        "format": 2,
+        "version": 3,
+        "ranges": [["lines", 0, 0, 2, 10, 20]],
+        "replays": [["lines", 0, 0, 33, 1, [4, 2]]],
+        "again": [],
+        "progress": [[0, 71, 4]],
+        "attempts": [],
+    }
+    batch = Batch.from_json(logged)
+    assert batch.ranges[0].block == 1
+    assert batch.replays == (Replays("lines", 0, 0, 33, 1, (4, 6)),)
+    assert (batch.progress, batch.blocks, batch.records) == ((Progress(0, 71, 4, 1),), (), 12)
+
+
+def test_blocks_of_single_records_and_others_are_replayed_together() -> None:
+    replays = [Replay(9, 17, 1), Replay(0, 17, 1)]
+    assert group_replays("t", 0, 4, replays, lambda replay: (Span(0, 8),) if not replay.offset else ()) == [
+        Replays("t", 0, 4, 17, 1, (0, 9), ((Span(0, 8),), (Span(9, 10),))),
+    ]
 
 
 def test_replays_are_grouped_by_generation_and_sorted() -> None:
@@ -31,15 +74,33 @@ def test_replays_are_grouped_by_generation_and_sorted() -> None:
     ]
 
 
+def test_attempts_are_grouped_into_spans_up_to_a_limit() -> None:
+    emissions = [Replay(o, 17, 0) for o in (5, 3, 4, 9)] + [Replay(7, 18, 20)]
+    assert group_attempts(4, emissions, 10) == [
+        Attempts(4, 17, 0, ((3, 6), (9, 10))),
+        Attempts(4, 18, 20, ((7, 8),)),
+    ]
+    assert group_attempts(4, emissions, 1) == [Attempts(4, 17, 0, ((3, 6),))]
+
+
 def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
     replays = tuple(
         Replays("t", 0, 0, 17, 1, tuple(range(0, MAX_REPLAYS * 99_999, 99_999))) for _ in range(1)
     )
-    assert len(json.dumps(Batch(1, (), replays).to_json())) < 100_000
+    emissions = [Replay(offset * 99_999, 17, 0) for offset in range(MAX_ATTEMPT_SPANS)]
+    attempts = tuple(group_attempts(0, emissions, MAX_ATTEMPT_SPANS))
+    assert len(json.dumps(Batch(1, (), replays, attempts=attempts).to_json())) < 100_000
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"format": 9}, {"index": 1}, {"format": 1, "version": 1, "ranges": [[1]]}]
+    "data",
+    [
+        {},
+        {"format": 9},
+        {"index": 1},
+        {"format": 2, "version": 1, "ranges": [[1]]},
+        {"format": 2, "version": 1, "ranges": [], "replays": [[]]},
+    ],
 )
 def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]) -> None:
     with pytest.raises(CheckpointMismatch, match="checkpoint"):

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.schemas.ids import generation_of
-from acktree.spark.ledger import PartitionLedger, Replay, RetryPolicy, Verdict
+from acktree.spark.ledger import PartitionLedger
+from acktree.spark.retries import Replay, RetryPolicy, Verdict
 
 POLICY = RetryPolicy(initial_s=1, most_s=60, max_attempts=3)
 FIRST = generation_of(1, 0)
@@ -268,3 +269,15 @@ def test_a_replay_of_a_written_batch_is_the_newest_emission_after_a_restart(atte
     assert led.failed(FIRST, 4, 0.0, counts=True) is Verdict.IGNORED
     assert led.failed(generation_of(1, attempt), 4, 0.0, counts=True) is Verdict.RETRY
     assert led.take_due(100, 2, 10) == [Replay(4, generation_of(2, attempt + 1), attempt + 1)]
+
+
+def test_the_frontier_is_held_since_its_record_was_emitted():
+    ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
+    assert ledger.held_s(5.0) == 0.0
+    ledger.emit(10, 5, 10.0)
+    ledger.emit(20, 5, 12.0)
+    assert ledger.held_s(15.0) == 5.0
+    ledger.finish(0, 10)
+    assert ledger.held_s(15.0) == 3.0
+    ledger.finish(10, 20)
+    assert ledger.held_s(15.0) == 0.0

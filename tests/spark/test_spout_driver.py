@@ -1,177 +1,26 @@
 """The driver side of a spout on a real broker; the test plays Spark and the acker."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyroaring import BitMap64
 
-from acktree.producers.claim import Claim, commit_claim, decode_claim, next_epoch
+from acktree.producers.claim import next_epoch
 from acktree.producers.outside_commit import GroupInUse
-from acktree.schemas.codec import Cause, Failure, Result, encode_result
-from acktree.schemas.errors import AcktreeError, MissingTopic, UnknownTopology
-from acktree.schemas.ids import generation_of, next_run, root_id
+from acktree.schemas.codec import Cause, Result, encode_result
+from acktree.schemas.errors import MissingTopic, UnknownTopology
+from acktree.schemas.ids import next_run
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
-from acktree.spark.batch import Batch
 from acktree.spark.done_set import encode_metadata
 from acktree.spark.group_offsets import ZombieDriver
 from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.source_topics import UnknownPartition
 from acktree.spark.spout_driver import SpoutDriver
-
-TOPOLOGY = """
-name = "{name}"
-ackers = {ackers}
-[spouts.in]
-topics = ["{name}.source"]
-emits = ["{name}.out"]
-tasks = {tasks}
-max_pending = {max_pending}
-max_attempts = 3
-retry_initial_s = 1
-[bolts.b]
-reads = ["{name}.out"]
-"""
-DEADLINE_S = 30
-
-
-class Spout:
-    """A spout on its own topology, driven call by call; time passes only when the test says so."""
-
-    def __init__(
-        self,
-        bootstrap: str,
-        name: str,
-        *,
-        records: int,
-        ackers: int = 2,
-        max_pending: int = 100,
-        tasks: int = 1,
-        partitions: int = 1,
-    ) -> None:
-        self.bootstrap, self.name, self.now_s = bootstrap, name, 1000.0
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(f"{name}.source", partitions)])[f"{name}.source"].result()
-        self.text = TOPOLOGY.format(name=name, ackers=ackers, max_pending=max_pending, tasks=tasks)
-        apply_topology(bootstrap, parse_topology(self.text), {})
-        self.producer = Producer({"bootstrap.servers": bootstrap})
-        self.send(records)
-        self.drivers: list[SpoutDriver] = []
-        self.batch: Batch | None = None
-        self.driver = self.start()
-
-    def send(self, records: int) -> None:
-        for number in range(records):
-            self.producer.produce(
-                f"{self.name}.source", f"record {number}", partition=0, headers=[("kept", b"yes")]
-            )
-        self.producer.flush()
-
-    def start(self) -> SpoutDriver:
-        """Start a driver as Spark would after a crash: with the last batch that it has logged."""
-        options = SourceOptions.parse(
-            {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, "spout": "in"}
-        )
-        self.driver = SpoutDriver(options, monotonic=lambda: self.now_s, jitter=lambda: 0.0)
-        self.drivers.append(self.driver)
-        self.driver.open(self.batch and Batch.from_json(json.loads(json.dumps(self.batch.to_json()))))
-        self.batch = self.batch or self.driver.position()
-        return self.driver
-
-    def next_batch(self, most: int | None = None) -> Batch | None:
-        """Do what one call of latestOffset does."""
-        assert self.batch is not None
-        self.driver.written(self.batch)
-        self.driver.service(0.0)
-        batch = self.driver.next_batch(self.driver.topics.log_ends(), most)
-        self.batch = batch or self.batch
-        return batch
-
-    def emitted(self, batch: Batch | None) -> list[tuple[int, int]]:
-        """Return (offset, generation) of all that a batch reads."""
-        if batch is None:
-            return []
-        fresh = [(o, generation_of(r.run, 0)) for r in batch.ranges for o in range(r.start, r.end)]
-        return fresh + [(o, r.generation) for r in batch.replays for o in r.offsets]
-
-    def tell(
-        self, acked: list[tuple[int, int]] = (), failed: list[tuple[int, int, Cause]] = (), task: int = 0
-    ) -> None:  # type: ignore[assignment]
-        """Write one result record, as an acker would."""
-        result = Result(
-            0,
-            np.array([root_id(0, generation, offset) for offset, generation in acked], np.uint64),
-            [Failure(root_id(0, g, o), cause, "b-0", "because") for o, g, cause in failed],
-        )
-        self.producer.produce(f"{self.name}.spout-{task}", encode_result(result))
-        self.producer.flush()
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        """Serve the driver, a second of its clock a time, until something holds."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not holds():
-            assert time.monotonic() < deadline, self.driver._tasks[0]
-            self.driver.service(0.1)
-            self.now_s += 1.0
-
-    def committed(self) -> int:
-        return self.place(f"{self.name}.source").offset
-
-    def result_position(self) -> int:
-        return self.place(f"{self.name}.spout-0").offset
-
-    def claim(self) -> Claim:
-        place = self.place(f"{self.name}.spout-0")
-        return decode_claim(place.metadata or "", place.offset)
-
-    def write_claim(self, claim: Claim) -> None:
-        """Commit a claim, as many starts later it would stand there."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        commit_claim(consumer, f"{self.name}.spout-0", claim, f"{self.name}.in", self.bootstrap)
-        consumer.close()
-
-    def place(self, topic: str) -> TopicPartition:
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        (place,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
-        consumer.close()
-        return place
-
-    def operator_commits(self, offset: int, metadata: str = "") -> None:
-        """Do what kafka-consumer-groups --reset-offsets does."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        consumer.commit(
-            offsets=[TopicPartition(f"{self.name}.source", 0, offset, metadata)], asynchronous=False
-        )
-        consumer.close()
-
-    def count(self, name: str) -> int:
-        return self.driver._tasks[0].counters[name]
-
-    def close(self) -> None:
-        for driver in self.drivers:
-            try:
-                driver.close()
-            except AcktreeError:
-                pass
-
-
-@pytest.fixture
-def spout(bootstrap: str, unique: str) -> Iterator[Callable[..., Spout]]:
-    testers: list[Spout] = []
-
-    def make(**arguments: Any) -> Spout:
-        testers.append(Spout(bootstrap, unique, **arguments))
-        return testers[-1]
-
-    yield make
-    for tester in testers:
-        tester.close()
+from spark.spouts import DEADLINE_S, Spout
 
 
 def test_a_record_is_committed_when_its_tree_is_done_and_not_before(spout: Callable[..., Spout]) -> None:
@@ -292,6 +141,9 @@ def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable
     assert headers["acktree-origin"] == f"{t.name}.source/0/0".encode()
     assert (headers["acktree-attempts"], headers["acktree-reason"]) == (b"3", b"because")
     assert headers["kafka_dlt-original-offset"] == (0).to_bytes(8, "big")
+    assert headers["kafka_dlt-original-timestamp-type"] == b"CreateTime"
+    first_ms, last_ms = int(headers["acktree-first-time-ms"]), int(headers["acktree-last-time-ms"])
+    assert last_ms - first_ms >= 200_000, "of the driver's clock, which the test moves"
 
 
 def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(spout: Callable[..., Spout]) -> None:
@@ -303,6 +155,33 @@ def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(spout: Call
         t.now_s += 100
         (pair,) = t.emitted(t.next_batch())
     assert t.count("dead_lettered") == 0
+
+
+def test_attempts_survive_restarts_however_many_and_timeouts_that_did_not_count(
+    spout: Callable[..., Spout],
+) -> None:
+    """The generation holds four bits of the emissions; the batch tells how many of them counted."""
+    t = spout(records=2, max_attempts=19)
+    emitted = t.emitted(t.next_batch())
+    pair = emitted[0]
+    for _ in range(3):  # nothing is acked: these do not count
+        t.tell(failed=[(*pair, Cause.TIMED_OUT)])
+        t.until(lambda: t.count("timed_out") == 1)
+        t.now_s += 100
+        (pair,) = t.emitted(t.next_batch())
+        t.start()
+    for attempt in range(1, 20):
+        assert t.count("dead_lettered") == 0, attempt
+        t.tell(failed=[(*pair, Cause.FAILED)])
+        t.until(lambda: t.count("failed") == 1)
+        if attempt == 19:
+            break
+        t.now_s += 100
+        (pair,) = t.emitted(t.next_batch())
+        t.send(1)
+        t.next_batch()  # the next batch no longer holds the replay itself
+        t.start()
+    assert t.count("dead_lettered") == 1
 
 
 def test_a_rewind_while_running_emits_the_range_again_and_old_acks_do_not_finish_it(

@@ -1,153 +1,29 @@
 """A real Spark and a real broker; the test plays bolts and ackers and checks every tree by hand."""
 
+import contextlib
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from acktree.schemas.codec import Cause, Failure, Result, decode_ack, decode_ack_init, encode_result
-from acktree.schemas.header import TupleHeader, decode_header, find_header
+from acktree.schemas.codec import decode_ack
 from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
 from acktree.spark import app
+from acktree.spark.functions import merge_anchors
 from acktree.spark.plan_shape import is_narrow
+from acktree.spark.reading import SMALL_BATCH
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage
+from spark.tester import DEADLINE_S, Tester
 
-pytestmark = pytest.mark.spark
-DEADLINE_S = 90
-
-TOPOLOGY = """
-name = "{name}"
-ackers = 3
-[spouts.in]
-topics = ["{name}.source"]
-emits = ["{name}.a", "{name}.b"]
-retry_initial_s = 0
-[bolts.one]
-reads = ["{name}.a"]
-[bolts.two]
-reads = ["{name}.a", "{name}.b"]
-emits = ["{name}.c"]
-[bolts.three]
-reads = ["{name}.c"]
-"""
-READERS = {"a": ("one", "two"), "b": ("two",), "c": ("three",)}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = app.make_session("acktree tests")
-    yield session
-    session.stop()
-
-
-class Tester:
-    """One query on a topology of its own; ``step`` checks what it wrote and answers as the ackers would."""
-
-    __test__ = False
-
-    def __init__(self, spark: SparkSession, bootstrap: str, name: str, folder: Path) -> None:
-        self.spark, self.bootstrap, self.name, self.folder = spark, bootstrap, name, folder
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(f"{name}.source", 2)])[f"{name}.source"].result()
-        apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
-        self.producer = Producer({"bootstrap.servers": bootstrap})
-        self.consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"{name}.test",
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-            }
-        )
-        topics = {"ack-init": 3, "a": 2, "b": 2, "c": 2}
-        self.consumer.assign(
-            [TopicPartition(f"{name}.{t}", p, 0) for t, n in topics.items() for p in range(n)]
-        )
-        self.values: dict[int, int] = defaultdict(int)
-        self.inits: dict[int, int] = {}
-        self.tuples: list[tuple[str, bytes, tuple[int, ...]]] = []
-        self.headers: list[tuple[str, bytes, TupleHeader]] = []
-        self.answered: set[int] = set()
-
-    def send(self, values: list[str], partition: int = 0) -> None:
-        for value in values:
-            self.producer.produce(f"{self.name}.source", value, partition=partition)
-        self.producer.flush()
-
-    def start(self, transform: Callable[[DataFrame], Any], trigger: str = app.AVAILABLE_NOW) -> None:
-        folder = self.folder / "checkpoint"
-        self.query = app.start(self.spark, transform, self.options(spout="in"), folder, trigger)
-
-    def options(self, **role: str) -> dict[str, str]:
-        return {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, **role}
-
-    def read(self) -> None:
-        """Take in inits and tuples; a second init of a root is an error of the stage."""
-        for message in self.consumer.consume(1_000, 0.3):
-            assert message.error() is None, message.error()
-            topic = (message.topic() or "").removeprefix(f"{self.name}.")
-            value = message.value() or b""
-            if topic == "ack-init":
-                for root, folded in decode_ack_init(value).inits.tolist():
-                    assert root not in self.inits, "a second init"
-                    assert root % 3 == message.partition()
-                    self.inits[root] = folded
-                    self.values[root] ^= folded
-                continue
-            header = find_header(message.headers())
-            anchors = decode_header(header).anchors if header else ()
-            if header:
-                self.headers.append((topic, value, decode_header(header)))
-            self.tuples.append((topic, value, tuple(anchor.root for anchor in anchors)))
-            for anchor in anchors:
-                for bolt in READERS[topic]:
-                    self.values[anchor.root] ^= consumer_edge(anchor.edge, fnv1a64(bolt))
-
-    def answer(self, failing: Callable[[int], bool] = lambda _root: False) -> None:
-        """Tell a verdict for every root that has its init and whose tree folds to 0."""
-        ready = [r for r in self.inits if r not in self.answered and self.values[r] == 0]
-        failed = [Failure(r, Cause.FAILED, "one-0", "no") for r in ready if failing(r)]
-        acked = np.array([r for r in ready if not failing(r)], np.uint64)
-        self.answered.update(ready)
-        if ready:
-            self.producer.produce(f"{self.name}.spout-0", encode_result(Result(0, acked, failed)))
-            self.producer.flush()
-
-    def until_the_end(self, failing: Callable[[int], bool] = lambda _root: False) -> None:
-        """Play until the query has ended by itself."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self.query.isActive:
-            assert time.monotonic() < deadline, (len(self.inits), len(self.tuples))
-            self.read()
-            self.answer(failing)
-        assert self.query.exception() is None
-        self.read()
-
-    def committed(self) -> list[int]:
-        group = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
-        places = group.committed([TopicPartition(f"{self.name}.source", p) for p in (0, 1)], timeout=10)
-        group.close()
-        return [place.offset for place in places]
-
-
-@pytest.fixture
-def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
-    made = Tester(spark, bootstrap, unique, tmp_path)
-    yield made
-    for query in spark.streams.active:
-        query.stop()
-    made.consumer.close()
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def words(rows: DataFrame, topic: str) -> DataFrame:
@@ -180,18 +56,55 @@ def test_a_root_that_leaves_by_several_outputs_through_a_shuffle_has_one_init(te
     assert tester.committed() == [60, 0]
 
 
-def test_rows_shuffled_before_the_stage_still_have_one_init_a_root(tester: Tester) -> None:
-    """Such a shuffle is not in the stage's plan; its tasks notice, and it shuffles roots from then on."""
-    tester.send([f"{n} x" for n in range(60)] + [""] * 5)
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda rows: rows.repartition(3, "offset"),
+        lambda rows: rows.coalesce(1),
+        lambda rows: rows.union(rows),
+        lambda rows: rows.dropDuplicates(["value"]),
+    ],
+)
+def test_a_stage_refuses_rows_of_which_it_cannot_know_what_they_stand_for(
+    tester: Tester, before: Callable[[DataFrame], DataFrame]
+) -> None:
+    """A filtered, doubled or remembered record before the stage would have no init, or two."""
+    tester.send([f"{n} x" for n in range(60)])
     options = tester.options(spout="in")
     stage = Stage(lambda rows: {f"{tester.name}.a": words(rows, "a")}, options)
-    rows = tester.spark.readStream.format(FORMAT).options(**options).load().repartition(3, "offset")
+    rows = before(tester.spark.readStream.format(FORMAT).options(**options).load())
     writer = rows.writeStream.foreachBatch(lambda batch, number: stage(batch, number) and None)
     writer = writer.option("checkpointLocation", str(tester.folder / "checkpoint"))
     tester.query = writer.trigger(availableNow=True).start()
-    tester.until_the_end()
-    assert len(tester.tuples) == 120
-    assert tester.committed() == [65, 0]
+    with pytest.raises(Exception, match="do that in the transform"):
+        tester.query.awaitTermination(DEADLINE_S)
+    tester.read()
+    assert not tester.tuples
+    assert not tester.inits
+
+
+def processes_with(variable: bytes) -> list[int]:
+    """Return the processes made with an environment variable, besides those of which others are made."""
+    found: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and variable in (folder / "environ").read_bytes().split(b"\0"):
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                found[int(folder.name)] = int(fields[1])
+    return [process for process, parent in found.items() if parent in found]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process was made with")
+def test_one_process_writes_all_small_batches_whoever_wrote_the_large_one_before(tester: Tester) -> None:
+    for partition in (0, 1):
+        tester.send(["x"] * SMALL_BATCH, partition)
+    tester.start(lambda rows: {f"{tester.name}.a": words(rows, "a")}, trigger="")
+    tester.until(lambda: len(tester.inits) == 2 * SMALL_BATCH)
+    assert processes_with(b"ACKTREE_WRITERS=2")
+    for number in range(1, 6):
+        tester.send(["y"])
+        tester.until(lambda inits=2 * SMALL_BATCH + number: len(tester.inits) == inits)
+    assert len(processes_with(b"ACKTREE_WRITERS=1")) == 1
 
 
 def test_only_plans_that_keep_a_records_rows_together_are_narrow(spark: SparkSession) -> None:
@@ -209,20 +122,19 @@ def test_only_plans_that_keep_a_records_rows_together_are_narrow(spark: SparkSes
         rows.groupBy("value").count(),
         rows.crossJoin(rows.select("value").limit(1)),
         rows.sample(0.5),
+        rows.localCheckpoint(),
+        spark.createDataFrame([("a", "b")], ["anchors", "value"]),
     ]
-    assert [is_narrow(plan) for plan in narrow] == [True] * 3
-    assert [is_narrow(plan) for plan in wide] == [False] * len(wide)
+    assert [is_narrow(plan, rows) for plan in narrow] == [True] * 3
+    assert [is_narrow(plan, rows) for plan in wide] == [False] * len(wide)
 
 
 def test_a_tuple_anchored_to_several_roots_closes_all_of_them(tester: Tester) -> None:
     tester.send([f"k{n % 4}" for n in range(40)])
 
     def transform(rows: DataFrame) -> dict[str, DataFrame]:
-        grouped = rows.groupBy(f.col("value").cast("string").alias("value")).agg(
-            f.collect_list("anchors").alias("all")
-        )
-        joined = f.expr("aggregate(all, cast('' as binary), (sum, one) -> concat(sum, one))")
-        return {f"{tester.name}.a": grouped.select("value", joined.alias("anchors"))}
+        grouped = rows.groupBy(f.col("value").cast("string").alias("value"))
+        return {f"{tester.name}.a": grouped.agg(merge_anchors().alias("anchors"))}
 
     tester.start(transform)
     tester.until_the_end()
@@ -320,7 +232,8 @@ def test_a_stage_in_the_role_of_a_bolt_acks_what_it_read_and_what_it_left_out(
     group = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{unique}.two"})
     places = group.committed([TopicPartition(f"{unique}.a", p) for p in (0, 1)], timeout=10)
     group.close()
-    assert sum(place.offset for place in places) == 60
+    ends = [tester.consumer.get_watermark_offsets(place, timeout=10)[1] for place in places]
+    assert [place.offset for place in places] == ends
 
 
 @pytest.mark.parametrize(

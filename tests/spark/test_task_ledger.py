@@ -5,7 +5,8 @@ import pytest
 
 from acktree.schemas.codec import Cause, Failure, Result
 from acktree.schemas.ids import generation_of, root_id
-from acktree.spark.ledger import PartitionLedger, RetryPolicy
+from acktree.spark.ledger import PartitionLedger
+from acktree.spark.retries import RetryPolicy
 from acktree.spark.task_ledger import SourcePartition, TaskLedger
 
 GENERATION = generation_of(run=1, attempt=0)
@@ -19,7 +20,7 @@ def attempts_after(message_timeout_s: float, acked_s: float | None, timed_out_s:
         task.take(Result(0, np.array([root_id(0, GENERATION, 1)], np.uint64)), acked_s, 0)
     failure = Failure(root_id(0, GENERATION, 0), Cause.TIMED_OUT, "", "")
     task.take(Result(0, failed=[failure]), timed_out_s, 0)
-    return slot.retries[0].attempts
+    return slot.retries.attempts[0].attempts
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,16 @@ def test_a_timeout_counts_if_something_was_acked_meanwhile_and_without_timeouts_
     message_timeout_s: float, acked_s: float | None, attempts: int
 ) -> None:
     assert attempts_after(message_timeout_s, acked_s, timed_out_s=100) == attempts
+
+
+def test_pending_time_adds_up_over_looks_and_is_reported():
+    ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
+    task = TaskLedger(0, 1, {3: SourcePartition(3, "lines", 0, "id")}, {3: ledger}, 30.0)
+    task.look(0.0)
+    ledger.emit(4, 5, 0.0)
+    task.look(2.0)
+    ledger.finish(0, 2)
+    task.look(3.0)
+    figures = task.figures(3.0)
+    assert figures["pending_s"] == 4 * 2.0 + 2 * 1.0
+    assert (figures["frontier.lines.0"], figures["next.lines.0"], figures["held_s.lines.0"]) == (2, 4, 3.0)

@@ -19,7 +19,7 @@ from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.options import SourceOptions
 from acktree.spark.source import FORMAT, register
-from acktree.spark.source_topics import check_source
+from acktree.spark.source_watch import check_source
 from acktree.spark.stage import Stage, Transform
 
 AVAILABLE_NOW = "available-now"
@@ -34,6 +34,8 @@ _SESSION = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.speculation": "false",
+    # Without native Hadoop each file of a checkpoint on local disk costs processes (chmod), its .crc as many.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 

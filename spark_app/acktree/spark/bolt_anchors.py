@@ -8,12 +8,15 @@ import logging
 import os
 from typing import Any
 
-from confluent_kafka import Message
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
-from acktree.schemas.header import decode_header, find_header
+from acktree.schemas.header import FORMAT, SINGLE, decode_header
 from acktree.schemas.registry import History, read_history
+from acktree.spark.binary_rows import binary_of, rows_of
 
 HEAD_BYTES = 3
 
@@ -28,19 +31,28 @@ class BoltAnchors:
         self._bolt = bolt
         self._history: History = read_history(*self._place)
 
-    def of(self, message: Message) -> bytes | None:
-        """Return the anchors of a tuple, 18 bytes each; None where it is not tracked for this bolt."""
-        data = find_header(message.headers())  # type: ignore[arg-type]
+    def of_all(self, headers: pa.Array, topic: str, partition: int, offsets: NDArray[np.int64]) -> pa.Array:
+        """Return the anchors of tuples, 18 bytes each; null where one is not tracked for this bolt."""
+        rows = rows_of(headers, SINGLE)
+        if rows is not None and (rows["format"] == FORMAT).all() and rows["root"].all():
+            version = int(rows["emission"][0])
+            if (rows["emission"] == version).all() and version in self._history.versions:
+                if self._bolt not in self._history.at(version).readers_of(topic):
+                    return pa.nulls(len(rows), pa.binary())
+                return binary_of(rows.view(np.uint8).reshape(len(rows), -1)[:, HEAD_BYTES:])
+        told = zip(headers.to_pylist(), offsets.tolist(), strict=True)
+        return pa.array([self._of(data, topic, partition, offset) for data, offset in told], pa.binary())
+
+    def _of(self, data: bytes | None, topic: str, partition: int, offset: int) -> bytes | None:
         if data is None or len(data) <= HEAD_BYTES:
             return None
         try:
             version = decode_header(data).version
-            topic = message.topic() or ""
             if version not in self._history.versions:
                 self._history = read_history(*self._place)
             is_reader = self._bolt in self._history.at(version).readers_of(topic)
         except (MalformedRecord, UnknownVersion) as reason:
-            place = f"{message.topic()}/{message.partition()}/{message.offset()}"
+            place = f"{topic}/{partition}/{offset}"
             log.warning("%s goes on untracked: %s", place, reason, extra={"action": "set_aside"})
             return None
         return data[HEAD_BYTES:] if is_reader else None

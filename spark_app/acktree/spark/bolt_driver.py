@@ -4,6 +4,8 @@ Invariant: an offset is committed for the bolt's group only after the batch that
 tuples and acks in the log.
 """
 
+import time
+import uuid
 from collections.abc import Mapping
 
 from confluent_kafka import OFFSET_INVALID, TopicPartition
@@ -15,9 +17,14 @@ from acktree.schemas.clients import (
     consumer_settings,
     make_admin,
     make_consumer,
+    make_producer,
+    producer_settings,
 )
 from acktree.schemas.registry import Registry
+from acktree.schemas.stats import STATS_INTERVAL_S, Report
 from acktree.spark.batch import Batch, Range
+from acktree.spark.driver_metrics import serve_driver
+from acktree.spark.log_bounds import check_ends
 from acktree.spark.options import SourceOptions
 from acktree.spark.source_topics import BoltTopics
 
@@ -31,7 +38,7 @@ class BoltDriver:
         Raises:
             AcktreeError: broker, topology, bolt or topic is not there; the text says which.
         """
-        self._bootstrap = options.bootstrap
+        self._options, self._bootstrap = options, options.bootstrap
         self._registry = Registry(options.bootstrap, options.topology, options.kafka)
         admin = make_admin(options.bootstrap, options.kafka)
         self.topology = self._registry.history.latest
@@ -40,6 +47,12 @@ class BoltDriver:
         self._consumer = make_consumer(consumer_settings(options.bootstrap, self._group, options.kafka))
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
+        self._producer = make_producer(producer_settings(options.bootstrap, options.kafka))
+        self._executed, self._next_report_s = 0, 0.0
+        self._instance = f"{options.bolt}-{uuid.uuid4().hex[:8]}"
+        self._bolt = options.bolt
+        self.reported: tuple[Report, ...] = ()
+        self._metrics = serve_driver(options, lambda: self.reported)
 
     @property
     def is_open(self) -> bool:
@@ -57,6 +70,7 @@ class BoltDriver:
         starts = self.topics.starting_offsets(new)
         for source in self.topics.partitions:
             self._next[source.slot] = known.get((source.topic, source.partition), starts.get(source.slot, 0))
+        self._go_back_to_ends()
 
     def position(self) -> Batch:
         """Return an empty batch that says where every partition stands."""
@@ -76,9 +90,28 @@ class BoltDriver:
             places = [TopicPartition(r.topic, r.partition, r.end) for r in batch.ranges]
             commit_offsets(self._consumer, places, self._group, self._bootstrap)
             self._committed = ends
+            self._executed += batch.records
+
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last tuple that a read_committed reader may see.
+
+        Raises:
+            MissingTopic, VanishedPartition: a topic was deleted, or created anew with fewer partitions.
+        """
+        return self.topics.log_ends()
+
+    def _go_back_to_ends(self) -> None:
+        """Where a log ends before what was read of it, go on at its end, if the options allow it."""
+        self._next |= check_ends(self.topics, self._options, self._next)
 
     def next_batch(self, ends: Mapping[int, int], most: int | None) -> Batch | None:
-        """Return the next batch up to ``ends`` by slot, None if there is nothing to read."""
+        """Return the next batch up to ``ends`` by slot, None if there is nothing to read.
+
+        Raises:
+            DataLoss: a log ends before what was read of it, and failOnDataLoss is true.
+        """
+        if any(start > ends.get(slot, start) for slot, start in self._next.items()):
+            self._go_back_to_ends()
         wanted = {}
         left = len(self._next)
         for slot, start in self._next.items():
@@ -97,14 +130,33 @@ class BoltDriver:
         if self._registry.refresh():
             self.topology = self._registry.history.latest
         self._consumer.poll(wait_s)
+        if time.monotonic() >= self._next_report_s:
+            self._report()
+            self._next_report_s = time.monotonic() + STATS_INTERVAL_S
+
+    def _report(self) -> None:
+        values = {"executed": self._executed, "acked": self._executed, "version": self.topology.version}
+        report = Report("bolt", self._bolt, self._instance, int(time.time() * 1000), values)
+        self.reported = (report,)
+        self._producer.produce(self.topology.stats_topic, report.encode(), report.key())
+        self._producer.poll(0)
+
+    def progress(self, ends: Mapping[int, int]) -> dict[str, int]:
+        """Return how far the bolt is: offsets not committed, records acked since the start."""
+        lag = sum(max(0, end - self._committed.get(slot, 0)) for slot, end in ends.items())
+        return {"lag": lag, "acked": self._executed}
 
     def all_done(self, targets: Mapping[int, int]) -> bool:
         """Tell whether everything below ``targets`` by slot is committed."""
         return all(self._committed.get(slot, 0) >= end for slot, end in targets.items())
 
     def settle(self) -> None:
-        """Nothing is left to do: ``written`` has committed."""
+        """Report once more; ``written`` has committed."""
+        self._report()
+        self._producer.flush(BROKER_TIMEOUT_S)
 
     def close(self) -> None:
         self._consumer.close()
         self._registry.close()
+        if self._metrics is not None:
+            self._metrics.close()

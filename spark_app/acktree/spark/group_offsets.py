@@ -24,10 +24,14 @@ class ZombieDriver(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What stands committed for one source partition; ``ours`` is None for anybody else's commit."""
+    """What stands committed for one source partition; ``ours`` is None for anybody else's commit.
+
+    ``is_of_another``: we committed it for a topic of the same name that is gone.
+    """
 
     next_offset: int
     ours: CommitMetadata | None
+    is_of_another: bool = False
 
     def done(self) -> BitMap64:
         return self.ours.done if self.ours else BitMap64()
@@ -72,9 +76,8 @@ class GroupOffsets:
                     f"a newer driver (epoch {ours.epoch}, this one has {epochs[source.slot]}) commits for "
                     f"group {self._group}; only one driver may run per spout task, this one stops"
                 )
-            if ours is not None and ours.incarnation != source.topic_id:
-                ours = None
-            found[source.slot] = Committed(partition.offset, ours)
+            is_of_another = ours is not None and ours.incarnation != source.topic_id
+            found[source.slot] = Committed(partition.offset, ours, is_of_another)
         return found
 
     def commit(

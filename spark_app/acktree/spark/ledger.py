@@ -1,65 +1,25 @@
 """The ledger of one source partition: which offsets are emitted, done, failed and due again.
 
 Invariant: frontier <= the smallest offset not done, and a bit in ``done`` is an offset that is done. Double
-and late verdicts are no-ops. Pure: time, jitter and verdicts are arguments; nothing here knows Kafka.
+and late verdicts are no-ops. Verdicts are of blocks, named by their first offsets; what is done is kept by
+offset. Pure: time, jitter and verdicts are arguments; nothing here knows Kafka.
 """
 
-import heapq
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum
-from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from acktree.schemas.ids import generation_of, run_at_least
-from acktree.spark.done_set import first_absent, next_done, runs
+from acktree.schemas.ids import run_at_least
+from acktree.spark.blocks import Blocks
+from acktree.spark.done_set import EVERYTHING, first_absent, next_done, runs
+from acktree.spark.live_replay import LiveReplay
+from acktree.spark.retries import Attempt, Replay, Retries, RetryPolicy, Verdict
 
-MAX_BACKOFF_DOUBLINGS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Back-off and the end of patience of one spout; seconds."""
-
-    initial_s: float
-    most_s: float
-    max_attempts: int
-
-    def delay_s(self, attempts: int, jitter: float) -> float:
-        """Return the wait after the given number of failed attempts; jitter in [0, 1) adds up to a tenth."""
-        doubled = self.initial_s * 2.0 ** min(attempts - 1, MAX_BACKOFF_DOUBLINGS)
-        return min(self.most_s, doubled) * (1 + jitter / 10)
-
-
-class Verdict(Enum):
-    """What a reported failure led to."""
-
-    IGNORED = "ignored"
-    RETRY = "retry"
-    EXHAUSTED = "exhausted"
-
-
-@dataclass(slots=True)
-class Attempt:
-    """An offset that failed: its newest emission, and how many emissions counted as failed."""
-
-    generation: int
-    emissions: int
-    attempts: int
-    in_flight: bool
-    emitted_s: float
-
-
-class Replay(NamedTuple):
-    """An offset to emit again, under a generation of its own."""
-
-    offset: int
-    generation: int
-    attempts: int
+MAX_TOLD_STRETCHES = 150
+"""With more stretches of blocks than this, those that are done and committed make room."""
 
 
 @dataclass(slots=True)
@@ -70,9 +30,16 @@ class PartitionLedger:
     next_offset: int
     floor: int
     policy: RetryPolicy
+    block: int = 1
+    """How many records a root stands for at most, in what is emitted from here on."""
     done: BitMap64 = field(default_factory=BitMap64)
-    retries: dict[int, Attempt] = field(default_factory=dict)
-    _due: list[tuple[float, int, int]] = field(default_factory=list)
+    blocks: Blocks = field(default_factory=Blocks)
+    retries: Retries = field(default_factory=Retries)
+    command: LiveReplay | None = None
+    changes: int = 0
+    """Grows with every change of ``frontier`` or ``done``."""
+    _commanded: BitMap64 = field(default_factory=BitMap64)
+    """Offsets at which commands made roots of their own: no other emission begins there in this run."""
     _emitted: deque[tuple[int, float]] = field(default_factory=deque)
     _overdue_end: int = 0
 
@@ -80,10 +47,21 @@ class PartitionLedger:
     def pending(self) -> int:
         """Return how many offsets are emitted and not done."""
         emitted = self.next_offset - self.frontier
-        return emitted - self.done.range_cardinality(self.frontier, self.next_offset)
+        waiting = self.command.unemitted(self._left()) if self.command else 0
+        return emitted - self.done.range_cardinality(self.frontier, self.next_offset) - waiting
 
-    def emit(self, end: int, most_ranges: int, now_s: float) -> list[tuple[int, int]]:
-        """Emit up to ``end`` and return the ranges [start, end) to read, those done already left out."""
+    def _left(self) -> BitMap64:
+        """Return what the live command asks for and is not done."""
+        return self.command.left(self.frontier, self.done) if self.command else BitMap64()
+
+    def emit(
+        self, end: int, most_ranges: int, now_s: float, run: int = 0, size: int = 1
+    ) -> list[tuple[int, int]]:
+        """Emit up to ``end`` and return the ranges [start, end) to read, those done already left out.
+
+        A range is emitted in ``run``, as blocks cut at its start and at multiples of ``size``.
+        """
+        assert run or size == 1, "which run blocks are of decides which acks finish them"
         ranges: list[tuple[int, int]] = []
         before = self.next_offset
         while self.next_offset < end and len(ranges) < most_ranges:
@@ -92,138 +70,262 @@ class PartitionLedger:
             stop = min(end, following if following is not None else end)
             if start < stop:
                 ranges.append((start, stop))
+                self.blocks.emit(start, stop, size, run)
             self.next_offset = max(self.next_offset, min(max(start, stop), end))
         if self.next_offset > before:
             self._emitted.append((self.next_offset, now_s))
         self._advance()
         return ranges
 
-    def acked(self, generations: NDArray[np.int64], offsets: NDArray[np.int64]) -> int:
-        """Note offsets as done, whatever emission of them was acked; return how many are newly done.
+    def acked(self, generations: NDArray[np.int64], firsts: NDArray[np.int64]) -> int:
+        """Note blocks as done, whatever emission of them was acked; return how many offsets are newly done.
 
-        Offsets below the frontier, never emitted, or of a run below the floor are ignored.
+        Blocks below the frontier, never emitted, or of a run below their floor are ignored.
         """
-        wanted = (offsets >= self.frontier) & (offsets < self.next_offset)
+        wanted = (firsts > self.frontier - self._largest) & (firsts < self.next_offset)
         runs_of = generations >> 4
+        finished = BitMap64()
         for run in np.unique(runs_of[wanted]).tolist():
-            if not run_at_least(run, self.floor):
-                wanted &= runs_of != run
-        return self._finish(BitMap64(offsets[wanted].astype(np.uint64)))
+            finished |= self._cover(firsts[wanted & (runs_of == run)], run)
+        finished.remove_range(0, self.frontier)
+        finished.remove_range(self.next_offset, EVERYTHING)
+        return self._finish(finished)
 
-    def finish(self, start: int, end: int) -> int:
-        """Note every emitted offset of [start, end) as done; return how many are newly done."""
+    @property
+    def _largest(self) -> int:
+        return max(self.blocks.largest, self.command.block if self.command else 1)
+
+    def last_of(self, first: int) -> int:
+        """Return an upper bound of the last emitted offset of the block that begins there."""
+        return min(first + self._largest, self.next_offset) - 1
+
+    def _cover(self, firsts: NDArray[np.int64], run: int) -> BitMap64:
+        """Return the offsets that were in the trees of roots of a run, as far as it counts for them."""
+        if not run_at_least(run, self.floor):
+            return BitMap64()
+        if self.command is None:
+            return self.blocks.cover(firsts, run)
+        theirs = np.isin(firsts, self.command.owned(firsts, run))
+        others = self.blocks.cover(firsts[~theirs], run) - self.command.offsets
+        return others | self.command.cover(firsts[theirs])
+
+    def left_of(self, generation: int, first: int) -> BitMap64:
+        """Return what is not done of an emission's block, nothing where the emission counts no more."""
+        return self._emission(generation, first)[1]
+
+    def _emission(self, generation: int, first: int) -> tuple[Retries, BitMap64]:
+        """Return where an emission's attempts are counted, and what is not done of its block."""
+        run, left = generation >> 4, BitMap64()
+        if not run_at_least(run, self.floor):
+            return self.retries, left
+        if self.command is not None and self.command.owns(first, run):
+            left.add_range(first, self.command.end_of(first))
+            return self.command.retries, self._open(left)
+        return self.retries, left if self.blocks.is_older(first, run) else self._left_at(first)
+
+    def _open(self, offsets: BitMap64) -> BitMap64:
+        """Return those of the offsets that are emitted and not done."""
+        left = offsets - self.done
+        left.remove_range(0, self.frontier)
+        left.remove_range(self.next_offset, EVERYTHING)
+        return left
+
+    def _left_at(self, first: int) -> BitMap64:
+        """Return what is not done of the block there, but for what a live command asks for."""
+        block = BitMap64()
+        block.add_range(first, self.blocks.end_of(first))
+        return self._open(block - self.command.offsets if self.command else block)
+
+    def finish(self, start: int, end: int, run: int | None = None) -> int:
+        """Note every emitted offset of [start, end) as done; return how many are newly done.
+
+        With ``run`` only those for which an emission in that run counts.
+        """
         span = BitMap64()
         span.add_range(max(start, self.frontier), max(min(end, self.next_offset), self.frontier))
+        if run is not None and not run_at_least(run, self.floor):
+            return 0
+        if run is not None and self.command is not None and not run_at_least(run, self.command.floor):
+            span -= self.command.offsets
         return self._finish(span)
 
     def _finish(self, offsets: BitMap64) -> int:
         before = len(self.done)
         self.done |= offsets
         newly = len(self.done) - before
-        if self.retries:
-            for offset in [offset for offset in self.retries if offset in offsets]:
-                del self.retries[offset]
+        self.changes += newly > 0
+        self._forget_retries()
         self._advance()
         return newly
+
+    def _forget_retries(self) -> None:
+        """Forget the attempts of blocks of which nothing is left."""
+        command = self.command
+        gone = self.done if command is None else self.done | command.offsets
+
+        def is_gone(first: int) -> bool:
+            return (first < self.frontier or first in gone) and not self._left_at(first)
+
+        self.retries.forget(is_gone)
+        if command is not None:
+            command.retries.forget(lambda first: self._is_done(first, command.end_of(first)))
 
     def _advance(self) -> None:
         frontier = min(first_absent(self.done, self.frontier), self.next_offset)
         if frontier > self.frontier:
             self.done.remove_range(self.frontier, frontier)
+            self._commanded.remove_range(0, max(0, frontier - self._largest))
             self.frontier = frontier
+            self.changes += 1
 
     def resume(self, now_s: float) -> None:
         """Count what is in flight at a restart as emitted at that time."""
         self._emitted.append((self.next_offset, now_s))
 
-    def is_open(self, offset: int) -> bool:
-        """Tell whether an offset is emitted and not done."""
-        return self.frontier <= offset < self.next_offset and offset not in self.done
+    def _is_done(self, start: int, end: int) -> bool:
+        """Tell whether nothing of [start, end) is emitted and not done."""
+        start, end = max(start, self.frontier), min(end, self.next_offset)
+        return start >= end or self.done.range_cardinality(start, end) == end - start
+
+    def is_open(self, first: int) -> bool:
+        """Tell whether a record of the block that begins there is emitted and not done."""
+        return not self._is_done(first, self.blocks.end_of(first))
 
     def failed(
-        self, generation: int, offset: int, now_s: float, *, counts: bool, jitter: float = 0.0
+        self, generation: int, first: int, now_s: float, *, counts: bool, jitter: float = 0.0
     ) -> Verdict:
-        """Note one failed emission; ``counts`` is False where it says nothing about the record itself.
+        """Note one failed emission; ``counts`` is False where it says nothing about the records themselves.
 
-        Ignored unless the offset is open and the generation its newest. A generation is counted once.
+        Ignored unless something of the block is open and the generation its newest.
         """
-        if not self.is_open(offset) or not run_at_least(generation >> 4, self.floor):
+        retries, left = self._emission(generation, first)
+        if not left:
             return Verdict.IGNORED
-        attempt = self.retries.get(offset)
-        if attempt is None:
-            emitted = generation & 0xF
-            attempt = self.retries[offset] = Attempt(generation, emitted, emitted, True, now_s)
-        if attempt.generation != generation or not attempt.in_flight:
-            return Verdict.IGNORED
-        attempt.in_flight = False
-        attempt.attempts += counts
-        if attempt.attempts >= self.policy.max_attempts:
-            return Verdict.EXHAUSTED
-        due_s = now_s + self.policy.delay_s(max(attempt.attempts, 1), jitter)
-        heapq.heappush(self._due, (due_s, offset, generation))
-        return Verdict.RETRY
+        return retries.fail(generation, first, now_s, self.policy, counts=counts, jitter=jitter)
+
+    def attempts_of(self, generation: int, first: int) -> Attempt:
+        """Return what is known of the failures of an emission's block, one that has failed."""
+        return self._emission(generation, first)[0].attempts[first]
 
     def take_due(self, now_s: float, run: int, most: int) -> list[Replay]:
-        """Emit what is due again, at most ``most`` offsets; what was done or rewound meanwhile falls away."""
-        taken: list[Replay] = []
-        while self._due and self._due[0][0] <= now_s and len(taken) < most:
-            _, offset, generation = heapq.heappop(self._due)
-            attempt = self.retries.get(offset)
-            if attempt is None or attempt.generation != generation or attempt.in_flight:
-                continue
-            attempt.emissions += 1
-            attempt.generation = generation_of(run, attempt.emissions)
-            attempt.in_flight = True
-            attempt.emitted_s = now_s
-            taken.append(Replay(offset, attempt.generation, attempt.attempts))
+        """Emit what is due again, at most ``most`` blocks; what was done or rewound meanwhile falls away."""
+        taken = self.retries.take_due(now_s, run, most, self._first_left)
+        if (command := self.command) is not None:
+            taken += command.retries.take_due(now_s, run, most - len(taken), lambda first: first)
         return taken
 
-    def next_due_s(self) -> float | None:
-        """Return when the next retry is due, None if none waits."""
-        return self._due[0][0] if self._due else None
+    def _first_left(self, first: int) -> int | None:
+        """Return the first offset for the next root of a block: the same, unless a command took it."""
+        left = self._left_at(first)
+        if not left:
+            return None
+        return int(left.min()) if first in self._commanded else first
 
     def fail_overdue(self, before_s: float, now_s: float, most: int) -> int:
-        """Fail what was emitted before a time and never got a verdict, at most ``most`` offsets.
+        """Fail what was emitted before a time and never got a verdict, at most ``most`` blocks.
 
         A safety net: the control records of such an emission have expired, no acker can judge it any more.
-        It says nothing about the record, so it is no attempt. Returns how many offsets are due again.
+        It says nothing about the records, so it is no attempt. Returns how many blocks are due again.
         """
         while self._emitted and self._emitted[0][1] < before_s:
             self._overdue_end = self._emitted.popleft()[0]
-        late = [
-            o for o, attempt in self.retries.items() if attempt.in_flight and attempt.emitted_s < before_s
-        ]
-        if self._overdue_end > self.frontier:
-            still_open = BitMap64()
-            still_open.add_range(self.frontier, self._overdue_end)
-            still_open -= self.done
-            still_open -= BitMap64(self.retries)
-            late += islice(still_open, most)
-        for offset in late[:most]:
-            attempt = self.retries.setdefault(offset, Attempt(0, 0, 0, True, before_s))
-            attempt.in_flight = False
-            heapq.heappush(self._due, (now_s, offset, attempt.generation))
-        return len(late[:most])
+        late, count = BitMap64(), 0
+        late.add_range(self.frontier, max(self._overdue_end, self.frontier))
+        late = self._open(late)
+        if (command := self.command) is not None:
+            late -= command.offsets
+            theirs = self._left() if command.is_emitted_before(before_s) else BitMap64()
+            count = command.retries.give_up_overdue(command.split(theirs), before_s, now_s, most)
+        return count + self.retries.give_up_overdue(self.blocks.split(late), before_s, now_s, most - count)
 
     def restore_replay(self, replay: Replay, now_s: float) -> None:
-        """Take an emission known from a written batch as the newest of its offset."""
-        if self.is_open(replay.offset):
-            emissions = max(replay.attempts, 1) // 16 * 16 + (replay.generation & 0xF)
-            self.retries[replay.offset] = Attempt(replay.generation, emissions, replay.attempts, True, now_s)
+        """Take an emission known from a written batch as the newest of its block."""
+        retries, left = self._emission(replay.generation, replay.offset)
+        if left:
+            retries.restore(replay, now_s)
+
+    def uncounted(self) -> list[Replay]:
+        """Return the newest emissions whose generation does not say how many attempts had counted."""
+        return self.retries.uncounted() + (self.command.retries.uncounted() if self.command else [])
+
+    def forget_blocks(self, reach: int) -> None:
+        """Forget the blocks below the frontier; it, and what is done below ``reach``, is committed.
+
+        Others may not go, even if they are done and told: a later commit may tell less, then their verdicts
+        are read once more after a crash and must find them. Only to make room they do; then such a crash
+        leaves their records to the overdue replay.
+        """
+        self.blocks.forget(lambda _, end: end <= self.frontier)
+        if len(self.blocks.stretches) > MAX_TOLD_STRETCHES:
+            self.blocks.forget(lambda start, end: end <= reach and self._is_done(start, end))
 
     def rewind(self, offset: int, run: int) -> None:
         """Obey an operator's reset: backwards takes ``run`` as the floor and emits anew, forward skips."""
-        if offset >= self.frontier:
+        if offset < self.frontier:
+            self.emit_anew(offset, run)
+        else:
             self.next_offset = max(self.next_offset, offset)
             self.finish(self.frontier, offset)
-            return
+
+    def open_from(self, offset: int) -> int:
+        """Return how many offsets from one on are emitted and not done."""
+        behind = BitMap64()
+        behind.add_range(offset, max(offset, self.next_offset))
+        return len(self._open(behind))
+
+    def emit_anew(self, offset: int, run: int) -> None:
+        """Forget all that is known from an offset on, the frontier's at most; ``run`` becomes the floor."""
+        assert offset <= self.frontier, "what is not done stays known"
         self.frontier = self.next_offset = offset
         self.floor = run
+        self.changes += 1
+        self.command = None
         self.done.clear()
-        self.retries.clear()
-        self._due.clear()
+        self.blocks, self.retries = Blocks(), Retries()
+        self._commanded.clear()
         self._emitted.clear()
         self._overdue_end = 0
+
+    def held_s(self, now_s: float) -> float:
+        """Return how long ago the record at the frontier was emitted (or resumed), 0 if none is."""
+        if self.frontier >= self.next_offset:
+            return 0.0
+        while self._emitted and self._emitted[0][0] <= self.frontier:
+            self._emitted.popleft()
+        return max(0.0, now_s - self._emitted[0][1]) if self._emitted else 0.0
+
+    def opened(self, command: LiveReplay) -> tuple[int, BitMap64]:
+        """Return frontier and what is done above it as they stand once a command is obeyed."""
+        lowest = min(self.frontier, int(command.offsets.min()))
+        done = self.done.copy()
+        done.add_range(lowest, self.frontier)
+        return lowest, done - command.offsets
+
+    def obey(self, command: LiveReplay) -> None:
+        """Open the offsets of a replay command again, whatever became of them; all were emitted."""
+        assert self.command is None, "one command a slot at a time"
+        self.frontier, self.done = self.opened(command)
+        self.changes += 1
+        self._commanded |= command.offsets
+        self.command = command
+        self._forget_retries()
+
+    def emit_again(self, most: int, most_ranges: int, now_s: float) -> list[tuple[int, int]]:
+        """Emit what the live command asks for, with at most ``most`` of it in flight; return the ranges."""
+        if self.command is None:
+            return []
+        left = self._left()
+        waiting = self.command.unemitted(left)
+        in_flight = len(left) - waiting
+        if not waiting:
+            return []
+        room, is_idle = max(0, most - in_flight), not in_flight
+        return self.command.emit(left, room, most_ranges, now_s, is_idle=is_idle)
+
+    def end_command(self) -> None:
+        """Forget the live command once all that it asked for is done."""
+        if self.command is not None and not self._left():
+            self.command = None
 
     def held_ranges(self, most: int) -> list[tuple[int, int]]:
         """Return the first runs of offsets done above the frontier, for people to look at."""

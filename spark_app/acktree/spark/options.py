@@ -16,6 +16,11 @@ _KNOWN = (
     "startingOffsets",
     "maxOffsetsPerTrigger",
     "includeHeaders",
+    "failOnDataLoss",
+    "complete",
+    "transactions",
+    "metricsPort",
+    "metricsHost",
     "kafka.*",
 )
 
@@ -35,8 +40,13 @@ class SourceOptions:
     starting_offsets: str = "earliest"
     max_offsets: int | None = None
     include_headers: bool = False
+    transactions: bool = True
     subscribe: tuple[str, ...] | None = None
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    fail_on_data_loss: bool = True
+    complete_by_batch: bool = False
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
 
     @property
     def component(self) -> str:
@@ -78,9 +88,22 @@ class SourceOptions:
             starting,
             _whole_number("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
             _truth("includeHeaders", given.get("includeheaders", "false")),
+            _truth("transactions", given.get("transactions", "true")),
             tuple(topic.strip() for topic in subscribe.split(",")) if subscribe else None,
+            _port("metricsPort", given.get("metricsport")),
+            given.get("metricshost", "127.0.0.1"),
+            _truth("failOnDataLoss", given.get("failondataloss", "true")),
+            _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
             kafka,
         )
+
+
+def _by_batch(complete: str, bolt: str) -> bool:
+    if complete not in ("tree", "batch"):
+        raise BadOption(f"complete={complete!r} is no good; it may be tree or batch")
+    if complete == "batch" and bolt:
+        raise BadOption("complete=batch is for a spout; a bolt acks what it reads in any case")
+    return complete == "batch"
 
 
 def _whole_number(name: str, text: str | None) -> int | None:
@@ -88,6 +111,14 @@ def _whole_number(name: str, text: str | None) -> int | None:
         return None
     if not text.isdigit() or int(text) < 1:
         raise BadOption(f"{name}={text!r} is no good; it may be a whole number from 1")
+    return int(text)
+
+
+def _port(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) > 65_535:
+        raise BadOption(f"{name}={text!r} is no good; it may be a port, 0 for a free one")
     return int(text)
 
 

@@ -11,18 +11,28 @@ from acktree.schemas.clients import Settings, producer_settings
 from acktree.schemas.ids import EdgeSource
 
 FLUSH_TIMEOUT_S = 120.0
+LINGER_MS = 20
+BATCH_BYTES = 262_144
 
 
 class Outbox(Sending):
     """What a task sends with, and the edges of its tuples."""
 
-    def __init__(self, bootstrap: str, user: Settings) -> None:
-        super().__init__(producer_settings(bootstrap, user, linger_ms=20, batch_size=262_144))
+    def __init__(self, bootstrap: str, user: Settings, **ours: Any) -> None:
+        settings = producer_settings(bootstrap, user, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, **ours)
+        super().__init__(settings)
         self.edges = EdgeSource()
+
+    def settle_tuples(self) -> None:
+        """See that the tuples sent so far are in the log before what is sent next. Raises DeliveryFailed."""
+        self.flush(FLUSH_TIMEOUT_S)
 
     def settle(self) -> None:
         """Wait until all is delivered. Raises DeliveryFailed."""
         self.flush(FLUSH_TIMEOUT_S)
+
+    def give_up(self) -> None:
+        """Forget a task that failed: what it sent stays."""
 
 
 _outboxes: dict[tuple[Any, ...], Outbox] = {}

@@ -12,11 +12,38 @@ NARROW = frozenset(
     {"Project", "Filter", "Generate", "MapInArrow", "MapInPandas", "ArrowEvalPython", "BatchEvalPython"}
 )
 SCAN = "LogicalRDD"
+STRAIGHT_RDDS = frozenset({"SQLExecutionRDD", "MapPartitionsRDD", "DataSourceRDD", "PythonRDD"})
 
 
-def is_narrow(output: DataFrame) -> bool:
-    """Tell whether all rows of a record stay in the task that read it: one scan, no exchange, no limit."""
-    node: Any = output._jdf.queryExecution().optimizedPlan()
+def is_narrow(output: DataFrame, batch: DataFrame) -> bool:
+    """Tell whether all rows of a record stay in the task that read it: one scan, no exchange, no limit.
+
+    The scan must be the batch's own. Rows that Spark holds, by ``localCheckpoint`` or ``createDataFrame``,
+    are a scan, too, but were read in another task, or never.
+    """
+    own, other = _scanned(batch), _scanned(output)
+    return own is not None and other is not None and int(own.id()) == int(other.id())
+
+
+def tasks_of(rows: DataFrame) -> int:
+    """Return in how many tasks rows are read of which ``is_narrow`` is true."""
+    return int(_scanned(rows).getNumPartitions())
+
+
+def _scanned(rows: DataFrame) -> Any:
+    """Return the RDD that narrow operators alone lead down to; None where there are others."""
+    node: Any = rows._jdf.queryExecution().optimizedPlan()
     while node.nodeName() in NARROW:
         node = node.children().head()
-    return bool(node.nodeName() == SCAN)
+    return node.rdd() if node.nodeName() == SCAN else None
+
+
+def rdds_before(batch: DataFrame) -> list[str]:
+    """Return the kinds of RDD that a batch given to ``foreachBatch`` is made of, the last one first."""
+    lines = batch._jdf.queryExecution().toRdd().toDebugString().splitlines()
+    return [line.lstrip(" |+-").partition("[")[0].rpartition(" ")[2] for line in lines]
+
+
+def is_straight(rdds: list[str]) -> bool:
+    """Tell whether one scan of the source comes as it is: nothing shuffled, united or kept as state."""
+    return set(rdds) <= STRAIGHT_RDDS and rdds.count("DataSourceRDD") == 1

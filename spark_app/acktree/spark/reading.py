@@ -1,54 +1,47 @@
 """The executor side of the source: read exactly the offsets a batch names, as Arrow batches.
 
 Invariant: a task ends only when it has read up to the end of its range; offsets that are not there
-(compaction, transaction markers) are proven absent by reading past them, and the ledger is told. Clients live
-in this module, so they outlast a task where Spark re-uses the Python process.
+(compaction, transaction markers) are proven absent by reading past them, and the ledger is told.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.clients import as_clear_error
 from acktree.schemas.codec import Absent, Span, encode_absent
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR
-from acktree.schemas.ids import root_ids
+from acktree.schemas.ids import IdArray, root_ids
 from acktree.schemas.registry import Published
 from acktree.spark.batch import Batch, Range, Replays
+from acktree.spark.binary_rows import binary_of
+from acktree.spark.blocks import block_firsts
 from acktree.spark.bolt_anchors import bolt_anchors
+from acktree.spark.fetching import Fetched, Fetching, fetching
+from acktree.spark.log_bounds import next_there
+from acktree.spark.marks import ShareName, digest
 from acktree.spark.options import SourceOptions
 from acktree.spark.outbox import outbox
 from acktree.spark.task_notes import add_to_note, begin_note
 
 MAX_ROWS = 10_000
-MAX_CACHED_CONSUMERS = 16
 STALL_S = 60.0
 REPLAY_GAP = 1_000
 MAX_SPANS = 20_000
 SMALL_BATCH = 2_000
-FETCH_WAIT_MS = 20
-"""A fetch under way delays the next assignment of its consumer by as much."""
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "timestampType int, anchors binary"
 )
 HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
-
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-class OffsetOutOfRange(AcktreeError):
-    """A planned offset is no longer in the topic."""
 
 
 class ReadStalled(AcktreeError):
@@ -60,7 +53,9 @@ class Piece:
     """Offsets [start, end) of one partition, all of them or only ``only``.
 
     ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
-    is off. ``result_topic`` is where a spout's ledger is told of absent offsets.
+    is off. Offsets share roots by blocks, cut at start and at multiples of ``block``; where ``firsts`` are
+    given, by these, one for each of ``only``. ``result_topic`` is where a spout's ledger is told of absent
+    offsets.
     """
 
     options: SourceOptions
@@ -74,21 +69,43 @@ class Piece:
     start: int
     end: int
     only: tuple[int, ...] | None = None
+    block: int = 1
+    firsts: tuple[int, ...] | None = None
+
+    def roots(self, offsets: NDArray[np.int64]) -> IdArray:
+        """Return the root of each offset: that of its block."""
+        if self.firsts is not None:
+            offsets = np.array(self.firsts)[np.searchsorted(np.array(self.only), offsets)]
+        elif self.block > 1:
+            offsets = block_firsts(offsets, self.start, self.block)
+        return root_ids(self.slot, self.generation, offsets)
 
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """What one task reads."""
+    """What one task reads, blocks as a whole; the partition it begins with is no other task's."""
 
     pieces: tuple[Piece, ...]
 
+    @property
+    def name(self) -> ShareName:
+        first = self.pieces[0]
+        what = [(p.topic, p.partition, p.generation, p.start, p.end, p.only) for p in self.pieces]
+        blocks = [(p.block, p.firsts) for p in self.pieces]
+        parts = (what, blocks) if any(block > 1 or firsts for block, firsts in blocks) else (what,)
+        return ShareName(first.topic, first.partition, first.end, digest(*parts))
+
 
 def shares(options: SourceOptions, published: Published, batch: Batch) -> list[Share]:
-    """Return a task per range that is not empty; replays go in one, and so does all of a small batch."""
+    """Return a task per partition with new records; the first takes the replays, or all of a small batch."""
     fresh, again = _pieces(options, published, batch)
     if batch.records <= SMALL_BATCH:
         return [Share((*fresh, *again))]
-    return [Share((piece,)) for piece in fresh] + ([Share(tuple(again))] if again else [])
+    parts: dict[tuple[str, int], list[Piece]] = {}
+    for piece in fresh or again[:1]:
+        parts.setdefault((piece.topic, piece.partition), []).append(piece)
+    first, *others = parts.values()
+    return [Share(tuple(part)) for part in ([*first, *(again if fresh else again[1:])], *others)]
 
 
 def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple[list[Piece], list[Piece]]:
@@ -96,26 +113,40 @@ def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple
 
     Neighbouring replays are read in one stretch, far ones are sought one by one.
     """
-    anchored = published.ackers > 0 or bool(options.bolt)
+    anchored = (published.ackers > 0 and not options.complete_by_batch) or bool(options.bolt)
     topics: dict[int, str] = {}
     if options.spout and anchored:
         slots = published.slots_of(options.spout)
         topics = {slot.slot: published.result_topic(published.task_of(slot)) for slot in slots}
 
-    def piece(of: Range | Replays, generation: int, start: int, end: int, only: list[int] | None) -> Piece:
-        place = (of.topic, of.partition, of.slot, generation, batch.version, anchored, topics.get(of.slot))
-        return Piece(options, *place, start, end, None if only is None else tuple(only))
+    def place(of: Range | Replays, generation: int) -> tuple[str, int, int, int, int, bool, str | None]:
+        return (of.topic, of.partition, of.slot, generation, batch.version, anchored, topics.get(of.slot))
 
-    fresh = [piece(r, r.run << 4, r.start, r.end, None) for r in batch.ranges if r.start < r.end]
-    again = [
-        piece(replays, replays.generation, stretch[0], stretch[-1] + 1, stretch)
-        for replays in batch.replays
-        for stretch in _stretches(replays.offsets)
-    ]
+    ranges = [r for r in (*batch.ranges, *batch.again) if r.start < r.end]
+    fresh = [Piece(options, *place(r, r.run << 4), r.start, r.end, block=r.block) for r in ranges]
+    again: list[Piece] = []
+    for replays in batch.replays:
+        whose = dict(_emitted_again(replays))
+        for only in _stretches(sorted(whose)):
+            firsts = tuple(whose[offset] for offset in only) if replays.spans else None
+            bounds = (only[0], only[-1] + 1)
+            again.append(
+                Piece(options, *place(replays, replays.generation), *bounds, tuple(only), firsts=firsts)
+            )
     return fresh, again
 
 
-def _stretches(offsets: tuple[int, ...]) -> list[list[int]]:
+def _emitted_again(replays: Replays) -> Iterator[tuple[int, int]]:
+    """Yield each offset with the first one of its block."""
+    if not replays.spans:
+        yield from zip(replays.offsets, replays.offsets, strict=True)
+    for first, spans in zip(replays.offsets, replays.spans, strict=bool(replays.spans)):
+        for start, end in spans:
+            for offset in range(start, end):
+                yield offset, first
+
+
+def _stretches(offsets: list[int]) -> list[list[int]]:
     stretches: list[list[int]] = []
     for offset in offsets:
         if stretches and offset - stretches[-1][-1] <= REPLAY_GAP:
@@ -126,32 +157,45 @@ def _stretches(offsets: tuple[int, ...]) -> list[list[int]]:
 
 
 def read_share(share: Share) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task's pieces.
+    """Yield the rows of one task's pieces and leave a note of them for the stage.
 
     Raises:
-        OffsetOutOfRange: the topic no longer holds the start.
+        OffsetOutOfRange: the topic no longer holds what was planned, and failOnDataLoss is true.
         ReadStalled: no progress for STALL_S seconds.
     """
-    begin_note()
+    begin_note(share.name)
     for piece in share.pieces:
         yield from _read_piece(piece)
 
 
 def _read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
     wanted = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
-    only = None if piece.only is None else frozenset(piece.only)
+    only = None if piece.only is None else wanted
     seen: list[NDArray[np.int64]] = []
-    for messages in _read(piece):
-        rows = messages if only is None else [m for m in messages if m.offset() in only]
-        if rows:
-            offsets = np.fromiter((m.offset() for m in rows), np.int64, len(rows))
-            seen.append(offsets)
-            batch = _to_arrow(piece, rows, offsets)
-            add_to_note(b"".join(filter(None, batch.column("anchors").to_pylist())))
+    for fetched in _read(piece):
+        rows = fetched if only is None else fetched.where(np.isin(fetched.offsets, only))
+        if len(rows.offsets):
+            seen.append(rows.offsets)
+            batch = _to_arrow(piece, rows)
+            add_to_note(_bytes_of(batch.column("anchors")))
             yield batch
     if piece.result_topic is not None and sum(map(len, seen)) < len(wanted):
         absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)
         _tell_absent(piece, piece.result_topic, absent)
+
+
+def share_anchors(share: Share) -> Iterator[bytes]:
+    """Yield the anchors of what a task reads, 18 bytes each; those of a bolt's tuples are read for it.
+
+    Raises what ``read_share`` raises. A spout's absent offsets have anchors, too.
+    """
+    for piece in share.pieces:
+        if piece.options.bolt:
+            for fetched in _read(piece):
+                yield _bytes_of(_anchors(piece, fetched.own, fetched.offsets))
+        else:
+            offsets = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
+            yield _bytes_of(_anchors(piece, None, offsets))
 
 
 def _tell_absent(piece: Piece, topic: str, absent: NDArray[np.int64]) -> None:
@@ -163,109 +207,85 @@ def _tell_absent(piece: Piece, topic: str, absent: NDArray[np.int64]) -> None:
     box.settle()
 
 
-_consumers: dict[tuple[Any, ...], Consumer] = {}
-_positions: dict[tuple[Any, ...], int] = {}
-
-
-def _consumer(piece: Piece) -> tuple[tuple[Any, ...], Consumer]:
-    options = piece.options
-    place = (
-        os.getpid(),
-        options.bootstrap,
-        piece.topic,
-        piece.partition,
-        tuple(sorted(options.kafka.items())),
-    )
-    if place not in _consumers:
-        while len(_consumers) >= MAX_CACHED_CONSUMERS:
-            oldest = next(iter(_consumers))
-            _consumers.pop(oldest).close()
-            _positions.pop(oldest, None)
-        settings = consumer_settings(
-            options.bootstrap,
-            options.group,
-            options.kafka,
-            auto_offset_reset="error",
-            enable_partition_eof=True,
-            queued_max_messages_kbytes=16_384,
-            fetch_wait_max_ms=FETCH_WAIT_MS,
-        )
-        _consumers[place] = make_consumer(settings)
-    return place, _consumers[place]
-
-
-def _read(piece: Piece) -> Iterator[list[Message]]:
-    place, consumer = _consumer(piece)
-    if _positions.pop(place, None) != piece.start:
-        consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
+def _read(piece: Piece) -> Iterator[Fetched]:
+    source = fetching(piece.options, piece.topic, piece.partition)
+    known, source.position = source.position, None
+    if known != piece.start:
+        source.assign(piece.start)
     position, last_progress_s = piece.start, time.monotonic()
     while position < piece.end:
-        messages: list[Message] = []
-        for message in consumer.consume(min(MAX_ROWS, piece.end - position), 1.0):
-            error = message.error()
-            if error is None:
-                position = (message.offset() or 0) + 1
-                if position <= piece.end:
-                    messages.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                position = max(position, message.offset() or 0)
+        fetched = source.take(min(MAX_ROWS, piece.end - position), 1.0)
+        if len(fetched.offsets):
+            position = int(fetched.offsets[-1]) + 1
+        for error, offset in fetched.errors:
+            if error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, offset)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise OffsetOutOfRange(
-                    f"{piece.topic}/{piece.partition} no longer holds offset {position}: it was removed by "
-                    "retention, or the topic was re-created; to go on behind the gap, set the offset of "
-                    f"group {piece.options.group} with kafka-consumer-groups"
-                )
+                position = _go_on(piece, source, position)
             elif not error.retriable():
-                raise KafkaException(error)
+                raise as_clear_error(error, piece.options.bootstrap)
+        if len(fetched.offsets) or fetched.errors:
             last_progress_s = time.monotonic()
-        if messages:
-            yield messages
+        if (rows := fetched.where(fetched.offsets < piece.end)).offsets.size:
+            yield rows
         if time.monotonic() - last_progress_s > STALL_S:
-            raise ReadStalled(
-                f"{piece.topic}/{piece.partition} delivered nothing from offset {position} "
-                f"(of {piece.start} to {piece.end}) for {STALL_S:g} s"
-            )
+            following = _go_on(piece, source, position)
+            if following == position:
+                raise ReadStalled(
+                    f"{piece.topic}/{piece.partition} delivered nothing from offset {position} "
+                    f"(of {piece.start} to {piece.end}) for {STALL_S:g} s"
+                )
+            position = following
     if piece.end - piece.start <= SMALL_BATCH:
-        consumer.unassign()
+        source.consumer.unassign()
     elif position == piece.end:
-        _positions[place] = position
+        source.position = position
 
 
-def _to_arrow(piece: Piece, messages: list[Message], offsets: NDArray[np.int64]) -> pa.RecordBatch:
-    count = len(messages)
-    stamps = [m.timestamp() for m in messages]
+def _go_on(piece: Piece, source: Fetching, position: int) -> int:
+    place = TopicPartition(piece.topic, piece.partition, position)
+    following = next_there(source.consumer, place, piece.end, piece.options)
+    source.assign(following)
+    return following
+
+
+def _to_arrow(piece: Piece, rows: Fetched) -> pa.RecordBatch:
+    count = len(rows.offsets)
     columns = [
-        pa.array([m.key() for m in messages], pa.binary()),
-        pa.array([m.value() for m in messages], pa.binary()),
-        pa.array([piece.topic], pa.string()).take(pa.array(np.zeros(count, np.int32))),
+        rows.keys,
+        rows.values,
+        pa.repeat(piece.topic, count),
         pa.array(np.full(count, piece.partition, np.int32)),
-        pa.array(offsets),
-        pa.array(np.fromiter((s[1] for s in stamps), np.int64, count) * 1000, pa.timestamp("us", tz="UTC")),
-        pa.array(np.fromiter((s[0] - 1 for s in stamps), np.int32, count)),
-        _anchors(piece, messages, offsets),
+        pa.array(rows.offsets),
+        rows.stamps,
+        rows.kinds,
+        _anchors(piece, rows.own, rows.offsets),
     ]
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "anchors"]
-    if piece.options.include_headers:
-        columns.append(pa.array([_header_rows(m.headers()) for m in messages], _HEADERS))
+    if rows.headers is not None:
+        columns.append(rows.headers)
         names.append("headers")
     return pa.RecordBatch.from_arrays(columns, names)
 
 
-def _header_rows(headers: Any) -> list[dict[str, Any]] | None:
-    return [{"key": key, "value": value} for key, value in headers] if headers else None
+def _bytes_of(column: pa.Array) -> bytes:
+    """Return the values of a binary column that was just made, end to end."""
+    _, bounds, data = column.buffers()
+    if data is None:
+        return b""
+    end = np.frombuffer(bounds, np.int32, len(column) + 1)[-1]
+    return memoryview(data)[:end].tobytes()
 
 
-def _anchors(piece: Piece, messages: list[Message], offsets: NDArray[np.int64]) -> pa.Array:
+def _anchors(piece: Piece, own: pa.Array | None, offsets: NDArray[np.int64]) -> pa.Array:
+    """Return the anchors of records; ``own`` are the headers of a bolt's tuples."""
     if not piece.anchored:
         return pa.nulls(len(offsets), pa.binary())
-    if piece.options.bolt:
+    if own is not None:
         options = piece.options
         intake = bolt_anchors(options.bootstrap, options.topology, options.bolt, options.kafka)
-        return pa.array([intake.of(message) for message in messages], pa.binary())
+        return intake.of_all(own, piece.topic, piece.partition, offsets)
     rows = np.zeros(len(offsets), ANCHOR)
     rows["version"] = piece.version
-    rows["root"] = root_ids(piece.slot, piece.generation, offsets)
-    bounds = np.arange(len(offsets) + 1, dtype=np.int32) * ANCHOR.itemsize
-    return pa.Array.from_buffers(
-        pa.binary(), len(offsets), [None, pa.py_buffer(bounds.tobytes()), pa.py_buffer(rows.tobytes())]
-    )
+    rows["root"] = piece.roots(offsets)
+    return binary_of(rows)

@@ -54,7 +54,10 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._driver: SpoutDriver | BoltDriver | None = None
+        self._first: Batch | None = None
+        self._has_begun = False
         self._targets: dict[int, int] | None = None
+        self._ends: dict[int, int] = {}
         self._versions: dict[int, Published] = {}
 
     def _connected(self) -> SpoutDriver | BoltDriver:
@@ -69,24 +72,30 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return driver
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._opened(None).position().to_json()
+        """Return where the query begins; Spark asks once more when it runs the first batch."""
+        if self._first is None:
+            self._first = self._opened(None).position()
+        return self._first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._targets = self._connected().topics.log_ends()
+        self._targets = self._connected().log_ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         logged = Batch.from_json(start)
+        if not self._has_begun and self._first not in (None, logged):
+            self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it
+        self._has_begun = True
         driver = self._opened(logged)
         driver.written(logged)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         wait_s = 0.0
         while True:
             driver.service(wait_s)
-            ends = driver.topics.log_ends() if self._targets is None else self._targets
+            self._ends = ends = driver.log_ends() if self._targets is None else self._targets
             batch = driver.next_batch(ends, most)
             if batch is not None:
                 return batch.to_json()
@@ -96,6 +105,10 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 driver.settle()
                 return start
             wait_s = IDLE_WAIT_S
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return what the query's progress shows as the source's ``latestOffset``: how far the spout is."""
+        return self._driver.progress(self._ends) if self._driver is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:

@@ -7,37 +7,43 @@ or a written batch holds. It runs inside Spark's calls to ``latestOffset``; ther
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
-from acktree.producers.claim import Claim, claim_run, is_first, next_epoch
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
+    as_clear_error,
     consumer_settings,
+    is_forbidden,
     make_admin,
     make_consumer,
     make_producer,
     producer_settings,
 )
-from acktree.schemas.codec import Absent, decode_told_to_spout
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.ids import MAX_RUN, next_run, run_at_least
+from acktree.schemas.codec import Absent, ReplayCommand
+from acktree.schemas.ids import next_run
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
-from acktree.spark.batch import MAX_REPLAYS, Batch, Range, Replays
+from acktree.spark.batch import MAX_ATTEMPT_SPANS, MAX_REPLAYS, Batch, Range, Replays
 from acktree.spark.dead_letters import DeadLetterWriter
-from acktree.spark.done_set import encode_metadata
-from acktree.spark.group_offsets import Committed, GroupOffsets
-from acktree.spark.ledger import PartitionLedger, Replay, RetryPolicy
+from acktree.spark.driver_metrics import serve_driver
+from acktree.spark.ledger import PartitionLedger
+from acktree.spark.log_bounds import is_removed
 from acktree.spark.options import SourceOptions
-from acktree.spark.result_cut import Place, ResultCut
-from acktree.spark.source_topics import SpoutTopics
-from acktree.spark.task_ledger import DeadLetter, SourcePartition, TaskLedger
+from acktree.spark.replay_orders import Order, ReplayOrders
+from acktree.spark.result_cut import Opened
+from acktree.spark.results import ResultTopics, Told
+from acktree.spark.retries import RetryPolicy
+from acktree.spark.source_topics import SpoutTopics, VanishedPartition
+from acktree.spark.source_watch import SourceWatch
+from acktree.spark.spout_commits import SpoutCommits
+from acktree.spark.spout_figures import Crowds, progress, reports
+from acktree.spark.takeover import Takeover
+from acktree.spark.task_ledger import DeadLetter, TaskLedger
 
 COMMIT_INTERVAL_S = 0.5
 IDLE_WAIT_S = 0.05
-OLDEST_FLOOR_RUNS = 100
-MAX_RESULTS_PER_POLL = 1_000
 
 
 class SpoutDriver:
@@ -59,100 +65,98 @@ class SpoutDriver:
         self._bootstrap, user = options.bootstrap, options.kafka
         self._admin = make_admin(options.bootstrap, user)
         self._registry = Registry(options.bootstrap, options.topology, user)
+        self._watch = SourceWatch(self._admin, options, self._registry, monotonic)
+        self.topics = self._watch.find()
         self.topology = self._registry.history.latest
-        self.topics = SpoutTopics(self._admin, options, self.topology)
         self._group = self.topology.group_of(options.spout)
         settings = consumer_settings(options.bootstrap, self._group, user, enable_partition_eof=True)
         self._consumer = make_consumer(settings)
-        self._offsets = GroupOffsets(self._consumer, self._group, options.bootstrap)
-        self._producer = make_producer(producer_settings(options.bootstrap, user))
+        self._refused: KafkaError | None = None
+        self._producer = make_producer(
+            {**producer_settings(options.bootstrap, user), "on_delivery": self._note_refusal}
+        )
         reader = make_consumer({**settings, "auto.offset.reset": "error", "queued.min.messages": 1})
-        self._letters = DeadLetterWriter(reader, self._producer, self.topology.dead_letter_topic, self._group)
-        self._claims: dict[int, Claim] = {}
+        letters = self.topology.dead_letter_topic
+        self._letters = DeadLetterWriter(reader, self._producer, letters, self._group, options.bootstrap)
+        self._commits = SpoutCommits(self._consumer, self.topology, options.spout, options.bootstrap)
+        self._orders = ReplayOrders(self._commits)
         self._tasks: dict[int, TaskLedger] = {}
-        self._cuts: dict[int, ResultCut] = {}
-        self._committed_state: object = None
+        self._results = ResultTopics(self._consumer, options.bootstrap)
+        self._crowds = Crowds()
         self._next_commit_s = self._next_report_s = -1e18
+        self.reported: tuple[Report, ...] = ()
+        self._metrics = serve_driver(options, lambda: self.reported)
 
     @property
     def is_open(self) -> bool:
         return bool(self._tasks)
 
     def open(self, logged: Batch | None) -> None:
-        """Take over: claim a run per task, restore what is committed and what the logged batch says.
-
-        Tasks that a later version took away are claimed, too: their result topics are read until drained.
-        """
-        by_task: dict[int, list[SourcePartition]] = {
-            task: [] for task in self.topology.spout_tasks[self._options.spout]
-        }
-        for source in self.topics.partitions:
-            by_task[self.topics.task_of[source.slot]].append(source)
+        """Take over: claim a run per task, restore what is committed and what the logged batch says."""
+        spout, commits = self._options.spout, self._commits
         versions = self._registry.history.versions.values()
-        ever = {task for version in versions for task in version.spout_tasks.get(self._options.spout, ())}
-        run, floors = 0, dict[int, int]()
-        for task in sorted(ever):
-            topic = self.topology.result_topic(task)
-            claim = claim_run(self._consumer, topic, self._group, self._bootstrap)
-            self._claims[task] = claim
-            self._cuts[task] = ResultCut(claim.next_offset)
-            run = claim.run if not run or run_at_least(claim.run, run) else run
-            floors |= claim.floors
-        committed = self._offsets.fetch(self.topics.partitions, None)
-        logged_runs = [range_.run for range_ in logged.ranges] if logged else []
-        if self._outrank(committed.values(), bool(logged_runs)):
-            run = next_run(max(logged_runs)) if logged_runs else random.randint(1, MAX_RUN)
-        self._use_run(run)
-        starts = self.topics.starting_offsets([s for s in self.topics.partitions if s.slot not in committed])
-        for task, sources in by_task.items():
-            self._tasks[task] = self._open_task(task, sources, committed, starts, floors, logged)
-        results = [
-            TopicPartition(self.topology.result_topic(task), 0, claim.next_offset)
-            for task, claim in self._claims.items()
-        ]
-        self._consumer.assign(results)
-        self._commit()
+        commits.claim({task for version in versions for task in version.spout_tasks.get(spout, ())})
+        floors = commits.floors
+        found = commits.take_over(self.topics.partitions, logged)
+        committed = self._watch.check_committed(self.topics, found, floors)
+        new = [source for source in self.topics.partitions if source.slot not in committed]
+        starts = self.topics.log_starts(new) if floors or found else self.topics.starting_offsets(new)
+        stands = Takeover(
+            committed, starts, floors, self._orders.live(self._consumer, self._bootstrap), logged
+        )
+        for task in self.topology.spout_tasks[spout]:
+            sources = [s for s in self.topics.partitions if self.topics.task_of[s.slot] == task]
+            claim = commits.claims[task]
+            opened = stands.task(self.topology, spout, claim, task, sources, self._monotonic())
+            self._tasks[task] = opened
+        commits.serve(self._tasks)
+        self._go_back_to_ends()
+        self._read_results(commits.claims)
+        commits.commit()
 
-    def _open_task(
-        self,
-        task: int,
-        sources: list[SourcePartition],
-        committed: Mapping[int, Committed],
-        starts: Mapping[int, int],
-        floors: Mapping[int, int],
-        logged: Batch | None,
-    ) -> TaskLedger:
-        table = self.topology.spouts[self._options.spout]
-        policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
-        claim = self._claims[task]
-        now_s = self._monotonic()
-        ends = {range_.slot: range_ for range_ in logged.ranges} if logged else {}
-        slots: dict[int, PartitionLedger] = {}
-        for source in sources:
-            stands = committed.get(source.slot)
-            floor = floors.get(source.slot, claim.run)
-            if (claim.run - floor) % 255 > OLDEST_FLOOR_RUNS:
-                floor = (claim.run - OLDEST_FLOOR_RUNS - 1) % 255 + 1
-            if stands is not None and stands.ours is None:
-                floor = claim.run
-            frontier = stands.next_offset if stands else starts[source.slot]
-            known = ends.get(source.slot)
-            trusted = known is not None and run_at_least(known.run, floor)
-            next_offset = max(frontier, known.end) if known is not None and trusted else frontier
-            done = stands.done() if stands else None
-            ledger = PartitionLedger(frontier, next_offset, floor, policy)
-            if done is not None:
-                ledger.done = done
-            ledger.resume(now_s)
-            slots[source.slot] = ledger
-            claim.floors[source.slot] = floor
-        by_slot = {source.slot: source for source in sources}
-        opened = TaskLedger(task, claim.run, by_slot, slots, self.topology.message_timeout_s)
-        for replays in logged.replays if logged else ():
-            for offset in replays.offsets if replays.slot in slots else ():
-                replay = Replay(offset, replays.generation, replays.attempts)
-                slots[replays.slot].restore_replay(replay, now_s)
-        return opened
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last record that a read_committed reader may see.
+
+        Raises:
+            MissingTopic, DataLoss: a topic was deleted, or created anew, and failOnDataLoss is true.
+        """
+        try:
+            return self.topics.log_ends()
+        except VanishedPartition:
+            self._watch.look_at_once()
+            self._look_at_topics()
+            return self.topics.log_ends()
+
+    def _next_offsets(self) -> dict[int, int]:
+        ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
+        return {slot: ledger.next_offset for slot, ledger in ledgers}
+
+    def _go_back_to_ends(self) -> None:
+        """Where a log ends before what is emitted of it, go on at its end, if the options allow it."""
+        for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
+            task = self._task_of(slot)
+            assert task is not None, "every slot that is read has its task"
+            ledger = task.slots[slot]
+            task.counters["lost"] += ledger.open_from(end)
+            self._use_new_run(task, slot)
+            ledger.emit_anew(min(end, ledger.frontier), self._commits.run)
+
+    def _follow_ends(self, ends: Mapping[int, int]) -> None:
+        """Where a log ends before what is emitted of it, find out why."""
+        if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
+            self._watch.look_at_once()
+            self._look_at_topics()
+            self._go_back_to_ends()
+
+    def _look_at_topics(self) -> None:
+        topics = self._watch.look(self.topics, self.topology.version, self._next_offsets())
+        if topics is not None:
+            self._adopt(topics)
+
+    def _read_results(self, tasks: Iterable[int]) -> None:
+        """Read the result topics of tasks from their committed positions on, besides those read already."""
+        claims, topic_of = self._commits.claims, self._commits.result_topic
+        self._results.follow(TopicPartition(topic_of(task), 0, claims[task].next_offset) for task in tasks)
 
     def position(self) -> Batch:
         """Return an empty batch that says where every slot stands."""
@@ -168,162 +172,183 @@ class SpoutDriver:
     def written(self, batch: Batch) -> None:
         """Note that Spark has logged and finished a batch."""
         replayed = [(replays.slot, offset) for replays in batch.replays for offset in replays.offsets]
-        for cut in self._cuts.values():
+        for cut in self._commits.cuts.values():
             cut.written(replayed)
-        if self._registry.history.at(batch.version).ackers == 0:
+        if self._options.complete_by_batch or self._registry.history.at(batch.version).ackers == 0:
             for task in self._tasks.values():
-                task.finish_batch(batch.ranges)
+                task.finish_batch((*batch.ranges, *batch.again))
 
     def next_batch(self, ends: Mapping[int, int], most: int | None) -> Batch | None:
         """Return the next batch with offsets below ``ends`` by slot, None if there is nothing to emit.
 
-        Replays come first and are never held back by max pending or by ``most``.
+        Replays come first and are never held back by max pending or by ``most``; what replay commands open
+        is held only by what is in flight of it.
+
+        Raises:
+            DataLoss: a log ends before what is emitted of it, and failOnDataLoss is true.
         """
+        self._follow_ends(ends)
         now_s = self._monotonic()
         ranges: list[Range] = []
+        again: list[Range] = []
         replays: list[Replays] = []
-        room = self.topology.spouts[self._options.spout].max_pending
+        room, limit = self.topology.spouts[self._options.spout].max_pending, most
         for task in self._tasks.values():
             budget = MAX_REPLAYS - sum(len(group.offsets) for group in replays)
             task.fail_overdue(now_s - self.topology.control_retention_s, now_s, budget)
             replays += task.replay_due(now_s, budget)
+            again += task.emit_again(room, now_s)
             allowed = max(0, room - task.pending)
-            fresh = task.emit(ends, allowed if most is None else min(allowed, most), now_s)
+            fresh = task.emit(ends, allowed if most is None else min(allowed, most), now_s, limit)
             if most is not None:
                 most -= sum(range_.end - range_.start for range_ in fresh)
             ranges += fresh
-        batch = Batch(self.topology.version, tuple(ranges), tuple(replays))
-        return batch if batch.records else None
+        self._crowds.say(self._tasks.values())
+        batch = Batch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
+        if not batch.records:
+            return None
+        tasks = self._tasks.values()
+        return replace(
+            batch,
+            progress=tuple(each for task in tasks for each in task.progress()),
+            attempts=tuple(each for task in tasks for each in task.attempts(MAX_ATTEMPT_SPANS // len(tasks))),
+            blocks=tuple(each for task in tasks for each in task.blocks()),
+        )
 
     def service(self, wait_s: float) -> None:
         """Read results, waiting up to ``wait_s``; write letters, obey resets, commit, report."""
-        messages = self._consumer.consume(MAX_RESULTS_PER_POLL, wait_s)
-        for message in messages:
-            if (error := message.error()) is not None:
-                if error.code() == KafkaError._PARTITION_EOF or error.retriable():
-                    continue
-                raise KafkaException(error)
-            self._take(message.topic() or "", message.offset() or 0, message.value() or b"")
-        if self._registry.refresh():
-            self.topology = self._registry.history.latest
-            for task in self._tasks.values():
-                task.message_timeout_s = self.topology.message_timeout_s
+        for task in self._tasks.values():
+            task.look(self._monotonic())
+        for told in self._results.read(wait_s):
+            self._take(told)
+        if self._refused is not None:
+            raise as_clear_error(self._refused, self._bootstrap)
+        self._registry.refresh()
+        self._look_at_topics()
+        obeyed = self._orders.obey(self._ledger_of)
+        if obeyed:
+            next(iter(self._tasks.values())).counters["commands"] += obeyed
         now_s = self._monotonic()
         if now_s >= self._next_commit_s:
             self._obey_resets()
-            self._commit()
+            self._commits.commit()
             self._next_commit_s = now_s + COMMIT_INTERVAL_S
         if now_s >= self._next_report_s:
             self._report()
             self._next_report_s = now_s + STATS_INTERVAL_S
 
-    def _take(self, topic: str, offset: int, value: bytes) -> None:
-        cut = self._cuts[int(topic.rpartition("-")[2])]
-        try:
-            told = decode_told_to_spout(value)
-        except MalformedRecord:
-            next(iter(self._tasks.values())).counters["set_aside"] += 1
-            cut.note(offset, {}, ())
+    def _adopt(self, topics: SpoutTopics) -> None:
+        """Go on with a newer version, or with partitions that were not there before; they begin at the first
+        offset that is there."""
+        self.topics, self.topology = topics, self._registry.history.latest
+        table = self.topology.spouts[self._options.spout]
+        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.claims):
+            self._commits.join(new)
+            self._read_results(sorted(new))
+        policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
+        there = {source.slot for source in topics.partitions}
+        ids = {source.topic: source.topic_id for source in topics.partitions}
+        known: set[int] = set()
+        for task in self._tasks.values():
+            task.message_timeout_s = self.topology.message_timeout_s
+            for slot, source in list(task.sources.items()):
+                if ids.get(source.topic, source.topic_id) != source.topic_id:
+                    task.drop(slot)
+                    continue
+                task.slots[slot].policy, task.slots[slot].block = policy, table.block
+                known.add(slot)
+        fresh = [source for source in topics.partitions if source.slot in there - known]
+        starts = topics.log_starts(fresh)
+        moved = self._commits.moved(fresh).items()
+        starts |= {slot: stands.next_offset for slot, stands in moved if not stands.is_of_another}
+        for source in fresh:
+            task = self._tasks.get(topics.task_of[source.slot]) or next(iter(self._tasks.values()))
+            self._commits.claims[task.task].floors[source.slot] = self._commits.run
+            start, run = starts[source.slot], self._commits.run
+            task.sources[source.slot] = source
+            task.slots[source.slot] = PartitionLedger(start, start, run, policy, table.block)
+        self._commits.commit()
+
+    def _take(self, told: Told) -> None:
+        record, cut = told.record, self._commits.cuts[told.task]
+        if record is None or isinstance(record, ReplayCommand):
+            if record is None:
+                next(iter(self._tasks.values())).counters["set_aside"] += 1
+            else:
+                self._orders.note(Order(told.task, told.offset, record))
+            cut.note(told.offset, {}, ())
             return
         highest: dict[int, int] = {}
-        opened: list[Place] = []
+        opened: list[Opened] = []
         for task in self._tasks.values():
-            if isinstance(told, Absent):
-                effect = task.take_absent(told)
+            if isinstance(record, Absent):
+                effect = task.take_absent(record)
             else:
-                effect = task.take(told, self._monotonic(), self._jitter())
+                effect = task.take(record, self._monotonic(), self._jitter())
             highest |= effect.highest
             opened += effect.opened
             for letter in effect.letters:
                 self._bury(task, letter)
-        cut.note(offset, highest, opened)
+        cut.note(told.offset, highest, opened)
 
     def _bury(self, task: TaskLedger, letter: DeadLetter) -> None:
-        self._letters.write(letter)
-        task.bury(letter)
+        if self._letters.write(letter):
+            task.bury(letter, "dead_lettered")
+        else:
+            is_lost = is_removed(self.topics, self._options, letter.source, letter.offset)
+            task.bury(letter, "lost" if is_lost else "absent")
+
+    def _task_of(self, slot: int) -> TaskLedger | None:
+        return next((task for task in self._tasks.values() if slot in task.slots), None)
+
+    def _ledger_of(self, slot: int) -> PartitionLedger | None:
+        task = self._task_of(slot)
+        return task.slots[slot] if task else None
 
     def _obey_resets(self) -> None:
-        epochs = {slot: self._claims[task].epoch for slot, task in self.topics.task_of.items()}
-        for slot, stands in self._offsets.fetch(self.topics.partitions, epochs).items():
-            self._committed_state = None  # whatever it is, it is overwritten with what holds
-            if stands.ours is not None:
+        for slot, stands in self._commits.moved(self.topics.partitions).items():
+            task = self._task_of(slot)
+            if stands.ours is not None or task is None:
                 continue
-            task = self._tasks[self.topics.task_of[slot]]
-            ledger, claim = task.slots[slot], self._claims[task.task]
+            ledger = task.slots[slot]
             if stands.next_offset < ledger.frontier:
-                self._use_run(next_run(claim.run))
-                claim.floors[slot] = claim.run
-                self._commit_claims()
-            ledger.rewind(stands.next_offset, claim.run)
+                self._use_new_run(task, slot)
+            ledger.rewind(stands.next_offset, self._commits.run)
             task.counters["rewinds"] += 1
 
-    def _outrank(self, committed: Iterable[Committed], has_logged: bool) -> bool:
-        """Give all claims one epoch, above every commit of ours: who starts last is the driver.
-
-        Returns True where all claims are new though this spout ran before: which runs it used is not known.
-        """
-        highest = max((stands.ours.epoch for stands in committed if stands.ours), default=0)
-        epoch = max(claim.epoch for claim in self._claims.values())
-        lost = is_first(epoch) and (highest > 0 or has_logged)
-        if epoch <= highest:
-            epoch = next_epoch(highest)
-        for claim in self._claims.values():
-            claim.epoch = epoch
-        return lost
-
-    def _use_run(self, run: int) -> None:
-        """Give all tasks one run, so that a slot may move between them; durable with the next commit."""
-        for claim in self._claims.values():
-            claim.run = run
-        for task in self._tasks.values():
-            task.run = run
-
-    def _commit_claims(self) -> None:
-        self._offsets.commit({}, [self._result_position(task, {}) for task in self._claims])
-
-    def _result_position(self, task: int, reach: Mapping[int, int]) -> TopicPartition:
-        next_offset = self._cuts[task].cut(reach, self._is_open)
-        topic = self.topology.result_topic(task)
-        return TopicPartition(topic, 0, next_offset, metadata=self._claims[task].metadata())
-
-    def _is_open(self, slot: int, offset: int) -> bool:
-        return any(task.is_open(slot, offset) for task in self._tasks.values())
-
-    def _commit(self) -> None:
-        states, reach = {}, {}
-        seen: list[object] = []
-        for task in self._tasks.values():
-            epoch = self._claims[task.task].epoch
-            for slot, ledger in task.slots.items():
-                source = task.sources[slot]
-                text, reach[slot] = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done)
-                states[slot] = (source, ledger.frontier, text)
-                seen.append((slot, ledger.frontier, len(ledger.done)))
-        positions = [self._result_position(task, reach) for task in self._claims]
-        seen += [(position.topic, position.offset, position.metadata) for position in positions]
-        if seen != self._committed_state:
-            self._offsets.commit(states, positions)
-            self._committed_state = seen
+    def _use_new_run(self, task: TaskLedger, slot: int) -> None:
+        """Begin a run, durably; it is the floor of a slot of which earlier emissions count no more."""
+        self._commits.use_run(next_run(self._commits.run))
+        self._commits.claims[task.task].floors[slot] = self._commits.run
+        self._commits.commit_claims()
 
     def all_done(self, targets: Mapping[int, int]) -> bool:
-        """Tell whether everything below ``targets`` by slot is done."""
-        return all(
+        """Tell whether everything below ``targets`` by slot is done, and all that was told has been read."""
+        return self._results.are_read and all(
             ledger.frontier >= targets.get(slot, 0)
             for task in self._tasks.values()
             for slot, ledger in task.slots.items()
         )
 
+    def _note_refusal(self, error: KafkaError | None, _report: object) -> None:
+        """A report may get lost, but not be forbidden: then rights are missing."""
+        if is_forbidden(error):
+            self._refused = error
+
+    def progress(self, ends: Mapping[int, int]) -> dict[str, int]:
+        """Return how far the spout is, where the logs end at ``ends`` by slot."""
+        return progress(self._tasks.values(), ends)
+
     def _report(self) -> None:
-        for task in self._tasks.values():
-            values = task.figures() | {"version": self.topology.version}
-            instance = f"{self._options.spout}-{task.task}"
-            report = Report("spout", self._options.spout, instance, int(time.time() * 1000), values)
+        now_s = self._monotonic()
+        self.reported = reports(self._options.spout, self._tasks.values(), self.topology.version, now_s)
+        for report in self.reported:
             self._producer.produce(self.topology.stats_topic, report.encode(), report.key())
         self._producer.poll(0)
 
     def settle(self) -> None:
         """Commit what is done and report, whatever the time."""
-        self._commit()
+        self._commits.commit()
         self._report()
         self._producer.flush(BROKER_TIMEOUT_S)
 
@@ -333,3 +358,5 @@ class SpoutDriver:
             self.settle()
         self._consumer.close()
         self._registry.close()
+        if self._metrics is not None:
+            self._metrics.close()

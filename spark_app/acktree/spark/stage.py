@@ -6,32 +6,55 @@ Two ways lead there. Right by construction for any plan (explode, union, join, s
 outputs are united and shuffled by root. Where the plan is narrow, one task has read and written all rows of
 a root, knows both, and sends the init itself: no shuffle, no second pass. Either way a record without output
 is told, with value 0, and done at once.
+
+A batch that is run again after a crash: a narrow task's transaction either holds its share whole, then it is
+left out, or nothing. Elsewhere it is not known what was written, so the batch's roots are failed and come
+again as replays, under ids of their own: no half-written tree waits for its timeout.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
+from acktree.schemas.clients import clear_errors
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Registry
+from acktree.schemas.topology import registry_topic
 from acktree.spark.anchoring import VALUES_SCHEMA, BadColumn
+from acktree.spark.marks import BatchName, Marks, mark_of_batch, mark_of_share
 from acktree.spark.options import SourceOptions
-from acktree.spark.plan_shape import is_narrow
-from acktree.spark.task_notes import NoNote
+from acktree.spark.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
+from acktree.spark.reading import Share
+from acktree.spark.resetting import Resets, resetting
+from acktree.spark.task_notes import notes_wanted
+from acktree.spark.task_runs import TaskRuns
+from acktree.spark.writers import writers
 from acktree.spark.writing import (
     COUNT_SCHEMA,
-    NotNarrow,
+    Begin,
     StagePlan,
+    in_transaction,
+    input_failures,
     input_values,
+    without_transaction,
     write_control,
+    write_fails,
     write_tuples,
     write_whole,
 )
 
 log = logging.getLogger("acktree.spark")
+
+CUT_OFF = "the batch was cut off while it was written, and is emitted again"
+CUT_OFF_ACTION = {"action": "cut_off"}
+QUERY_ID = "sql.streaming.queryId"
+A_PART = 0.25
+"""Of its timeout: how often a batch asks for more time. Its records may have waited before for most of it."""
+COLUMNS = ("value", "anchors", "key", "headers", "fail")
 
 Outputs = DataFrame | Mapping[str, DataFrame]
 Transform = Callable[[DataFrame], Outputs]
@@ -39,6 +62,10 @@ Transform = Callable[[DataFrame], Outputs]
 
 class BadTransform(AcktreeError):
     """The user's function returned something that the stage cannot send anywhere."""
+
+
+class ShuffledBeforeStage(AcktreeError):
+    """Rows reached the stage through a shuffle, union or state: which records they stand for is not known."""
 
 
 class Stage:
@@ -51,43 +78,101 @@ class Stage:
             BadOption, UnknownTopology, BrokerUnreachable, BadTransform: see there.
         """
         self._transform = transform
-        self._options = SourceOptions.parse(options)
-        self._registry = Registry(self._options.bootstrap, self._options.topology, self._options.kafka)
-        self._may_be_narrow = True
+        self._options = options_ = SourceOptions.parse(options)
+        self._registry = Registry(options_.bootstrap, options_.topology, options_.kafka)
+        self._marks = Marks(options_.bootstrap, options_.kafka, options_.group)
+        self._is_looked_at = False
         self._emits()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> int:
-        """Write one batch; return the number of roots that an init or ack was written for."""
-        self._registry.refresh()
-        history = self._registry.history
-        options = self._options
-        version = history.latest.version
-        plan = StagePlan(options.bootstrap, options.kafka, history, version, options.bolt)
-        outputs = self._outputs(batch)
-        if self._may_be_narrow and len(outputs) == 1:
-            ((topic, output),) = outputs.items()
-            if is_narrow(rows := _columns(output, topic)):
-                try:
-                    return _count(rows.mapInArrow(partial(write_whole, plan=plan, topic=topic), COUNT_SCHEMA))
-                except Exception as error:
-                    if not any(name in str(error) for name in (NoNote.__name__, NotNarrow.__name__)):
-                        raise
-                    log.warning("the rows were shuffled before the stage; it shuffles roots from here on")
-                    self._may_be_narrow = False
-        return self._write_shuffled(batch, plan)
+        """Write one batch; return the number of roots that an init, ack or fail was written for.
 
-    def _write_shuffled(self, batch: DataFrame, plan: StagePlan) -> int:
+        Raises:
+            ShuffledBeforeStage: the batch is not what the source has read.
+            BadTransform, BadColumn: the transform returned what cannot be sent.
+        """
+        self._look_at(batch)
+        self._registry.refresh()
+        history, options = self._registry.history, self._options
+        name = BatchName(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or "", batch_id)
+        plan = StagePlan(
+            options.bootstrap,
+            options.kafka,
+            history,
+            history.latest.version,
+            options.group,
+            name,
+            options.spout,
+            options.bolt,
+        )
+        outputs = self._outputs(batch)
+        if len(outputs) == 1:
+            ((topic, output),) = outputs.items()
+            if is_narrow(rows := _columns(output, topic), batch):
+                if options.transactions:
+                    return self._in_transactions(batch, rows, plan, topic)
+                return self._guarded(
+                    batch, plan, partial(_write_whole, rows, plan, topic, without_transaction)
+                )
+        return self._guarded(batch, plan, partial(self._write_shuffled, batch, plan))
+
+    def _in_transactions(self, batch: DataFrame, rows: DataFrame, plan: StagePlan, topic: str) -> int:
+        """Write in one transaction a task; until it ends nobody sees a spout's tuples, so no tree is late."""
+
+        def is_told(share: Share) -> bool:
+            return self._marks.is_set(mark_of_share(plan.batch, share.name))
+
+        with resetting(self._reset_every_s if plan.bolt else 0.0, Resets(batch, plan, is_told).send):
+            return _write_whole(rows, plan, topic, in_transaction)
+
+    def _look_at(self, batch: DataFrame) -> None:
+        if not self._is_looked_at and not is_straight(kinds := rdds_before(batch)):
+            raise ShuffledBeforeStage(
+                "rows were shuffled, united, aggregated or kept as state between the source and the stage "
+                f"({', '.join(dict.fromkeys(kinds))}); do that in the transform that is given to the stage"
+            )
+        self._is_looked_at = True
+
+    @property
+    def _reset_every_s(self) -> float:
+        """Return a part of the shorter timeout: of a spout's trees there may be acks alone."""
+        latest = self._registry.history.latest
+        return min(latest.message_timeout_s or latest.orphan_timeout_s, latest.orphan_timeout_s) * A_PART
+
+    def _guarded(self, batch: DataFrame, plan: StagePlan, write: Callable[[TaskRuns], int]) -> int:
+        """Write outside of transactions, once: the roots of a batch that was cut off are failed."""
+        mark = mark_of_batch(plan.batch, registry_topic(self._options.topology))
+        with clear_errors(self._options.bootstrap):
+            is_begun = self._marks.is_set(mark)
+        if is_begun:
+            untracked = batch.where("anchors is null")
+            self._write_shuffled(untracked, plan, TaskRuns(batch.sparkSession.sparkContext))
+            again = TaskRuns(batch.sparkSession.sparkContext)
+            return self._fail(batch, partial(write_control, plan=plan, runs=again), plan)
+        self._marks.set(mark)
+        runs = TaskRuns(batch.sparkSession.sparkContext)
+        with resetting(self._reset_every_s, Resets(batch, plan, lambda _share: False).send):
+            roots = write(runs)
+        return self._fail(batch, partial(write_fails, plan=plan), plan) if runs.show_a_repetition() else roots
+
+    def _write_shuffled(self, batch: DataFrame, plan: StagePlan, runs: TaskRuns) -> int:
+        tasks = batch.sparkSession.sparkContext.defaultParallelism
         batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             values = batch.select("anchors").mapInArrow(partial(input_values, plan=plan), VALUES_SCHEMA)
             for topic, output in self._outputs(batch).items():
-                written = partial(write_tuples, plan=plan, topic=topic)
+                written = partial(write_tuples, plan=plan, topic=topic, runs=runs)
                 values = values.union(_columns(output, topic).mapInArrow(written, VALUES_SCHEMA))
-            tasks = batch.sparkSession.sparkContext.defaultParallelism
             shuffled = values.repartition(tasks, "root")
-            return _count(shuffled.mapInArrow(partial(write_control, plan=plan), COUNT_SCHEMA))
+            return _count(shuffled.mapInArrow(partial(write_control, plan=plan, runs=runs), COUNT_SCHEMA))
         finally:
             batch.unpersist()
+
+    def _fail(self, batch: DataFrame, write: Callable[..., Iterator[Any]], plan: StagePlan) -> int:
+        """Fail all roots of a batch; said twice it does no harm."""
+        log.warning("batch %d was cut off: its records are replayed", plan.batch.number, extra=CUT_OFF_ACTION)
+        failures = batch.select("anchors").mapInArrow(partial(input_failures, reason=CUT_OFF), VALUES_SCHEMA)
+        return _count(failures.mapInArrow(write, COUNT_SCHEMA))
 
     def _emits(self) -> tuple[str, ...]:
         latest, options = self._registry.history.latest, self._options
@@ -119,14 +204,30 @@ class Stage:
         return made
 
 
+def _write_whole(
+    rows: DataFrame,
+    plan: StagePlan,
+    topic: str,
+    begin: Begin,
+    runs: TaskRuns | None = None,
+) -> int:
+    context = rows.sparkSession.sparkContext
+    with writers(context, plan.batch.query, tasks_of(rows)):
+        written = rows.mapInArrow(
+            partial(write_whole, plan=plan, topic=topic, begin=begin, runs=runs), COUNT_SCHEMA
+        )
+    with notes_wanted(context, plan.batch):
+        return _count(written)
+
+
 def _columns(output: DataFrame, topic: str) -> DataFrame:
     missing = [name for name in ("value", "anchors") if name not in output.columns]
     if missing:
         raise BadColumn(
             f"the rows for topic {topic!r} have no column {missing[0]!r}; it needs value and anchors "
-            "(carry anchors along from the source), and may have key and headers"
+            "(carry anchors along from the source), and may have key, headers and fail"
         )
-    return output.select(*[name for name in ("value", "anchors", "key", "headers") if name in output.columns])
+    return output.select(*[name for name in COLUMNS if name in output.columns])
 
 
 def _count(roots: DataFrame) -> int:

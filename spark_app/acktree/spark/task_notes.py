@@ -1,52 +1,90 @@
-"""What a reading task tells the stage further down in the same Spark task: the anchors of every row it read.
+"""What a reading task tells the stage further down in the same Spark task: its share, its rows' anchors.
 
-Both run in one task attempt, in two Python processes, so the note is a file named by the attempt.
-Invariant: a stage that finds the note knows that all rows of these inputs pass through it and no other
-task, as long as the plan between is narrow; where there was an exchange, there is no note.
+Both run in one task attempt, in two Python processes of one executor, so the note is a file named by the
+attempt in the executor's folder.
+Invariant: a note is written only in a job whose tasks take it, so none stays behind. What a killed task could
+not take goes with the first task of the query's next batch on that executor: a query has one batch in hand.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import SparkContext, SparkFiles, TaskContext
 
 from acktree.schemas.errors import AcktreeError
+from acktree.spark.marks import BatchName, ShareName
+
+_WANTED = "acktree.notes"
+"""The local property that a job's tasks see: which batch of which query wants notes."""
 
 
 class NoNote(AcktreeError):
     """This task has read nothing itself: the plan is not narrow."""
 
 
-def _path() -> Path:
+@contextmanager
+def notes_wanted(context: SparkContext, batch: BatchName) -> Iterator[None]:
+    """On the driver, around a job whose tasks write what they have read: let them leave notes."""
+    context.setLocalProperty(_WANTED, f"{batch.query}.{batch.number}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_WANTED, None)  # type: ignore[arg-type]
+
+
+def _path() -> Path | None:
+    """Return where this attempt's note stands, None where the job does not want one."""
     context = TaskContext.get()
     assert context is not None, "only inside of a Spark task"
-    return Path(SparkFiles.getRootDirectory()) / f"acktree-note-{context.taskAttemptId()}"
+    batch = context.getLocalProperty(_WANTED)
+    if batch is None:
+        return None
+    return Path(SparkFiles.getRootDirectory()) / f"acktree-note-{batch}.{context.taskAttemptId()}"
 
 
-def begin_note() -> None:
-    """Say that this task reads; rows follow."""
-    _path().touch()
+def begin_note(share: ShareName) -> None:
+    """Say which share this task reads, if the stage wants to know; rows follow."""
+    if (path := _path()) is not None:
+        _forget_earlier_batches(path)
+        path.write_bytes(share.line().encode())
+
+
+def _forget_earlier_batches(path: Path) -> None:
+    query, _, _ = path.name.partition(".")
+    for other in path.parent.glob(f"{query}.*.*"):
+        if other.stem != path.stem:
+            other.unlink(missing_ok=True)
 
 
 def add_to_note(anchors: bytes) -> None:
     """Add the anchors of rows that were read, 18 bytes each."""
-    with _path().open("ab") as note:
-        note.write(anchors)
+    if (path := _path()) is not None:
+        with path.open("ab") as note:
+            note.write(anchors)
 
 
-def check_note() -> None:
-    """Raise NoNote if nothing has been read in this task; call when its first row, or the end, has come."""
-    if not _path().exists():
-        raise NoNote("the rows of this task were read by another one")
-
-
-def take_note() -> bytes:
-    """Return the anchors of all rows that this task has read and forget them; call when the rows have ended.
+def read_note() -> ShareName:
+    """Return which share this task reads; call when its first row, or the end, has come.
 
     Raises:
         NoNote: nothing was read in this task.
     """
-    check_note()
     path = _path()
-    anchors = path.read_bytes()
-    path.unlink()
-    return anchors
+    if path is None or not path.exists():
+        raise NoNote("the rows of this task were read by another one")
+    with path.open("rb") as note:
+        return ShareName.from_line(note.readline().decode())
+
+
+def noted_anchors() -> bytes:
+    """Return the anchors of all rows this task has read; call when the rows have ended."""
+    path = _path()
+    assert path is not None, "read_note comes first"
+    return path.read_bytes().partition(b"\n")[2]
+
+
+def forget_note() -> None:
+    """Remove the note, if there is one; call when the task ends, well or not."""
+    if (path := _path()) is not None:
+        path.unlink(missing_ok=True)

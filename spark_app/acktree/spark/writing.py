@@ -4,22 +4,29 @@ Invariant: a task ends only when everything it produced is in the broker's log; 
 task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from acktree.producers.packing import AckPacker, InitPacker, fold_entries
+from acktree.producers.columns import Rows, plain
+from acktree.producers.packing import fold_entries
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import HEADER
-from acktree.schemas.ids import IdArray, fnv1a64, origins_of
-from acktree.schemas.registry import History, read_history
-from acktree.spark.anchoring import VALUES, anchor_rows, own_values
+from acktree.schemas.ids import IdArray, fnv1a64
+from acktree.schemas.registry import History
+from acktree.spark.anchoring import VALUES, Headers, anchor_rows, by_version, failed_roots, own_values
+from acktree.spark.marks import BatchName
 from acktree.spark.outbox import Outbox, outbox
-from acktree.spark.task_notes import check_note, take_note
+from acktree.spark.task_notes import forget_note, noted_anchors, read_note
+from acktree.spark.task_runs import TaskRuns
+from acktree.spark.telling import Telling
+from acktree.spark.transactions import begin_transaction
 
 COUNT_SCHEMA = "roots bigint"
 
@@ -33,44 +40,68 @@ class StagePlan:
     """What the tasks of one batch need to know; ``version`` is the emission's, ``bolt`` "" for a spout."""
 
     bootstrap: str
-    user: Settings
+    user: Settings = field(repr=False)  # may hold a password
     history: History
     version: int
+    group: str
+    batch: BatchName
+    spout: str = ""
     bolt: str = ""
 
     @property
     def own_hashes(self) -> tuple[int, ...]:
         return (fnv1a64(self.bolt),) if self.bolt else ()
 
-
-def write_tuples(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) -> Iterator[pa.RecordBatch]:
-    """Write rows (value, anchors, optional key and headers) to a topic; yield the values per root."""
-    box = outbox(plan.bootstrap, plan.user)
-    reader_hashes = plan.history.readers(plan.version, topic).hashes
-    for batch in batches:
-        if (values := _write_rows(batch, plan.version, topic, box, reader_hashes)) is not None:
-            yield values
-    box.settle()
+    def telling(self, box: Outbox) -> Telling:
+        return Telling(self.bootstrap, self.user, self.history, self.spout, self.bolt, box)
 
 
-def _write_rows(
-    batch: pa.RecordBatch, version: int, topic: str, box: Outbox, reader_hashes: tuple[int, ...]
-) -> pa.RecordBatch | None:
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    headers, values = anchor_rows(columns["anchors"], version, box.edges, reader_hashes)
-    payloads = columns["value"].to_pylist()
-    keys = columns["key"].to_pylist() if "key" in columns else [None] * len(payloads)
-    extra = columns["headers"].to_pylist() if "headers" in columns else None
-    for index, (payload, key, header) in enumerate(zip(payloads, keys, headers, strict=True)):
-        pairs: Any = None if header is None else [(HEADER, header)]
-        if extra is not None and extra[index]:
-            pairs = [*((pair["key"], pair["value"]) for pair in extra[index]), *(pairs or [])]
-        box.produce(topic, payload, key, pairs)
-    box.serve()
-    return values
+Begin = Callable[[StagePlan], Outbox | None]
+"""Returns what a task writes to, None if all was written before."""
 
 
-def write_whole(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) -> Iterator[pa.RecordBatch]:
+class Writer:
+    """Writes the rows of one task to one topic."""
+
+    def __init__(self, plan: StagePlan, topic: str, box: Outbox) -> None:
+        self._version, self._topic, self._box = plan.version, topic, box
+        self._reader_hashes = plan.history.readers(plan.version, topic).hashes
+
+    def write(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Write rows (value, anchors, optional key, headers, fail); return what they say of their roots."""
+        said = []
+        if "fail" in batch.schema.names and batch.column("fail").null_count < len(batch):
+            rejected = batch.filter(pc.is_valid(batch.column("fail")))
+            said.append(failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail"))))
+            batch = batch.filter(pc.is_null(batch.column("fail")))
+        anchors = batch.column("anchors")
+        headers, values = anchor_rows(anchors, self._version, self._box.edges, self._reader_hashes)
+        if values is not None:
+            said.append(values)
+        self._produce({name: batch.column(name) for name in batch.schema.names}, headers)
+        self._box.serve()
+        return said
+
+    def _produce(self, columns: dict[str, pa.Array], headers: Headers) -> None:
+        values, keys = columns["value"], columns.get("key")
+        if "headers" not in columns or columns["headers"].null_count == len(values):
+            for _, error in self._box.produce_rows(self._topic, Rows(values, keys, headers)):
+                raise error
+            return
+        count, extra = len(values), columns["headers"].to_pylist()
+        rows = zip(plain(values, count), plain(keys, count), extra, plain(headers, count), strict=True)
+        for value, key, pairs, header in rows:
+            kept = [(pair["key"], pair["value"]) for pair in pairs or () if pair["key"] != HEADER]
+            self._box.produce(self._topic, value, key, [*kept, *([(HEADER, header)] if header else ())])
+
+
+def write_whole(
+    batches: Iterator[pa.RecordBatch],
+    plan: StagePlan,
+    topic: str,
+    begin: Begin,
+    runs: TaskRuns | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Write tuples and then the inits of all roots that this task has read; yield how many roots.
 
     Only for a narrow plan with one output: every row of a root is read and written in one task.
@@ -78,19 +109,55 @@ def write_whole(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str) 
     Raises:
         NoNote, NotNarrow: the plan was not narrow; no init has been sent.
     """
+    try:
+        count = _write_noted(batches, plan, topic, begin)
+    finally:
+        forget_note()
+    yield _counted(count)
+    if runs is not None:
+        runs.note(topic)
+
+
+def _write_noted(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, begin: Begin) -> int:
+    first = next(batches, None)
+    box = begin(plan)
+    if box is None:
+        for _ in batches:
+            pass
+        return 0
+    try:
+        writer = Writer(plan, topic, box)
+        said: list[pa.RecordBatch] = []
+        for batch in chain(() if first is None else (first,), batches):
+            said += writer.write(batch)
+        inputs = own_values(noted_anchors(), plan.own_hashes)
+        return _tell([inputs, *said], plan, box, most=len(inputs))
+    except BaseException:
+        box.give_up()
+        raise
+
+
+def in_transaction(plan: StagePlan) -> Outbox | None:
+    """Begin the transaction of what this task reads; None if an earlier run of the task has committed it."""
+    return begin_transaction(plan.bootstrap, plan.user, plan.group, plan.batch, read_note())
+
+
+def without_transaction(plan: StagePlan) -> Outbox:
+    """Return what to write to, in a task that has read its rows itself."""
+    read_note()
+    return outbox(plan.bootstrap, plan.user)
+
+
+def write_tuples(
+    batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, runs: TaskRuns
+) -> Iterator[pa.RecordBatch]:
+    """Write rows to a topic; yield what they say of their roots."""
     box = outbox(plan.bootstrap, plan.user)
-    reader_hashes = plan.history.readers(plan.version, topic).hashes
-    written: list[pa.RecordBatch] = []
+    writer = Writer(plan, topic, box)
     for batch in batches:
-        check_note()
-        if (values := _write_rows(batch, plan.version, topic, box, reader_hashes)) is not None:
-            written.append(values)
-    inputs = own_values(take_note(), plan.own_hashes)
-    known = inputs.column("root").to_numpy()
-    if not all(np.isin(values.column("root").to_numpy(), known).all() for values in written):
-        raise NotNarrow("a row of this task has a root that was read by another one")
+        yield from writer.write(batch)
     box.settle()
-    yield _write_roots([inputs, *written], plan, box)
+    runs.note(topic)
 
 
 def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
@@ -99,47 +166,63 @@ def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator
         yield own_values(b"".join(filter(None, batch.column("anchors").to_pylist())), plan.own_hashes)
 
 
-def write_control(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
-    """Fold all values of each root of this task and write its one init, or ack; yield how many roots."""
-    yield _write_roots(list(batches), plan, outbox(plan.bootstrap, plan.user))
+def input_failures(batches: Iterator[pa.RecordBatch], reason: str) -> Iterator[pa.RecordBatch]:
+    """Yield that all roots of the inputs failed."""
+    for batch in batches:
+        anchors = batch.column("anchors").to_pylist()
+        yield failed_roots(anchors, [reason] * len(anchors))
 
 
-def _write_roots(parts: list[pa.RecordBatch], plan: StagePlan, box: Outbox) -> pa.RecordBatch:
+def write_control(
+    batches: Iterator[pa.RecordBatch], plan: StagePlan, runs: TaskRuns
+) -> Iterator[pa.RecordBatch]:
+    """Fold all values of each root of this task and write its one init, ack or fail; yield how many roots."""
+    yield _counted(_tell(list(batches), plan, outbox(plan.bootstrap, plan.user)))
+    runs.note("control")
+
+
+def write_fails(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
+    """Fail all roots of this task, of which an init or ack is written; yield how many roots."""
+    failures = pa.Table.from_batches(list(batches), VALUES)
+    box = outbox(plan.bootstrap, plan.user)
+    telling = plan.telling(box)
+    for version in failures.column("version").unique().to_pylist():
+        telling.fail(version, _reasons(failures, version))
+    box.settle()
+    yield _counted(len(failures))
+
+
+def _tell(parts: list[pa.RecordBatch], plan: StagePlan, box: Outbox, most: int | None = None) -> int:
+    """Tell the acker of every root, and wait; more than ``most`` roots are refused before."""
     table = pa.Table.from_batches(parts, VALUES)
+    reasons = table.column("reason")
+    failures = table.filter(pc.is_valid(reasons)) if reasons.null_count < len(table) else table.slice(0, 0)
     versions = table.column("version").to_numpy()
     roots = table.column("root").to_numpy().view(np.uint64)
     values = table.column("value").to_numpy().view(np.uint64)
-    born_in = np.unique(versions).tolist()
-    history = plan.history
-    if not set(born_in) <= history.versions.keys():
-        history = read_history(plan.bootstrap, history.name, plan.user)
-
-    count = 0
-    for version in born_in:
-        mine = versions == version
-        entries = fold_entries(roots[mine], values[mine])
-        count += len(entries)
-        if plan.bolt:
-            acks = AckPacker(history, f"{plan.bolt}@spark", box.send)
-            acks.ack_many(version, entries["root"], entries["value"])
-            acks.flush()
-            continue
-        for task, chosen in _by_spout_task(history, version, entries["root"]):
-            inits = InitPacker(history, task, box.send)
-            inits.add_many(version, entries["root"][chosen], entries["value"][chosen])
-            inits.flush()
+    folded = {}
+    for version, mine in by_version(versions):
+        folded[version] = fold_entries(roots[mine], values[mine])
+    count = sum(map(len, folded.values()))
+    if most is not None and count > most:
+        raise NotNarrow("a row of this task has a root that was read by another one")
+    box.settle_tuples()
+    telling = plan.telling(box)
+    for version, entries in folded.items():
+        telling.tell(version, entries, _reasons(failures, version))
     box.settle()
+    return count
+
+
+def _reasons(failures: pa.Table, version: int) -> dict[int, str]:
+    failed = failures.filter(pc.equal(failures.column("version"), version))
+    return dict(zip(_roots(failed).tolist(), failed.column("reason").to_pylist(), strict=True))
+
+
+def _roots(table: pa.Table) -> IdArray:
+    column: NDArray[np.int64] = table.column("root").to_numpy()
+    return column.view(np.uint64)
+
+
+def _counted(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], ["roots"])
-
-
-def _by_spout_task(
-    history: History, version: int, roots: IdArray
-) -> Iterator[tuple[int, np.ndarray[Any, np.dtype[np.bool_]]]]:
-    published = history.at(version)
-    task_of = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
-    for slot in published.slots:
-        if slot.spout in published.spout_tasks:
-            task_of[slot.slot] = published.task_of(slot)
-    tasks = task_of[origins_of(np.ascontiguousarray(roots))[0]]
-    for task in np.unique(tasks).tolist():
-        yield task, tasks == task

@@ -1,0 +1,107 @@
+"""Marks: what a stage has written of the batch in hand, as offsets of a consumer group of its own.
+
+Invariant: a mark names one share of one batch of one query, or one batch as a whole, and no other; a share's
+is committed in the transaction that holds all its task wrote. Only the batch in hand is ever run again, so a
+place keeps its newest mark alone.
+"""
+
+import os
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+
+from acktree.producers.outside_commit import commit_offsets
+from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, consumer_settings, is_forbidden, make_consumer
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchName:
+    """Which batch of which query; ``query`` outlives restarts and is another one for a new checkpoint."""
+
+    query: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareName:
+    """What one reading task reads: the partition that no other task begins with, and a digest of all."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    digest: str
+
+    def line(self) -> str:
+        return f"{self.topic} {self.partition} {self.next_offset} {self.digest}\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "ShareName":
+        topic, partition, next_offset, digest = line.split()
+        return cls(topic, int(partition), int(next_offset), digest)
+
+
+def mark_of_share(batch: BatchName, share: ShareName) -> TopicPartition:
+    """Return the mark that a share of a batch is written: its place, and the text that names it."""
+    text = f"{FORMAT}|{batch.query}|{batch.number}|{share.digest}"
+    return TopicPartition(share.topic, share.partition, share.next_offset, metadata=text)
+
+
+def mark_of_batch(batch: BatchName, registry_topic: str) -> TopicPartition:
+    """Return the mark that writing a batch has begun."""
+    text = f"{FORMAT}|{batch.query}|{batch.number}"
+    return TopicPartition(registry_topic, 0, batch.number, metadata=text)
+
+
+def digest(*parts: object) -> str:
+    """Return a short name of what the parts say."""
+    return f"{zlib.crc32(repr(parts).encode()):08x}"
+
+
+def mark_group(group: str) -> str:
+    """Return the consumer group that holds the marks of the stage that belongs to a component's group."""
+    return f"{group}.stage"
+
+
+class Marks:
+    """The marks of one stage; holds one consumer without membership."""
+
+    def __init__(self, bootstrap: str, user: Settings, group: str) -> None:
+        self.bootstrap, self.group = bootstrap, mark_group(group)
+        self.consumer: Consumer = make_consumer(consumer_settings(bootstrap, self.group, user))
+
+    def is_set(self, mark: TopicPartition) -> bool:
+        """Tell whether a mark is the newest of its place, waiting for a transaction that is being decided.
+
+        Raises:
+            KafkaException: the broker does not answer, or the transaction is not decided in time.
+        """
+        place = TopicPartition(mark.topic, mark.partition)
+        try:
+            (found,) = self.consumer.committed([place], BROKER_TIMEOUT_S)
+        except KafkaException:
+            event = self.consumer.poll(0)  # a group that may not be seen answers never; this says why
+            if event is not None and is_forbidden(event.error()):
+                raise KafkaException(event.error()) from None
+            raise
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return found.offset != OFFSET_INVALID and found.metadata == mark.metadata
+
+    def set(self, mark: TopicPartition) -> None:
+        """Commit a mark. Raises what ``commit_offsets`` raises."""
+        commit_offsets(self.consumer, [mark], self.group, self.bootstrap)
+
+
+_marks: dict[tuple[Any, ...], Marks] = {}
+
+
+def marks(bootstrap: str, user: Settings, group: str) -> Marks:
+    """Return this process's marks of one stage."""
+    place = (os.getpid(), bootstrap, group, tuple(sorted(user.items())))
+    if place not in _marks:
+        _marks[place] = Marks(bootstrap, user, group)
+    return _marks[place]

@@ -1,0 +1,62 @@
+"""The result topics of a spout's tasks, as its driver reads them.
+
+Invariant: every record is handed on with the task and offset it stands at, in the order of its topic.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from acktree.schemas.clients import as_clear_error
+from acktree.schemas.codec import Absent, ReplayCommand, Result, decode_told_to_spout
+from acktree.schemas.errors import MalformedRecord
+
+MAX_RESULTS_PER_POLL = 1_000
+
+
+class Told(NamedTuple):
+    """One record: task and offset of the result topic, and what it says; None if that is malformed."""
+
+    task: int
+    offset: int
+    record: Result | Absent | ReplayCommand | None
+
+
+class ResultTopics:
+    """Reads result topics from given positions on, through a consumer that tells partition ends."""
+
+    def __init__(self, consumer: Consumer, bootstrap: str) -> None:
+        self._consumer, self._bootstrap = consumer, bootstrap
+        self._unread: set[str] = set()
+
+    @property
+    def are_read(self) -> bool:
+        """Tell whether the end of every topic has been reached once."""
+        return not self._unread
+
+    def follow(self, places: Iterable[TopicPartition]) -> None:
+        """Read these, too."""
+        added = list(places)
+        self._unread |= {place.topic for place in added}
+        self._consumer.incremental_assign(added)
+
+    def read(self, wait_s: float) -> Iterator[Told]:
+        """Yield what is there, waiting up to ``wait_s`` for it.
+
+        Raises:
+            BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
+        """
+        for message in self._consumer.consume(MAX_RESULTS_PER_POLL, wait_s):
+            topic = message.topic() or ""
+            if (error := message.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    self._unread.discard(topic)
+                elif not error.retriable():
+                    raise as_clear_error(error, self._bootstrap)
+                continue
+            try:
+                record = decode_told_to_spout(message.value() or b"")
+            except MalformedRecord:
+                record = None
+            yield Told(int(topic.rpartition("-")[2]), message.offset() or 0, record)

@@ -1,0 +1,160 @@
+"""What failed of one slot and is due again, by the first offset of each block.
+
+Invariant: of a block the newest emission alone is known, and a generation fails once. Pure: time and jitter
+are arguments.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from acktree.schemas.ids import ATTEMPT_MASK, generation_of
+
+MAX_BACKOFF_DOUBLINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Back-off and the end of patience of one spout; seconds."""
+
+    initial_s: float
+    most_s: float
+    max_attempts: int
+
+    def delay_s(self, attempts: int, jitter: float) -> float:
+        """Return the wait after the given number of failed attempts; jitter in [0, 1) adds up to a tenth."""
+        doubled = self.initial_s * 2.0 ** min(attempts - 1, MAX_BACKOFF_DOUBLINGS)
+        return min(self.most_s, doubled) * (1 + jitter / 10)
+
+
+class Verdict(Enum):
+    """What a reported failure led to."""
+
+    IGNORED = "ignored"
+    RETRY = "retry"
+    EXHAUSTED = "exhausted"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A block that failed: its newest emission, and how many emissions counted as failed.
+
+    ``emissions`` modulo 16 is in the generation; ``attempts_before`` is how many had counted when the newest
+    was emitted.
+    """
+
+    generation: int
+    emissions: int
+    attempts: int
+    in_flight: bool
+    emitted_s: float
+    first_failed_s: float | None = None
+    attempts_before: int = 0
+
+
+class Replay(NamedTuple):
+    """A block, by its first offset, to emit again under a generation of its own."""
+
+    offset: int
+    generation: int
+    attempts: int
+
+
+@dataclass(slots=True)
+class Retries:
+    """Attempts by first offset, and when which of them is due."""
+
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    _due: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def fail(
+        self, generation: int, first: int, now_s: float, policy: RetryPolicy, *, counts: bool, jitter: float
+    ) -> Verdict:
+        """Note one failed emission; ignored unless the generation is the block's newest and in flight."""
+        attempt = self.attempts.get(first)
+        if attempt is None:
+            emitted = generation & ATTEMPT_MASK
+            attempt = Attempt(generation, emitted, emitted, True, now_s, attempts_before=emitted)
+            self.attempts[first] = attempt
+        if attempt.generation != generation or not attempt.in_flight:
+            return Verdict.IGNORED
+        attempt.in_flight = False
+        attempt.attempts += counts
+        if attempt.first_failed_s is None:
+            attempt.first_failed_s = now_s
+        if attempt.attempts >= policy.max_attempts:
+            return Verdict.EXHAUSTED
+        due_s = now_s + policy.delay_s(max(attempt.attempts, 1), jitter)
+        heapq.heappush(self._due, (due_s, first, generation))
+        return Verdict.RETRY
+
+    def take_due(
+        self, now_s: float, run: int, most: int, first_left: Callable[[int], int | None]
+    ) -> list[Replay]:
+        """Emit what is due again, at most ``most`` blocks.
+
+        ``first_left`` says under which offset a block is emitted, None where nothing of it is left.
+        """
+        taken: list[Replay] = []
+        while self._due and self._due[0][0] <= now_s and len(taken) < most:
+            _, first, generation = heapq.heappop(self._due)
+            attempt = self.attempts.get(first)
+            if attempt is None or attempt.generation != generation or attempt.in_flight:
+                continue
+            del self.attempts[first]
+            if (left := first_left(first)) is None:
+                continue
+            attempt.emissions += 1
+            attempt.generation = generation_of(run, attempt.emissions)
+            attempt.in_flight = True
+            attempt.emitted_s = now_s
+            attempt.attempts_before = attempt.attempts
+            self.attempts[left] = attempt
+            taken.append(Replay(left, attempt.generation, attempt.attempts))
+        return taken
+
+    def give_up_overdue(
+        self, blocks: Iterable[tuple[int, int]], before_s: float, now_s: float, most: int
+    ) -> int:
+        """Let come again at once what was emitted before a time and has no verdict; return how many it were.
+
+        ``blocks`` [first, end) are those of which that is known otherwise. That there is no verdict says
+        nothing of a block, so it is no attempt.
+        """
+        late = [o for o, each in self.attempts.items() if each.in_flight and each.emitted_s < before_s]
+        known = BitMap64(self.attempts)
+        late += islice((first for first, end in blocks if not known.range_cardinality(first, end)), most)
+        for first in late[:most]:
+            attempt = self.attempts.setdefault(first, Attempt(0, 0, 0, True, before_s))
+            attempt.in_flight = False
+            heapq.heappush(self._due, (now_s, first, attempt.generation))
+        return len(late[:most])
+
+    def restore(self, replay: Replay, now_s: float) -> None:
+        """Take an emission known from a written batch as the newest of its block."""
+        emissions, attempts = replay.generation & ATTEMPT_MASK, replay.attempts
+        self.attempts[replay.offset] = Attempt(
+            replay.generation, emissions, attempts, True, now_s, attempts_before=attempts
+        )
+
+    def uncounted(self) -> list[Replay]:
+        """Return the newest emissions whose generation does not say how many attempts had counted.
+
+        It says so only for the first 15, and where every emission counted.
+        """
+        return [
+            Replay(first, attempt.generation, attempt.attempts_before)
+            for first, attempt in self.attempts.items()
+            if attempt.attempts_before != attempt.generation & ATTEMPT_MASK
+        ]
+
+    def forget(self, is_over: Callable[[int], bool]) -> None:
+        """Forget the blocks of which nothing is left."""
+        if self.attempts:
+            for first in [first for first in self.attempts if is_over(first)]:
+                del self.attempts[first]

@@ -1,0 +1,96 @@
+"""What a stage tells the acker of its roots: an init or an ack for each, and a fail for those rejected;
+before, that they take longer.
+
+Invariant: a root that failed can never fold to zero: its init holds a random edge that nobody acks, or its
+ack is withheld. So a fail may come late, it still decides. What was told as sound is whole: where it fails
+later, either verdict is right, the first one stands.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acktree.producers.packing import AckPacker, InitPacker
+from acktree.schemas.clients import Settings
+from acktree.schemas.codec import EntryArray
+from acktree.schemas.header import ANCHOR
+from acktree.schemas.ids import IdArray, origins_of
+from acktree.schemas.registry import History, read_history
+from acktree.spark.outbox import Outbox
+
+
+class Telling:
+    """Sends the inits and fails of a spout's stage, or the acks and fails of a bolt's."""
+
+    def __init__(
+        self, bootstrap: str, user: Settings, history: History, spout: str, bolt: str, box: Outbox
+    ) -> None:
+        self._place = (bootstrap, history.name, user)
+        self._history = history
+        self._spout, self._bolt, self._box = spout, bolt, box
+
+    def fail(self, version: int, failed: Mapping[int, str]) -> None:
+        """Tell that roots failed of which an init or ack was told before; ``failed`` says why by root.
+
+        Raises:
+            UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
+        """
+        acks = self._acks(version)
+        for root, reason in failed.items():
+            acks.fail(version, root, reason)
+        acks.flush()
+
+    def reset(self, anchors: bytes) -> None:
+        """Ask for another timeout from now on for the roots of anchors, 18 bytes each, and wait.
+
+        Raises:
+            UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
+        """
+        rows = np.unique(np.frombuffer(anchors, ANCHOR)[["version", "root"]])
+        for version in np.unique(rows["version"]).tolist():
+            acks = self._acks(version)
+            for root in rows["root"][rows["version"] == version].tolist():
+                acks.reset(version, root)
+            acks.flush()
+        self._box.settle()
+
+    def _acks(self, version: int) -> AckPacker:
+        if version not in self._history.versions:
+            self._history = read_history(*self._place)
+        return AckPacker(self._history, f"{self._spout or self._bolt}@spark", self._box.send)
+
+    def tell(self, version: int, entries: EntryArray, failed: Mapping[int, str]) -> None:
+        """Tell of roots born in one version, one entry per root; ``failed`` says why by root.
+
+        Raises:
+            UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
+        """
+        acks = self._acks(version)
+        roots, values = entries["root"].copy(), entries["value"].copy()
+        rejected = np.isin(roots, np.fromiter(failed, np.uint64, len(failed)))
+        for root, reason in failed.items():
+            acks.fail(version, root, reason)
+        if self._bolt:
+            acks.ack_many(version, roots[~rejected], values[~rejected])
+        else:
+            values[rejected] = self._box.edges.many(int(rejected.sum()))
+            self._send_inits(version, roots, values)
+        acks.flush()
+
+    def _send_inits(self, version: int, roots: IdArray, values: IdArray) -> None:
+        for task, chosen in self._by_spout_task(version, roots):
+            inits = InitPacker(self._history, task, self._box.send)
+            inits.add_many(version, roots[chosen], values[chosen])
+            inits.flush()
+
+    def _by_spout_task(self, version: int, roots: IdArray) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        published = self._history.at(version)
+        task_of: NDArray[Any] = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
+        for slot in published.slots:
+            if slot.spout in published.spout_tasks:
+                task_of[slot.slot] = published.task_of(slot)
+        tasks = task_of[origins_of(roots)[0]]
+        for task in np.unique(tasks).tolist():
+            yield task, tasks == task

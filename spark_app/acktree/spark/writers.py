@@ -1,0 +1,30 @@
+"""Which Python process of an executor writes.
+
+Spark hands idle Python processes out first in, first out, whatever they did before. So two of them take turns
+at reading and writing, and each in turn fences the transactional producer that the other one keeps for the
+same share: a new producer a batch. Spark never mixes processes of other environment variables. Writers have a
+variable of their own, which says whose they are and how many tasks the batch has: those of another query, or
+of a large batch, would else take turns at the small ones that follow.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from pyspark import SparkContext
+
+WRITERS = "ACKTREE_WRITERS"
+
+# The environment belongs to the context, and each query of a session writes from a thread of its own.
+_one_at_a_time = Lock()
+
+
+@contextmanager
+def writers(context: SparkContext, query: str, tasks: int) -> Iterator[None]:
+    """On the driver, around the making of a function that writes a batch of this query in so many tasks."""
+    with _one_at_a_time:
+        context.environment[WRITERS] = f"{query} {tasks}"
+        try:
+            yield
+        finally:
+            del context.environment[WRITERS]

@@ -1,0 +1,50 @@
+"""One Spark for all tests of this folder, a stage's tester, and spouts driven without Spark."""
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from acktree.spark import app
+from spark.spouts import Spout
+from spark.tester import Tester
+
+FD_SETSIZE = 1024
+
+# Before any test starts a JVM: its tasks find the modules of this folder.
+_TESTS = str(Path(__file__).parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_TESTS, os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture
+def spout(bootstrap: str, unique: str) -> Iterator[Callable[..., Spout]]:
+    testers: list[Spout] = []
+
+    def make(**arguments: Any) -> Spout:
+        testers.append(Spout(bootstrap, unique, **arguments))
+        return testers[-1]
+
+    yield make
+    for tester in testers:
+        tester.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    # Spark's callback server waits for its socket with select(), which no higher descriptor fits in; what
+    # hangs then is every query, until its deadline.
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < FD_SETSIZE / 2, "tests before this one left clients open"
+    session = app.make_session("acktree tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
+    with Tester.running(spark, bootstrap, unique, tmp_path) as made:
+        yield made

@@ -1,0 +1,201 @@
+"""A spout on a topology of its own, driven call by call; the test plays Spark, the acker and the operator."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.producers.claim import Claim, commit_claim, decode_claim
+from acktree.schemas.codec import (
+    Cause,
+    Failure,
+    ReplayCommand,
+    Result,
+    Span,
+    encode_replay_command,
+    encode_result,
+)
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.ids import generation_of, root_id
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import parse_topology
+from acktree.spark.batch import Batch
+from acktree.spark.blocks import block_firsts
+from acktree.spark.options import SourceOptions
+from acktree.spark.spout_driver import SpoutDriver
+
+TOPOLOGY = """
+name = "{name}"
+ackers = {ackers}
+[spouts.in]
+topics = ["{name}.source"]
+emits = ["{name}.out"]
+tasks = {tasks}
+max_pending = {max_pending}
+max_attempts = {max_attempts}
+retry_initial_s = 1
+block = {block}
+[bolts.b]
+reads = ["{name}.out"]
+"""
+DEADLINE_S = 30
+
+
+class Spout:
+    """A spout on its own topology, driven call by call; time passes only when the test says so."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        name: str,
+        *,
+        records: int,
+        ackers: int = 2,
+        max_pending: int = 100,
+        tasks: int = 1,
+        partitions: int = 1,
+        max_attempts: int = 3,
+        block: int = 1,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.bootstrap, self.name, self.now_s = bootstrap, name, 1000.0
+        self.more = dict(options or {})
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin.create_topics([NewTopic(f"{name}.source", partitions)])[f"{name}.source"].result()
+        counts = {"ackers": ackers, "max_pending": max_pending, "tasks": tasks}
+        self.text = TOPOLOGY.format(name=name, **counts, max_attempts=max_attempts, block=block)
+        self.apply()
+        self.producer = Producer({"bootstrap.servers": bootstrap})
+        self.send(records)
+        self.drivers: list[SpoutDriver] = []
+        self.batch: Batch | None = None
+        self.driver = self.start()
+
+    def apply(self) -> None:
+        """Publish the topology, once the broker tells of its new source topic."""
+        deadline = time.monotonic() + DEADLINE_S
+        while f"{self.name}.source" not in self.admin.list_topics(timeout=10).topics:
+            assert time.monotonic() < deadline
+        apply_topology(self.bootstrap, parse_topology(self.text), {})
+
+    def send(self, records: int) -> None:
+        for number in range(records):
+            self.producer.produce(
+                f"{self.name}.source", f"record {number}", partition=0, headers=[("kept", b"yes")]
+            )
+        self.producer.flush()
+
+    def options(self, **more: str) -> SourceOptions:
+        role = {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, "spout": "in"}
+        return SourceOptions.parse({**role, **self.more, **more})
+
+    def start(self) -> SpoutDriver:
+        """Start a driver as Spark would after a crash: with the last batch that it has logged."""
+        self.driver = SpoutDriver(self.options(), monotonic=lambda: self.now_s, jitter=lambda: 0.0)
+        self.drivers.append(self.driver)
+        self.driver.open(self.batch and Batch.from_json(json.loads(json.dumps(self.batch.to_json()))))
+        self.batch = self.batch or self.driver.position()
+        return self.driver
+
+    def next_batch(self, most: int | None = None) -> Batch | None:
+        """Do what one call of latestOffset does."""
+        assert self.batch is not None
+        self.driver.written(self.batch)
+        self.driver.service(0.0)
+        batch = self.driver.next_batch(self.driver.log_ends(), most)
+        self.batch = batch or self.batch
+        return batch
+
+    def emitted(self, batch: Batch | None) -> list[tuple[int, int]]:
+        """Return (offset, generation) of all that a batch reads."""
+        if batch is None:
+            return []
+        ranges = (*batch.again, *batch.ranges)
+        fresh = [(o, generation_of(r.run, 0)) for r in ranges for o in range(r.start, r.end)]
+        return fresh + [(o, r.generation) for r in batch.replays for o in r.offsets]
+
+    def roots(self, batch: Batch | None) -> dict[tuple[int, int], list[int]]:
+        """Return which offsets stand under each root (first offset, generation) of a batch."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for r in (*batch.again, *batch.ranges) if batch else ():
+            offsets = np.arange(r.start, r.end)
+            for first, offset in zip(block_firsts(offsets, r.start, r.block), offsets, strict=True):
+                found.setdefault((int(first), generation_of(r.run, 0)), []).append(int(offset))
+        for replays in batch.replays if batch else ():
+            told = replays.spans or [[(first, first + 1)] for first in replays.offsets]
+            for first, spans in zip(replays.offsets, told, strict=True):
+                found[first, replays.generation] = [o for span in spans for o in range(*span)]
+        return found
+
+    def tell(
+        self,
+        acked: list[tuple[int, int]] = (),
+        failed: list[tuple[int, int, Cause]] = (),
+        task: int = 0,
+        slot: int = 0,
+    ) -> None:  # type: ignore[assignment]
+        """Write one result record, as an acker would."""
+        result = Result(
+            0,
+            np.array([root_id(slot, generation, offset) for offset, generation in acked], np.uint64),
+            [Failure(root_id(slot, g, o), cause, "b-0", "because") for o, g, cause in failed],
+        )
+        self.producer.produce(f"{self.name}.spout-{task}", encode_result(result))
+        self.producer.flush()
+
+    def command(self, *spans: tuple[int, int]) -> None:
+        """Write what ``acktree replay --execute`` writes."""
+        told = ReplayCommand(0, [Span(*span) for span in spans])
+        self.producer.produce(f"{self.name}.spout-0", encode_replay_command(told))
+        self.producer.flush()
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Serve the driver, a second of its clock a time, until something holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline, self.driver._tasks[0]
+            self.driver.service(0.1)
+            self.now_s += 1.0
+
+    def committed(self) -> int:
+        return self.place(f"{self.name}.source").offset
+
+    def result_position(self) -> int:
+        return self.place(f"{self.name}.spout-0").offset
+
+    def claim(self) -> Claim:
+        place = self.place(f"{self.name}.spout-0")
+        return decode_claim(place.metadata or "", place.offset)
+
+    def write_claim(self, claim: Claim) -> None:
+        """Commit a claim, as many starts later it would stand there."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        commit_claim(consumer, f"{self.name}.spout-0", claim, f"{self.name}.in", self.bootstrap)
+        consumer.close()
+
+    def place(self, topic: str, partition: int = 0) -> TopicPartition:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        (place,) = consumer.committed([TopicPartition(topic, partition)], timeout=10)
+        consumer.close()
+        return place
+
+    def operator_commits(self, offset: int, metadata: str = "") -> None:
+        """Do what kafka-consumer-groups --reset-offsets does."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        consumer.commit(
+            offsets=[TopicPartition(f"{self.name}.source", 0, offset, metadata)], asynchronous=False
+        )
+        consumer.close()
+
+    def count(self, name: str) -> int:
+        return self.driver._tasks[0].counters[name]
+
+    def close(self) -> None:
+        for driver in self.drivers:
+            try:
+                driver.close()
+            except AcktreeError:
+                pass

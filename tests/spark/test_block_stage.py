@@ -1,0 +1,186 @@
+"""Blocks through a real Spark: what a stage writes of them, a batch cut off, and all roles together."""
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from math import ceil
+from pathlib import Path
+
+import pyspark.sql.functions as f
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from acktree.console.demo.account import committed_offsets
+from acktree.console.demo.children import Child
+from acktree.schemas.ids import Origin, origin_of
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import parse_topology
+from acktree.spark.stage import CUT_OFF
+from spark import crashing_jobs
+from spark.test_stage_crashes import BIG, SMALL, crash, killed_run
+from spark.tester import TOPOLOGY, Tester
+
+__all__ = ["crash"]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+BLOCK = 100
+DEADLINE_S = 400
+
+
+@pytest.fixture
+def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
+    with Tester.running(spark, bootstrap, unique, tmp_path) as made:
+        setting = f"retry_initial_s = 0\nblock = {BLOCK}"
+        text = TOPOLOGY.format(name=unique).replace("retry_initial_s = 0", setting)
+        apply_topology(bootstrap, parse_topology(text), {})
+        yield made
+
+
+def blocks(*records: int) -> int:
+    """Return how many blocks so many records of each partition make."""
+    return sum(ceil(count / BLOCK) for count in records)
+
+
+def origins(tester: Tester) -> list[Origin]:
+    return [origin_of(root) for root in tester.inits]
+
+
+def halves(rows: DataFrame, name: str) -> dict[str, DataFrame]:
+    """Of every second record nothing comes out."""
+    return {f"{name}.a": rows.where("offset % 2 = 0").select("value", "anchors")}
+
+
+def doubled(rows: DataFrame, name: str) -> dict[str, DataFrame]:
+    """Two branches: not narrow."""
+    kept = rows.where("offset % 2 = 0").select("value", "anchors")
+    return {f"{name}.a": kept.union(kept)}
+
+
+@pytest.mark.parametrize(("transform", "tuples_each"), [(halves, 1), (doubled, 2)])
+def test_a_block_has_one_init_over_all_its_rows_and_comes_again_whole(
+    tester: Tester, transform: Callable[[DataFrame, str], dict[str, DataFrame]], tuples_each: int
+) -> None:
+    tester.send([f"{n}" for n in range(250)])
+    tester.send([f"{n}" for n in range(130)], partition=1)
+    name = tester.name
+    tester.start(lambda rows: transform(rows, name))
+    tester.until_the_end(lambda root: origin_of(root)[1] & 0xF == 0 and origin_of(root).offset == BLOCK)
+    first = {(o.slot, o.offset) for o in origins(tester) if o.attempt == 0}
+    again = {(o.slot, o.offset) for o in origins(tester) if o.attempt == 1}
+    assert first == {(0, 0), (0, 100), (0, 200), (1, 0), (1, 100)}
+    assert again == {(0, 100), (1, 100)}
+    assert len(tester.inits) == 7
+    emitted = (250 + 130 + 100 + 30) // 2 * tuples_each
+    assert len(tester.tuples) == emitted
+    assert tester.committed() == [250, 130]
+
+
+def test_a_record_that_is_rejected_fails_its_block(tester: Tester) -> None:
+    tester.send([f"{n}" for n in range(120)])
+    name = tester.name
+    again = f.when((f.col("offset") == 7) & (f.col("number") == 0), "no good")
+
+    def reject_once(rows: DataFrame) -> dict[str, DataFrame]:
+        number = int(bool(tester.failed))
+        return {f"{name}.a": rows.withColumn("number", f.lit(number)).withColumn("fail", again)}
+
+    tester.start(reject_once)
+    tester.until_the_end()
+    assert [(origin_of(root).offset, reason) for root, reason in tester.failed.items()] == [(0, "no good")]
+    assert Counter(value for _, value, _ in tester.tuples) == Counter(
+        [b"%d" % n for n in range(120)] + [b"%d" % n for n in range(100) if n != 7]
+    )
+    assert tester.committed() == [120, 0]
+
+
+def test_a_narrow_batch_of_blocks_whose_driver_was_killed_is_written_exactly_once(
+    tester: Tester, crash: Callable[[str, str], None]
+) -> None:
+    tester.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
+    tester.send([f"{n}" for n in range(SMALL)], partition=1)
+    crash("driver", "another task is committed")
+    killed_run(tester, "narrow")
+    tester.start(crashing_jobs.narrow)
+    tester.until_the_end()
+    assert (len(tester.tuples), len(tester.inits)) == (BIG + SMALL, blocks(BIG, SMALL))
+    assert tester.failed == {}
+    assert tester.committed() == [BIG, SMALL]
+
+
+def test_the_blocks_of_a_shuffled_batch_that_was_cut_off_come_again(
+    tester: Tester, crash: Callable[[str, str], None]
+) -> None:
+    tester.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
+    crash("task", "some is written")
+    tester.start(crashing_jobs.doubled)
+    tester.until(lambda: len(tester.failed) == blocks(BIG))
+    tester.until_the_end()
+    assert set(tester.failed.values()) == {CUT_OFF}
+    again = Counter((origin_of(root).attempt, root in tester.failed) for root in tester.answered)
+    assert again == {(0, True): blocks(BIG), (1, False): blocks(BIG)}
+    assert tester.committed() == [BIG, 0]
+
+
+WHOLE_TOPOLOGY = """
+name = "{name}"
+ackers = 2
+message_timeout_s = 300
+[spouts.in]
+topics = ["{name}.source"]
+emits = ["{name}.out"]
+max_pending = 1000
+block = 100
+retry_initial_s = 0.1
+[bolts.keep]
+reads = ["{name}.out"]
+"""
+RECORDS = 4_000
+
+
+def test_spout_blocks_worker_and_acker_keep_an_exact_account_over_a_kill_of_the_driver(
+    bootstrap: str, unique: str, tmp_path: Path
+) -> None:
+    """Every record is executed once, those of the blocks with a failing record once more."""
+    topic, group, database = f"{unique}.source", f"{unique}.in", tmp_path / "kept.sqlite"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 2)])[topic].result()
+    apply_topology(bootstrap, parse_topology(WHOLE_TOPOLOGY.format(name=unique)), {})
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, str(number), partition=number % 2)
+    producer.flush()
+    common = ["--topology", unique, "-b", bootstrap]
+    spark = ["spark", "run", "spark.block_jobs:same", "--spout", "in", "--trigger", "available-now"]
+    commands = {
+        "acker": ["acker", "run", *common],
+        "worker": ["bolt", "run", "spark.block_jobs:Keep", *common],
+        "spark": [*spark, "--checkpoint", str(tmp_path / "checkpoint"), *common],
+    }
+    with ExitStack() as running:
+        children = {}
+        for name, command in commands.items():
+            environment = {"KEEP_DATABASE": str(database)}
+            children[name] = Child(name, command, Path(__file__).parents[1], tmp_path / name, environment)
+            running.callback(children[name].stop)
+            children[name].start()
+        deadline = time.monotonic() + DEADLINE_S
+        while committed_offsets(bootstrap, group, topic, 2)[1] < RECORDS // 4:
+            assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
+            assert children["spark"].exit_code is None, children["spark"].tail()
+        children["spark"].kill()
+        children["spark"].start()
+        while children["spark"].exit_code is None:
+            assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
+            time.sleep(0.1)
+        assert children["spark"].exit_code == 0, children["spark"].tail()
+    assert committed_offsets(bootstrap, group, topic, 2) == (RECORDS, RECORDS)
+    rows = sqlite3.connect(database).execute("select part, first, attempt, record from executed")
+    executed = Counter((part, first, attempt, int(record)) for part, first, attempt, record in rows)
+    block_of = {number: (number % 2, number // 2 // BLOCK * BLOCK) for number in range(RECORDS)}
+    failing = {block_of[number] for number in range(0, RECORDS, 1_000)}
+    first_time = Counter((*block, 0, number) for number, block in block_of.items())
+    again = Counter((*block, 1, number) for number, block in block_of.items() if block in failing)
+    assert executed == first_time + again

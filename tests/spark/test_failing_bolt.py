@@ -1,0 +1,75 @@
+"""From an exception in a Python bolt to the dead letter, over a real worker, acker and spout driver.
+
+The test plays Spark: it writes the tuples of a batch and their inits.
+"""
+
+import threading
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, TopicPartition
+
+from acktree.acker.service import Acker
+from acktree.producers import BasicBolt
+from acktree.producers.packing import InitPacker
+from acktree.producers.worker import Worker
+from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.schemas.ids import EdgeSource, emitted_value, root_id
+from acktree.schemas.registry import read_history
+from spark.spouts import DEADLINE_S, Spout
+
+
+class Unreadable(BasicBolt):
+    def execute(self, tuple, emit):
+        if tuple.value == b"record 1":
+            raise UnicodeError(f"no such letter in {tuple.value!r}")
+
+
+def emit(t: Spout, emitted: list[tuple[int, int]]) -> None:
+    """Write each (offset, generation) as a tuple, and its init."""
+    history = read_history(t.bootstrap, t.name, {})
+    version, edges = history.latest.version, EdgeSource()
+    hashes = history.readers(version, f"{t.name}.out").hashes
+    inits = InitPacker(
+        history, 0, lambda topic, partition, value: t.producer.produce(topic, value, partition=partition)
+    )
+    for offset, generation in emitted:
+        anchor = Anchor(version, root_id(0, generation, offset), edges.one())
+        inits.add(version, anchor.root, emitted_value(anchor.edge, hashes))
+        header = encode_header(version, [anchor])
+        t.producer.produce(f"{t.name}.out", f"record {offset}", headers=[(HEADER, header)])
+    inits.flush()
+    t.producer.flush()
+
+
+def dead_letter(t: Spout) -> dict[str, bytes]:
+    """Return the headers of the first dead letter."""
+    consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
+    consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
+    letter = consumer.poll(DEADLINE_S)
+    consumer.close()
+    assert letter is not None
+    return dict(letter.headers() or [])
+
+
+def test_an_exceptions_type_text_and_task_stand_in_the_dead_letter(spout: Callable[..., Spout]) -> None:
+    t = spout(records=3, max_attempts=2)
+    bolt = Worker(t.bootstrap, t.name, Unreadable())
+    roles: list[Worker | Acker] = [bolt, Acker(t.bootstrap, t.name)]
+    threads = [threading.Thread(target=role.run, daemon=True) for role in roles]
+    for thread in threads:
+        thread.start()
+    try:
+        emit(t, t.emitted(t.next_batch()))
+        t.until(lambda: t.count("failed") == 1)
+        t.now_s += 100
+        emit(t, t.emitted(t.next_batch()))
+        t.until(lambda: t.committed() == 3)
+    finally:
+        for role in roles:
+            role.stop()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    headers = dead_letter(t)
+    assert headers["acktree-reason"] == b"UnicodeError: no such letter in b'record 1'"
+    assert headers["acktree-task"] == bolt.task.encode()
+    assert (headers["acktree-cause"], headers["acktree-attempts"]) == (b"FAILED", b"2")

@@ -1,0 +1,119 @@
+"""Both ways to take records of a partition give the same rows; so do both ways to see a bolt's anchors."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from acktree.producers import columns_in
+from acktree.producers.librdkafka import NoColumns
+from acktree.schemas.clients import make_producer, producer_settings
+from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.spark.bolt_anchors import BoltAnchors
+from acktree.spark.fetching import Fetched, Fetching
+from acktree.spark.options import SourceOptions
+from producers.cluster import Cluster
+
+RECORDS = 300
+
+
+@pytest.fixture
+def topic(bootstrap: str, unique: str) -> str:
+    cluster = Cluster(bootstrap, unique)
+    cluster.apply(only=(["a"], ["b"]), other=(["b"], []))
+    return cluster.topic("b")
+
+
+def options(bootstrap: str, topic: str, **more: str) -> SourceOptions:
+    given = {"kafka.bootstrap.servers": bootstrap, "topology": topic.partition(".")[0], "bolt": "other"}
+    return SourceOptions.parse(given | more)
+
+
+def header(version: int, roots: list[int]) -> bytes:
+    return encode_header(version, [Anchor(1, root, root * 7) for root in roots])
+
+
+def fetch(way: Fetching) -> Fetched:
+    """Return all records of a partition up to its end."""
+    way.assign(0)
+    parts: list[Fetched] = []
+    for _ in range(200):
+        parts.append(way.take(50, 0.2))
+        if parts[-1].errors:
+            break
+    way.close()
+    assert [(error.code(), offset) for error, offset in parts[-1].errors] == [
+        (KafkaError._PARTITION_EOF, RECORDS)
+    ]
+    offsets = np.concatenate([part.offsets for part in parts])
+    columns = (
+        None if column[0] is None else pa.concat_arrays(column)
+        for column in zip(*(p[1:7] for p in parts), strict=True)
+    )
+    return Fetched(offsets, *columns, [])
+
+
+def same(one: Fetched, other: Fetched) -> bool:
+    assert one.offsets.tolist() == other.offsets.tolist() == list(range(RECORDS))
+    return all(a is b if a is None else a.equals(b) for a, b in zip(one[1:7], other[1:7], strict=True))
+
+
+def test_both_ways_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch):
+    producer = make_producer(producer_settings(bootstrap, {}))
+    for number in range(RECORDS):
+        headers = [("u", b"1"), (HEADER, header(1, [number + 1]))][number % 3 : 2]
+        key, value = (None if number % each == 0 else b"%d" % number for each in (2, 5))
+        producer.produce(topic, value, key, 0, timestamp=1_700_000_000_000 + number, headers=headers)
+    assert producer.flush(30) == 0
+    as_columns = Fetching(options(bootstrap, topic), topic, 0)
+    assert as_columns._columns is not None
+    fast = fetch(as_columns)
+
+    def absent() -> None:
+        raise NoColumns("no numba here")
+
+    monkeypatch.setattr(columns_in, "_compiled", absent)
+    one_by_one = Fetching(options(bootstrap, topic), topic, 0)
+    assert one_by_one._columns is None
+    assert same(fast, fetch(one_by_one))
+    assert fast.own is not None
+    assert fast.own.null_count == RECORDS // 3
+    assert fast.headers is None
+    with_headers = fetch(Fetching(options(bootstrap, topic, includeHeaders="true"), topic, 0))
+    assert with_headers.headers is not None
+    assert same(fast, with_headers._replace(headers=None))
+
+
+HEADERS: dict[str, Callable[[int], bytes | None]] = {
+    "sound": lambda number: header(1, [number]),
+    "two anchors": lambda number: header(1, [number, number + 1]),
+    "no anchor": lambda _number: header(1, []),
+    "none": lambda _number: None,
+    "of a version that is not there": lambda number: header(9, [number]),
+    "root 0": lambda _number: header(1, [0]),
+    "another format": lambda number: b"\2" + header(1, [number])[1:],
+    "cut off": lambda number: header(1, [number])[:-1],
+}
+
+
+def test_anchors_of_many_tuples_are_those_of_each(bootstrap: str, topic: str):
+    anchors = BoltAnchors(bootstrap, topic.partition(".")[0], "other", {})
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @example(["sound", "of a version that is not there"])
+    @given(kinds=st.lists(st.sampled_from(["sound", "sound", "sound", *HEADERS]), max_size=6))
+    def check(kinds: list[str]) -> None:
+        headers = [HEADERS[kind](number) for number, kind in enumerate(kinds, 1)]
+        offsets = np.arange(len(headers))
+        told = anchors.of_all(pa.array(headers, pa.binary()), topic, 0, offsets)
+        is_tracked = {"sound", "two anchors"}
+        wanted = [data[3:] if kind in is_tracked else None for kind, data in zip(kinds, headers, strict=True)]
+        assert told.to_pylist() == wanted
+        elsewhere = anchors.of_all(pa.array(headers, pa.binary()), "stranger", 0, offsets)
+        assert elsewhere.null_count == len(headers)
+
+    check()

@@ -1,0 +1,33 @@
+"""The stream reader, asked by the test as Spark asks it."""
+
+from collections.abc import Callable
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from acktree.spark.batch import Batch
+from acktree.spark.source import AcktreeStreamReader
+from spark.spouts import Spout
+
+
+def test_the_first_batch_is_run_by_the_driver_that_planned_it(spout: Callable[..., Spout]) -> None:
+    """Spark asks for the initial offset to plan the first batch, and again to run it."""
+    reader = AcktreeStreamReader(spout(records=10).options())
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    driver = reader._driver
+    assert Batch.from_json(end).records == 10
+    assert reader.initialOffset() == start
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert reader._driver is driver
+    reader.stop()
+
+
+def test_a_first_batch_that_was_logged_before_a_crash_is_gone_on_behind(spout: Callable[..., Spout]) -> None:
+    t = spout(records=10)
+    crashed = AcktreeStreamReader(t.options())
+    end = crashed.latestOffset(crashed.initialOffset(), ReadAllAvailable())
+    reader = AcktreeStreamReader(t.options())
+    reader.initialOffset()
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    reader.stop()
+    crashed.stop()

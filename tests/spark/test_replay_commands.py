@@ -1,0 +1,216 @@
+"""Replay commands: exactly what was asked for is emitted again, once, whatever crashes."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from acktree.console.main import main
+from acktree.schemas.codec import Cause
+from acktree.schemas.ids import next_run
+from spark.spouts import Spout
+
+
+def done(spout: Callable[..., Spout], records: int = 10) -> Spout:
+    """Return a spout whose records are all done."""
+    t = spout(records=records)
+    t.tell(acked=t.emitted(t.next_batch()))
+    t.until(lambda: t.committed() == records)
+    return t
+
+
+def obeyed(t: Spout, commands: int = 1) -> None:
+    t.until(lambda: t.count("commands") == commands)
+
+
+def test_a_range_that_is_done_is_emitted_again_and_old_acks_do_not_finish_it(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=10)
+    first = t.emitted(t.next_batch())
+    t.tell(acked=first)
+    t.until(lambda: t.committed() == 10)
+    t.command((3, 6))
+    obeyed(t)
+    t.until(lambda: t.committed() == 3)
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [3, 4, 5]
+    assert not {generation for _, generation in again} & {generation for _, generation in first}
+    t.tell(acked=first)
+    t.tell(acked=again[:1])
+    t.until(lambda: t.committed() == 4)
+    t.tell(acked=again[1:])
+    t.until(lambda: t.committed() == 10)
+
+
+def test_what_is_in_flight_is_emitted_anew_and_the_rest_of_it_stays_in_flight(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=10)
+    first = t.emitted(t.next_batch())
+    t.command((2, 4), (8, 100))
+    obeyed(t)
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [2, 3, 8, 9]
+    t.tell(acked=first)
+    t.until(lambda: t.committed() == 2)
+    assert t.driver._tasks[0].pending == 4
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 10)
+
+
+def test_a_command_given_while_no_driver_ran_is_obeyed_once(spout: Callable[..., Spout]) -> None:
+    t = done(spout)
+    t.driver.close()
+    t.command((0, 2))
+    t.start()
+    obeyed(t)
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [0, 1]
+    t.start()
+    assert t.next_batch() is None
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 10)
+    t.start()
+    t.until(lambda: t.driver._results.are_read)
+    assert (t.next_batch(), t.count("commands")) == (None, 0)
+
+
+def test_a_crash_before_the_batch_is_written_emits_it_again(spout: Callable[..., Spout]) -> None:
+    t = done(spout)
+    t.command((4, 6))
+    obeyed(t)
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [4, 5]
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 10)
+
+
+def test_a_crash_in_the_middle_goes_on_where_the_written_batch_ends(spout: Callable[..., Spout]) -> None:
+    t = spout(records=30, max_pending=10)
+    while t.committed() < 30:
+        t.tell(acked=t.emitted(t.next_batch()))
+        t.until(lambda: t.driver._tasks[0].pending == 0)
+    t.command((1, 9), (11, 20))
+    obeyed(t)
+    first = t.emitted(t.next_batch())
+    assert [offset for offset, _ in first] == [*range(1, 9), 11, 12]
+    t.tell(acked=first[1:6])
+    t.start()
+    t.until(lambda: t.driver._tasks[0].pending == 5)
+    second = t.emitted(t.next_batch())
+    assert [offset for offset, _ in second] == list(range(13, 18))
+    t.start()
+    t.tell(acked=first + second)
+    t.until(lambda: t.driver._tasks[0].pending == 0)
+    third = t.emitted(t.next_batch())
+    assert [offset for offset, _ in third] == [18, 19]
+    t.tell(acked=third)
+    t.until(lambda: t.committed() == 30)
+
+
+def test_a_crash_between_the_two_commits_of_a_command_obeys_it_once_more(
+    spout: Callable[..., Spout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = done(spout)
+    t.command((4, 6))
+    with monkeypatch.context() as broken:
+        broken.setattr(t.driver._commits, "commit_claims", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            obeyed(t)
+    t.start()
+    obeyed(t)
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [4, 5]
+
+
+def test_a_lost_checkpoint_emits_what_is_left_of_it(spout: Callable[..., Spout]) -> None:
+    t = done(spout)
+    t.command((4, 7))
+    obeyed(t)
+    again = t.emitted(t.next_batch())
+    t.tell(acked=again[1:2])
+    t.until(lambda: t.driver._tasks[0].pending == 2)
+    t.driver.settle()
+    t.batch = None
+    t.start()
+    rest = t.emitted(t.next_batch())
+    assert [offset for offset, _ in rest] == [4, 6]
+    t.tell(acked=rest)
+    t.until(lambda: t.committed() == 10)
+
+
+def test_commands_for_one_partition_are_obeyed_one_after_another(spout: Callable[..., Spout]) -> None:
+    t = done(spout)
+    t.command((2, 4))
+    t.command((3, 5))
+    obeyed(t)
+    first = t.emitted(t.next_batch())
+    assert [offset for offset, _ in first] == [2, 3]
+    t.driver.settle()
+    t.start()
+    t.tell(acked=first)
+    obeyed(t)
+    second = t.emitted(t.next_batch())
+    assert [offset for offset, _ in second] == [3, 4]
+    t.tell(acked=second)
+    t.until(lambda: t.committed() == 10)
+
+
+def test_a_replayed_record_that_fails_has_all_its_attempts_again(spout: Callable[..., Spout]) -> None:
+    t = spout(records=1)
+    (pair,) = t.emitted(t.next_batch())
+    for attempt in (1, 2):
+        t.tell(failed=[(*pair, Cause.FAILED)])
+        t.until(lambda attempt=attempt: t.count("failed") == attempt)
+        t.now_s += 100
+        (pair,) = t.emitted(t.next_batch())
+    t.command((0, 1))
+    obeyed(t)
+    (again,) = t.emitted(t.next_batch())
+    t.tell(failed=[(*pair, Cause.FAILED), (*again, Cause.FAILED)])
+    t.until(lambda: t.count("failed") == 3)
+    assert t.count("dead_lettered") == 0
+    t.now_s += 100
+    t.tell(acked=t.emitted(t.next_batch()))
+    t.until(lambda: t.committed() == 1)
+
+
+def test_a_rewind_over_a_command_takes_its_place(spout: Callable[..., Spout]) -> None:
+    t = done(spout)
+    t.command((4, 6))
+    obeyed(t)
+    t.operator_commits(2)
+    t.until(lambda: t.count("rewinds") == 1)
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == list(range(2, 10))
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 10)
+
+
+def test_two_hundred_runs_later_verdicts_still_count(spout: Callable[..., Spout]) -> None:
+    """Each command and each rewind takes a run, and runs go round: floors are raised with them."""
+    t = spout(records=3)
+    for _ in range(200):
+        t.driver._commits.use_run(next_run(t.driver._commits.run))
+    t.tell(acked=t.emitted(t.next_batch()))
+    t.until(lambda: t.committed() == 3)
+
+
+def test_the_command_line_plans_first_and_replays_with_execute(spout: Callable[..., Spout]) -> None:
+    t = done(spout)
+    asked = ("replay", f"{t.name}.source", 0, 3, 6, "-b", t.bootstrap)
+    plan = CliRunner().invoke(main, [*map(str, asked), "--format", "json"])
+    assert plan.exit_code == 0, plan.output
+    told = json.loads(plan.output)
+    assert (told["topology"], told["executed"]) == (t.name, False)
+    assert told["commands"][0]["spans"] == [{"from": 3, "to": 6}]
+    executed = CliRunner().invoke(main, [*map(str, asked), "--topology", t.name, "--execute"])
+    assert executed.exit_code == 0, executed.output
+    assert "replay 3 offset(s)" in executed.output
+    obeyed(t)
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [3, 4, 5]
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 10)

@@ -1,0 +1,363 @@
+"""What happens to a source topic while and between drivers: growth is followed, loss is said."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from acktree.schemas.codec import Cause
+from acktree.schemas.errors import AcktreeError, MissingTopic
+from acktree.schemas.ids import generation_of
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import parse_topology
+from acktree.spark.batch import Batch
+from acktree.spark.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.spark.options import SourceOptions
+from acktree.spark.reading import read_share, shares
+from acktree.spark.source_watch import LOOK_INTERVAL_S, check_source
+from spark.spouts import DEADLINE_S, Spout
+
+FORGIVING = {"failOnDataLoss": "false"}
+
+
+def grow(t: Spout, partitions: int) -> None:
+    source = f"{t.name}.source"
+    t.admin.create_partitions([NewPartitions(source, partitions)])[source].result()
+    until(lambda: len(t.admin.list_topics(source, timeout=10).topics[source].partitions) == partitions)
+    t.producer = Producer({"bootstrap.servers": t.bootstrap})
+
+
+def recreate(t: Spout, partitions: int = 1) -> None:
+    source = f"{t.name}.source"
+    t.admin.delete_topics([source])[source].result()
+    until(lambda: source not in t.admin.list_topics(timeout=10).topics)
+    t.admin.create_topics([NewTopic(source, partitions)])[source].result()
+    until(lambda: source in t.admin.list_topics(timeout=10).topics)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one broker there is nothing to be patient for."""
+    monkeypatch.setattr("acktree.spark.log_bounds.PATIENCE_S", 0.05)
+
+
+def remove_before(t: Spout, offset: int) -> None:
+    """Do what retention does."""
+    place = TopicPartition(f"{t.name}.source", 0, offset)
+    t.admin.delete_records([place])[place].result()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def serve_until(t: Spout, error: type[Exception], match: str) -> None:
+    """Serve the driver until it stops with an error."""
+    with pytest.raises(error, match=match):
+        t.until(lambda: False)
+
+
+def test_a_partition_that_is_added_is_found_published_and_read_from_its_beginning(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=3)
+    first = t.emitted(t.next_batch())
+    grow(t, 2)
+    t.producer.produce(f"{t.name}.source", "early", partition=1)
+    t.producer.flush()
+    t.now_s += LOOK_INTERVAL_S + 1
+    t.until(lambda: len(t.driver.topics.partitions) == 2)
+    batch = t.next_batch()
+    assert batch is not None
+    assert [(r.partition, r.slot, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(1, 1, 0, 1)]
+    assert batch.version == t.driver.topology.version == 2
+    assert [slot.partition for slot in t.driver.topology.slots] == [0, 1]
+    t.tell(acked=first)
+    t.until(lambda: t.committed() == 3)
+    assert t.place(f"{t.name}.source", 1).offset == 0
+
+
+def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=1, options={"startingOffsets": "latest"})
+    assert t.next_batch() is None, "startingOffsets holds where the group has no offset"
+    t.driver.close()
+    grow(t, 2)
+    t.producer.produce(f"{t.name}.source", "early", partition=1)
+    t.producer.flush()
+    check_source(t.options())
+    t.start()
+    batch = t.next_batch()
+    assert batch is not None
+    assert [(r.partition, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(1, 0, 1)]
+
+
+def test_tasks_that_are_added_live_are_claimed_and_their_results_read(spout: Callable[..., Spout]) -> None:
+    t = spout(records=4)
+    emitted = t.emitted(t.next_batch())
+    apply_topology(t.bootstrap, parse_topology(t.text.replace("tasks = 1", "tasks = 2")), {})
+    t.until(lambda: t.driver.topology.version == 2)
+    t.tell(acked=emitted, task=1)
+    t.until(lambda: t.committed() == 4)
+
+
+def test_limits_of_a_newer_version_hold_for_a_live_driver(spout: Callable[..., Spout]) -> None:
+    t = spout(records=2)
+    t.next_batch()
+    text = t.text.replace("max_attempts = 3", "max_attempts = 7")
+    apply_topology(t.bootstrap, parse_topology(text), {})
+    t.until(lambda: t.driver.topology.version == 2)
+    assert t.driver._tasks[0].slots[0].policy.max_attempts == 7
+
+
+def test_a_topic_created_anew_stops_a_live_driver_with_a_clear_sentence(spout: Callable[..., Spout]) -> None:
+    t = spout(records=3)
+    t.next_batch()
+    recreate(t)
+    t.now_s += LOOK_INTERVAL_S + 1
+    serve_until(t, DataLoss, "created anew.*failOnDataLoss=false")
+
+
+def test_a_topic_that_vanished_stops_a_live_driver_with_a_clear_sentence(spout: Callable[..., Spout]) -> None:
+    t = spout(records=3)
+    t.next_batch()
+    t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
+    t.now_s += LOOK_INTERVAL_S + 1
+    serve_until(t, MissingTopic, "if it was deleted, what was not done of it is lost")
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_topic_created_anew_is_refused_at_the_start_though_it_was_published_again(
+    spout: Callable[..., Spout], partitions: int
+) -> None:
+    """With fewer partitions than before, too: that is how a partition count shrinks."""
+    t = spout(records=5, partitions=2)
+    t.tell(acked=t.emitted(t.next_batch()))
+    t.until(lambda: t.committed() == 5)
+    t.driver.close()
+    recreate(t, partitions)
+    with pytest.raises(DataLoss, match="created anew"):
+        check_source(t.options())
+    t.apply()
+    t.batch = None
+    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+        t.start()
+    t.send(2)
+    t.more = FORGIVING
+    t.start()
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [0, 1]
+
+
+def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=5)
+    t.next_batch()
+    recreate(t)
+    t.send(2)
+    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+        until(lambda: bool(t.next_batch()))
+
+
+def test_a_topic_created_anew_with_fewer_records_is_read_from_its_beginning_where_loss_is_allowed(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=5, options=FORGIVING)
+    old = t.emitted(t.next_batch())
+    recreate(t)
+    t.send(2)
+    t.tell(acked=old[:3])
+    t.until(lambda: t.count("completed") == 3)
+    t.driver._commits.commit()
+    assert t.committed() == 3, "a commit of the topic's former life"
+    until(lambda: t.next_batch() is not None)
+    assert [offset for offset, _ in t.emitted(t.batch)] == [0, 1]
+    assert t.count("lost") == 2
+    t.tell(acked=old)
+    t.tell(acked=t.emitted(t.batch), slot=1)
+    t.until(lambda: t.committed() == 2)
+
+
+def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(spout: Callable[..., Spout]) -> None:
+    t = spout(records=3)
+    t.next_batch()
+    t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
+    with pytest.raises(MissingTopic, match="if it was deleted, what was not done of it is lost"):
+        until(lambda: bool(t.next_batch()))
+
+
+def test_a_partition_count_that_shrank_while_running_is_said_at_the_next_trigger(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=3, partitions=2)
+    t.next_batch()
+    recreate(t)
+    t.send(5)
+    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+        until(lambda: bool(t.next_batch()))
+    t.driver.close()
+    t.batch, t.more = None, FORGIVING
+    t.apply()
+    t.start()
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(5))
+
+
+def test_retention_that_passes_the_next_offset_is_noticed_before_it_is_read(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=10, max_pending=4)
+    t.next_batch()
+    remove_before(t, 4)
+    t.now_s += LOOK_INTERVAL_S + 1
+    assert t.next_batch() is None, "what is gone was read"
+    remove_before(t, 6)
+    t.now_s += LOOK_INTERVAL_S + 1
+    serve_until(t, DataLoss, r"begins at offset 6, but group .* stands at 4.*failOnDataLoss=false")
+    with pytest.raises(DataLoss, match="begins at offset 6"):
+        t.start()
+    t.more = FORGIVING
+    t.start()
+    assert t.driver._tasks[0].pending == 4
+
+
+def test_a_record_given_up_that_retention_took_is_no_silent_dead_letter(spout: Callable[..., Spout]) -> None:
+    t = spout(records=3, max_attempts=1)
+    (first, *_) = t.emitted(t.next_batch())
+    remove_before(t, 2)
+    t.tell(failed=[(*first, Cause.FAILED)])
+    serve_until(t, DataLoss, r"/0/0 is given up, but the topic begins at offset 2.*failOnDataLoss=false")
+    t.more = FORGIVING
+    t.start()
+    t.until(lambda: t.committed() == 1)
+    assert (t.count("lost"), t.count("dead_lettered")) == (1, 0)
+
+
+def read_alone(t: Spout, batch: Batch, monkeypatch: pytest.MonkeyPatch, **more: str) -> list[int]:
+    """Return the offsets that the only task of a batch reads, outside of Spark."""
+    for note in ("begin_note", "add_to_note"):
+        monkeypatch.setattr(f"acktree.spark.reading.{note}", lambda *_: None)  # only inside of a Spark task
+    (share,) = shares(t.options(**more), t.driver.topology, batch)
+    return [offset for rows in read_share(share) for offset in rows.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize(("at_once", "there"), [(10, [0, 1]), (5, [])])
+def test_a_batch_whose_topic_was_created_anew_meanwhile_ends_where_loss_is_allowed(
+    spout: Callable[..., Spout], monkeypatch: pytest.MonkeyPatch, at_once: int, there: list[int]
+) -> None:
+    """Spark reads the batch that it has logged before anything else, again and again until it ends."""
+    monkeypatch.setattr("acktree.spark.reading.STALL_S", 1.0)
+    t = spout(records=10)
+    batch = t.next_batch(most=at_once)
+    batch = t.next_batch(most=at_once) or batch
+    assert batch is not None
+    recreate(t)
+    t.send(2)
+    with pytest.raises(OffsetOutOfRange, match=r"holds offsets 0 to 1 and no longer \d to 9.*created anew"):
+        read_alone(t, batch, monkeypatch)
+    assert read_alone(t, batch, monkeypatch, **FORGIVING) == there
+
+
+def test_records_removed_by_retention_are_said_or_counted_as_done(
+    spout: Callable[..., Spout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = spout(records=10)
+    batch = t.next_batch(most=6)
+    assert batch is not None
+    remove_before(t, 4)
+    told = r"holds offsets 4 to 9 and no longer 0 to 3.*failOnDataLoss=false"
+    with pytest.raises(OffsetOutOfRange, match=told):
+        read_alone(t, batch, monkeypatch)
+    assert read_alone(t, batch, monkeypatch, **FORGIVING) == [4, 5]
+    t.until(lambda: t.committed() == 4)
+    assert t.count("absent") == 4
+
+
+def test_an_offset_behind_the_end_of_the_topic_is_said_or_gone_back_from(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=10)
+    t.driver.close()
+    t.batch = None
+    t.operator_commits(50)
+    with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* stands at 50"):
+        t.start()
+    t.more = FORGIVING
+    t.start()
+    t.send(1)
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [10]
+
+
+def test_an_offset_set_behind_the_end_while_running_is_said(spout: Callable[..., Spout]) -> None:
+    t = spout(records=10)
+    t.next_batch()
+    t.operator_commits(50)
+    with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* stands at 50"):
+        t.until(lambda: bool(t.next_batch()))
+
+
+def test_acks_from_before_a_live_driver_went_back_to_the_end_finish_nothing_behind_it(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=10, options=FORGIVING)
+    (_, generation), *_ = t.emitted(t.next_batch())
+    t.operator_commits(12)
+    t.until(lambda: t.driver._tasks[0].slots[0].next_offset == 12)
+    assert t.next_batch() is None
+    t.tell(acked=[(10, generation), (11, generation)])
+    t.send(2)
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [10, 11]
+    t.until(lambda: t.result_position() == 1)
+    assert t.driver._tasks[0].pending == 2
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 12)
+
+
+@pytest.mark.parametrize("frontier", [4, 10])
+def test_a_log_that_was_truncated_is_read_anew_from_its_end_or_from_the_frontier_where_loss_is_allowed(
+    spout: Callable[..., Spout], frontier: int
+) -> None:
+    """What was emitted behind the end has gone; acks of it say nothing of what is written there later."""
+    t = spout(records=10)
+    batch = t.next_batch()
+    assert batch is not None
+    (emitted,) = batch.ranges
+    t.batch = replace(batch, ranges=(emitted._replace(end=15),))
+    old = [(offset, generation_of(emitted.run, 0)) for offset in range(15)]
+    t.tell(acked=old[:frontier])
+    t.until(lambda: t.committed() == frontier)
+    t.driver.close()
+    t.more = FORGIVING
+    t.start()
+    assert t.count("lost") == 5
+    t.send(4)
+    t.tell(acked=old)
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == list(range(frontier, 14))
+    t.until(lambda: t.driver._results.are_read)
+    assert t.driver._tasks[0].pending == 14 - frontier
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 14)
+
+
+def test_metadata_of_a_stranger_counts_as_an_operators_commit(spout: Callable[..., Spout]) -> None:
+    t = spout(records=10)
+    t.driver.close()
+    t.batch = None
+    t.operator_commits(7, "1|5|not ours|Rxx|00000000")
+    t.start()
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
+
+
+def test_the_option_is_true_or_false(spout: Callable[..., Spout]) -> None:
+    with pytest.raises(AcktreeError, match="failOnDataLoss='maybe' is no good"):
+        SourceOptions.parse(
+            {"kafka.bootstrap.servers": "x", "topology": "t", "spout": "s", "failOnDataLoss": "maybe"}
+        )

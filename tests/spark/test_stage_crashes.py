@@ -1,0 +1,148 @@
+"""kill -9 in the middle of a batch: what is written once, what twice, and that no tree waits for its timeout.
+
+There is no acker here that could time a tree out: a run ends only if every record was acked or replayed.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from acktree.schemas.ids import origin_of
+from acktree.spark import app
+from acktree.spark.source import FORMAT
+from acktree.spark.stage import CUT_OFF, Stage, Transform
+from spark import crashing_jobs
+from spark.tester import DEADLINE_S, Tester
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+BIG, SMALL = 4_000, 1_000
+"""Records of the two partitions: the big one is several Arrow batches, its last record is fatal."""
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that is killed after one batch is not worth its second compiler."""
+
+
+@pytest.fixture
+def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
+    with Tester.running(spark, bootstrap, unique, tmp_path) as made:
+        made.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
+        made.send([f"{n}" for n in range(SMALL)], partition=1)
+        yield made
+
+
+@pytest.fixture
+def crash(tester: Tester, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    def choose(who: str, point: str) -> None:
+        chosen = {"WHO": who, "POINT": point, "FLAG": str(tester.folder / "flag")}
+        chosen |= {"BOOTSTRAP": tester.bootstrap, "TOPOLOGY": tester.name}
+        for key, value in chosen.items():
+            monkeypatch.setenv(f"CRASH_{key}", value)
+
+    return choose
+
+
+def killed_run(tester: Tester, job: str) -> None:
+    """Run a job in a process group of its own until it has killed itself."""
+    command = [str(Path(sys.executable).with_name("acktree")), "spark", "run", f"spark.crashing_jobs:{job}"]
+    command += ["--topology", tester.name, "--spout", "in", "-b", tester.bootstrap]
+    command += ["--checkpoint", str(tester.folder / "checkpoint"), "--trigger", app.AVAILABLE_NOW]
+    log = tester.folder / "log"
+    with log.open("w") as out:
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_START}
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+        try:
+            assert process.wait(DEADLINE_S) == -signal.SIGKILL, log.read_text()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_and_forget(tester: Tester, transform: Transform) -> None:
+    """Write one batch whole, and end before Spark notes that it is written."""
+    stage = Stage(transform, tester.options(spout="in"))
+
+    def write(batch: DataFrame, number: int) -> None:
+        stage(batch, number)
+        raise InterruptedError
+
+    rows = tester.spark.readStream.format(FORMAT).options(**tester.options(spout="in")).load()
+    writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
+    with pytest.raises(Exception, match="InterruptedError"):
+        query.awaitTermination(DEADLINE_S)
+
+
+@pytest.mark.parametrize("point", ["nothing is written", "some is written", "another task is committed"])
+def test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once(
+    tester: Tester, crash: Callable[[str, str], None], point: str
+) -> None:
+    crash("driver", point)
+    killed_run(tester, "narrow")
+    tester.start(crashing_jobs.narrow)
+    tester.until_the_end()
+    assert len(tester.tuples) == BIG + SMALL
+    assert len(tester.inits) == BIG + SMALL
+    assert tester.failed == {}
+    assert tester.committed() == [BIG, SMALL]
+
+
+def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
+    tester: Tester, crash: Callable[[str, str], None]
+) -> None:
+    crash("task", "some is written")
+    tester.start(crashing_jobs.narrow)
+    tester.until_the_end()
+    assert Path(os.environ["CRASH_FLAG"]).exists()
+    assert len(tester.tuples) == BIG + SMALL
+    assert tester.failed == {}
+    assert tester.committed() == [BIG, SMALL]
+
+
+@pytest.mark.parametrize("who", ["driver", "task"])
+def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
+    tester: Tester, crash: Callable[[str, str], None], who: str
+) -> None:
+    crash(who, "some is written")
+    if who == "driver":
+        killed_run(tester, "doubled")
+    tester.start(crashing_jobs.doubled)
+    tester.until(lambda: len(tester.failed) == BIG + SMALL)  # an emission may be whole and acked before
+    tester.until_the_end()
+    assert set(tester.failed.values()) == {CUT_OFF}
+    assert not tester.twice
+    emissions = Counter((origin_of(root).attempt, root in tester.failed) for root in tester.answered)
+    assert emissions == {(0, True): BIG + SMALL, (1, False): BIG + SMALL}
+    assert tester.committed() == [BIG, SMALL]
+
+
+def test_a_record_acked_before_its_batch_was_cut_off_is_done_and_the_others_are_replayed(
+    spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
+) -> None:
+    """The batch ends between its inits and Spark's note of it; run again it sends each root another init."""
+    with Tester.running(spark, bootstrap, unique, tmp_path) as tester:
+
+        def twofold(rows: DataFrame) -> dict[str, DataFrame]:
+            sent = rows.select("value", "anchors")
+            return {f"{unique}.a": sent.union(sent)}
+
+        tester.send([f"{n}" for n in range(40)])
+        run_and_forget(tester, twofold)
+        while len(tester.tuples) < 80 or len(tester.inits) < 40:
+            tester.read()
+        for root in tester.inits:
+            tester.values[root] ^= origin_of(root).offset % 2  # of odd ones a tuple is not acked yet
+        tester.answer()
+        tester.start(twofold)
+        tester.until_the_end()
+        assert tester.twice == tester.failed.keys()
+        emissions = Counter((origin_of(r).offset % 2, origin_of(r).attempt) for r in tester.answered)
+        assert emissions == {(0, 0): 20, (1, 0): 20, (1, 1): 20}
+        assert len(tester.tuples) == 80 + 40
+        assert tester.committed() == [40, 0]

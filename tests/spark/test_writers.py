@@ -1,0 +1,44 @@
+"""The environment of a Spark context while several queries of its session make the functions that write."""
+
+import sys
+from threading import Thread
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark import SparkContext
+
+from acktree.spark.writers import WRITERS, writers
+
+ROUNDS = 3_000
+
+
+@pytest.fixture
+def hasty_threads():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_queries_that_write_at_once_do_not_take_each_other_for_one(hasty_threads):
+    context = SimpleNamespace(environment={"PYTHONHASHSEED": "0"})
+    wrong: list[object] = []
+
+    def write(query: str) -> None:
+        try:
+            for tasks in range(ROUNDS):
+                with writers(cast(SparkContext, context), query, tasks):
+                    if (seen := context.environment[WRITERS]) != f"{query} {tasks}":
+                        wrong.append(seen)
+        except KeyError as error:
+            wrong.append(error)
+
+    queries = [Thread(target=write, args=(name,)) for name in ("words", "lines")]
+    for query in queries:
+        query.start()
+    for query in queries:
+        query.join()
+
+    assert not wrong
+    assert context.environment == {"PYTHONHASHSEED": "0"}

@@ -1,0 +1,167 @@
+"""A stage in Spark on a real broker, with the test as the bolts and ackers behind it."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from acktree.schemas.codec import Cause, Failure, Result, decode_ack, decode_ack_init, encode_result
+from acktree.schemas.header import TupleHeader, decode_header, find_header
+from acktree.schemas.ids import consumer_edge, fnv1a64
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import parse_topology
+from acktree.spark import app
+
+DEADLINE_S = 240
+
+TOPOLOGY = """
+name = "{name}"
+ackers = 3
+[spouts.in]
+topics = ["{name}.source"]
+emits = ["{name}.a", "{name}.b"]
+retry_initial_s = 0
+[bolts.one]
+reads = ["{name}.a"]
+[bolts.two]
+reads = ["{name}.a", "{name}.b"]
+emits = ["{name}.c"]
+[bolts.three]
+reads = ["{name}.c"]
+"""
+READERS = {"a": ("one", "two"), "b": ("two",), "c": ("three",)}
+
+
+class Tester:
+    """One query on a topology of its own; ``step`` checks what it wrote and answers as the ackers would."""
+
+    __test__ = False
+
+    def __init__(self, spark: SparkSession | None, bootstrap: str, name: str, folder: Path) -> None:
+        self.spark, self.bootstrap, self.name, self.folder = spark, bootstrap, name, folder
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(f"{name}.source", 2)])[f"{name}.source"].result()
+        apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
+        self.producer = Producer({"bootstrap.servers": bootstrap})
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"{name}.test",
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        topics = {"ack-init": 3, "ack": 3, "a": 2, "b": 2, "c": 2}
+        self.consumer.assign(
+            [TopicPartition(f"{name}.{t}", p, 0) for t, n in topics.items() for p in range(n)]
+        )
+        self.values: dict[int, int] = defaultdict(int)
+        self.inits: dict[int, int] = {}
+        self.tuples: list[tuple[str, bytes, tuple[int, ...]]] = []
+        self.headers: list[tuple[str, bytes, TupleHeader]] = []
+        self.answered: set[int] = set()
+        self.failed: dict[int, str] = {}
+        self.twice: set[int] = set()
+
+    @classmethod
+    @contextmanager
+    def running(cls, spark: SparkSession, bootstrap: str, name: str, folder: Path) -> Iterator["Tester"]:
+        made = cls(spark, bootstrap, name, folder)
+        try:
+            yield made
+        finally:
+            for query in spark.streams.active:
+                query.stop()
+            made.consumer.close()
+
+    def send(self, values: list[str], partition: int = 0) -> None:
+        for value in values:
+            self.producer.produce(f"{self.name}.source", value, partition=partition)
+        self.producer.flush()
+
+    def start(self, transform: Callable[[DataFrame], Any], trigger: str = app.AVAILABLE_NOW) -> None:
+        folder = self.folder / "checkpoint"
+        self.query = app.start(self.spark, transform, self.options(spout="in"), folder, trigger)
+
+    def options(self, **role: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, **role}
+
+    def read(self) -> None:
+        """Take in inits, fails, acks and tuples."""
+        for message in self.consumer.consume(1_000, 0.3):
+            assert message.error() is None, message.error()
+            topic = (message.topic() or "").removeprefix(f"{self.name}.")
+            value = message.value() or b""
+            if topic == "ack-init":
+                for root, folded in decode_ack_init(value).inits.tolist():
+                    assert root % 3 == message.partition()
+                    if root in self.inits:
+                        self.twice.add(root)
+                    else:
+                        self.inits[root] = folded
+                        self.values[root] ^= folded
+                continue
+            if topic == "ack":
+                self._take_ack(value)
+                continue
+            header = find_header(message.headers())
+            anchors = decode_header(header).anchors if header else ()
+            if header:
+                self.headers.append((topic, value, decode_header(header)))
+            self.tuples.append((topic, value, tuple(anchor.root for anchor in anchors)))
+            for anchor in anchors:
+                for bolt in READERS[topic]:
+                    self.values[anchor.root] ^= consumer_edge(anchor.edge, fnv1a64(bolt))
+
+    def _take_ack(self, value: bytes) -> None:
+        said = decode_ack(value)
+        for root, reason in said.fails:
+            self.failed.setdefault(root, reason)
+        for root, folded in said.acks.tolist():
+            self.values[root] ^= folded
+
+    def answer(self, failing: Callable[[int], bool] = lambda _root: False) -> None:
+        """Tell a verdict for every root that has its init and whose tree folds to 0."""
+        waiting = [root for root in self.inits if root not in self.answered]
+        ready = [root for root in waiting if self.values[root] == 0 or root in self.failed]
+        reasons = {
+            root: self.failed.get(root, "no") for root in ready if failing(root) or root in self.failed
+        }
+        failed = [Failure(root, Cause.FAILED, "one-0", reason) for root, reason in reasons.items()]
+        acked = np.array([root for root in ready if root not in reasons], np.uint64)
+        self.answered.update(ready)
+        if ready:
+            self.producer.produce(f"{self.name}.spout-0", encode_result(Result(0, acked, failed)))
+            self.producer.flush()
+
+    def until_the_end(self, failing: Callable[[int], bool] = lambda _root: False) -> None:
+        """Play until the query has ended by itself."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.query.isActive:
+            assert time.monotonic() < deadline, (len(self.inits), len(self.tuples))
+            self.read()
+            self.answer(failing)
+        assert self.query.exception() is None
+        self.read()
+        assert self.twice <= self.failed.keys(), "a second init, of a root that did not fail"
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Read, and answer nothing, until the condition holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, (len(self.inits), len(self.tuples), self.failed)
+            assert self.query.exception() is None
+            self.read()
+
+    def committed(self) -> list[int]:
+        group = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        places = group.committed([TopicPartition(f"{self.name}.source", p) for p in (0, 1)], timeout=10)
+        group.close()
+        return [place.offset for place in places]
