@@ -5,15 +5,13 @@ own, so that Ctrl-C reaches us first, and dies with us even when we are killed. 
 no security.
 """
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,22 +23,18 @@ from acktree.console import ports
 from acktree.console.broker_files import LOG_LEVEL, BrokerFiles
 from acktree.console.jars import broker_jars
 from acktree.console.java import find_java
-from acktree.console.ports import LOOPBACK
+from acktree.console.owner import die_with_owner
+from acktree.console.ports import LOOPBACK, PortUnavailable
 from acktree.schemas.errors import AcktreeError
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 POLL_S = 0.05
 PORT_TRIES = 3
-PR_SET_PDEATHSIG = 1
 
 
 class BrokerDied(AcktreeError):
     """The JVM ended, or did not serve in time; the text holds the end of its log."""
-
-
-class PortUnavailable(AcktreeError):
-    """The port that was asked for is in use by another program, or not allowed."""
 
 
 class AlreadyRunning(AcktreeError):
@@ -54,6 +48,8 @@ class LocalBroker:
     data_dir: kept, and used again by the next start (same records, same cluster id); None is a temporary
     folder that stop() removes.
     settings: Kafka's broker settings, over our defaults.
+    listeners: more listeners, name to security protocol, each on a free port; what a protocol needs is in
+    ``settings``. The plain one stays.
 
     Call start() from a thread that outlives the broker: Linux ends the JVM with the thread that started it.
     """
@@ -63,8 +59,11 @@ class LocalBroker:
         port: int = 0,
         data_dir: str | os.PathLike[str] | None = None,
         settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
     ) -> None:
         self._port = port
+        self._listeners = dict(listeners or {})
+        self._listener_ports: dict[str, int] = {}
         self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._settings = dict(settings or {})
         self._files: BrokerFiles | None = None
@@ -75,6 +74,10 @@ class LocalBroker:
         """The address for clients, `127.0.0.1:port`."""
         assert self._port, "a broker with port 0 has an address once it is started"
         return f"{LOOPBACK}:{self._port}"
+
+    def address(self, listener: str) -> str:
+        """The address of one of ``listeners``, `127.0.0.1:port`."""
+        return f"{LOOPBACK}:{self._listener_ports[listener]}"
 
     @property
     def pid(self) -> int:
@@ -95,7 +98,7 @@ class LocalBroker:
         java, jars = find_java(), broker_jars()
         if self._files is None:
             folder = self._data_dir or Path(tempfile.mkdtemp(prefix="acktree-broker-"))
-            self._files = BrokerFiles(folder, self._settings)
+            self._files = BrokerFiles(folder, self._settings, self._listeners)
         try:
             self._boot(self._files, [str(java), LOG_LEVEL, *_heap(), "-cp", os.pathsep.join(map(str, jars))])
         except BaseException:
@@ -137,7 +140,7 @@ class LocalBroker:
     def _boot(self, files: BrokerFiles, java: list[str]) -> None:
         for tries_left in reversed(range(PORT_TRIES)):
             port, controller_port = self._take_ports()
-            files.write_settings(port, controller_port)
+            files.write_settings(port, controller_port, self._listener_ports)
             files.format_once(java)
             self._process = _spawn([*java, "kafka.Kafka", str(files.settings_file)], files.log_file)
             try:
@@ -156,7 +159,8 @@ class LocalBroker:
             raise PortUnavailable(
                 f"port {self._port} cannot be had ({refusal}): give another, or 0 for a free one"
             )
-        free = [port for port in ports.free_ports(3) if port != self._port]
+        free = [port for port in ports.free_ports(3 + len(self._listeners)) if port != self._port]
+        self._listener_ports = self._listener_ports or dict(zip(self._listeners, free[2:], strict=False))
         return self._port or free[0], free[1]
 
     def _await_serving(self, files: BrokerFiles, port: int) -> None:
@@ -207,17 +211,5 @@ def _spawn(command: list[str], log_file: Path) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=_die_with_owner() if sys.platform == "linux" else None,
+            preexec_fn=die_with_owner(),
         )
-
-
-def _die_with_owner() -> Callable[[], None]:
-    """Return what makes a child die with the thread that started it: after a fork, only a system call."""
-    prctl, owner = ctypes.CDLL(None).prctl, os.getpid()
-
-    def ask_the_kernel() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != owner:  # it died between the fork and the request
-            os._exit(1)
-
-    return ask_the_kernel

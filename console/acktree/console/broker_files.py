@@ -11,15 +11,20 @@ from acktree.console.ports import LOOPBACK
 from acktree.schemas.errors import AcktreeError
 
 LOG_TAIL_BYTES = 4_000
+LOG_READ_BYTES, LOG_LINE_CHARS = 200_000, 300
+"""Of the end of a log: stack frames and long lines are cut, they would push the cause out."""
 # Kafka's log is for the moment it fails: warnings are enough.
 LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
-# One node: nothing is replicated. A small machine: few internal partitions. Nobody waits for latecomers.
+# One node: nothing is replicated. A small machine: few internal partitions. Nobody waits for latecomers,
+# nor long for the dead: ackers may ask for a session of 6 s with KIP-848, too.
 # A broker that was killed is let in again when its old session is over; with Kafka's own 9 s that takes 12 s.
 DEFAULTS = {
     "auto.create.topics.enable": "false",
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "6000",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "16777216",
     "log.preallocate": "false",
@@ -45,8 +50,12 @@ class ReservedSetting(AcktreeError):
 class BrokerFiles:
     """The folder of one broker. Formatting and writing settings again is harmless."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        reserved = settings.keys() & _own_settings(folder, 1, 2).keys()
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], listeners: Mapping[str, str] | None = None
+    ) -> None:
+        """Make the folder. ``listeners``: name to security protocol, beside the PLAINTEXT one."""
+        self._listeners = dict(listeners or {})
+        reserved = settings.keys() & _own_settings(folder, 1, 2, {}).keys()
         if reserved:
             raise ReservedSetting(f"{min(reserved)} cannot be set: it follows from --port and --data-dir")
         self.folder = folder
@@ -63,9 +72,10 @@ class BrokerFiles:
         """What the JVM prints."""
         return self.folder / "broker.log"
 
-    def write_settings(self, port: int, controller_port: int) -> None:
-        """Write server.properties."""
-        settings = self._settings | _own_settings(self.folder, port, controller_port)
+    def write_settings(self, port: int, controller_port: int, more_ports: Mapping[str, int]) -> None:
+        """Write server.properties; ``more_ports`` is by the name of a listener."""
+        more = {name: (self._listeners[name], port) for name, port in more_ports.items()}
+        settings = self._settings | _own_settings(self.folder, port, controller_port, more)
         lines = [f"{key}={_escaped(value)}\n" for key, value in settings.items()]
         self.settings_file.write_text("".join(lines), encoding="ascii")
 
@@ -90,10 +100,12 @@ class BrokerFiles:
         return found[1]
 
     def log_tail(self) -> str:
-        """Return the end of what the JVM printed."""
+        """Return the end of what the JVM printed, without stack frames."""
         if not self.log_file.exists():
             return ""
-        return self.log_file.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        lines = self.log_file.read_bytes()[-LOG_READ_BYTES:].decode(errors="replace").splitlines()
+        told = (line[:LOG_LINE_CHARS] for line in lines if not line.startswith("\t"))
+        return "\n".join(told)[-LOG_TAIL_BYTES:].strip()
 
     @property
     def _identity_file(self) -> Path:
@@ -105,13 +117,20 @@ def new_cluster_id() -> str:
     return base64.b64encode(uuid.uuid4().bytes, altchars=b"__").decode().rstrip("=")
 
 
-def _own_settings(folder: Path, port: int, controller_port: int) -> dict[str, str]:
+def _own_settings(
+    folder: Path, port: int, controller_port: int, more: Mapping[str, tuple[str, int]]
+) -> dict[str, str]:
+    protocols = {"PLAINTEXT": "PLAINTEXT", **{name: protocol for name, (protocol, _) in more.items()}}
+    ports = {"PLAINTEXT": port, **{name: port for name, (_, port) in more.items()}}
+    served = ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
+    protocol_map = ",".join(f"{name}:{protocol}" for name, protocol in protocols.items())
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"{served},CONTROLLER://{LOOPBACK}:{controller_port}",
+        "advertised.listeners": served,
+        "listener.security.protocol.map": f"{protocol_map},CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
         "log.dirs": str(folder / "data"),

@@ -1,9 +1,13 @@
 """The command line `acktree`: noun, verb, Kafka's option names.
 
 A command's module is imported when that command runs, so `acktree broker` needs neither Spark nor numba and
-`acktree --help` nothing at all. Every AcktreeError ends here, as one sentence on stderr and exit code 2.
+`acktree --help` nothing at all. Every AcktreeError and every refusal by Kafka ends here, as one sentence
+on stderr and exit code 2.
 """
 
+import atexit
+import os
+import sys
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -11,7 +15,7 @@ import click
 
 from acktree.schemas.errors import AcktreeError
 
-EXIT_ERROR = 2
+EXIT_CRASH, EXIT_ERROR = 1, 2
 
 
 class Command(NamedTuple):
@@ -23,14 +27,24 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "acl": Command("acktree.console.commands.acl:acl", "List or give the rights that each role needs."),
     "acker": Command("acktree.console.commands.acker:acker", "Fold acks, tell spouts what is done.", "acker"),
     "bench": Command("acktree.console.commands.bench:bench", "Measure this machine.", "acker"),
     "bolt": Command("acktree.console.commands.bolt:bolt", "Run a bolt written in Python."),
     "broker": Command("acktree.console.commands.broker:broker", "Run a Kafka for development.", "broker"),
+    "describe": Command("acktree.console.commands.describe:describe", "Show where a topology stands.", "ui"),
+    "dead-letter": Command(
+        "acktree.console.commands.dead_letter:dead_letter", "List, show and replay dead letters.", "ui"
+    ),
     "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),
+    "pending": Command("acktree.console.commands.pending:pending", "List records that are not done.", "ui"),
+    "replay": Command("acktree.console.commands.replay:replay", "Emit source records again."),
     "spark": Command("acktree.console.commands.spark:spark", "Run a Spark stage of a topology.", "spark"),
     "spout": Command("acktree.console.commands.spout:spout", "Run a spout written in Python."),
+    "trace": Command("acktree.console.commands.trace:trace", "Show the tree of a source record.", "ui"),
+    "topics": Command("acktree.console.commands.topics:topics", "Make the topics of a topology."),
     "topology": Command("acktree.console.commands.topology:topology", "Publish and show topologies."),
+    "ui": Command("acktree.console.commands.ui:ui", "Serve the status page of a topology.", "ui"),
 }
 
 
@@ -55,9 +69,23 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except AcktreeError as error:
-            click.echo(f"error: {error}", err=True)
+        except Exception as error:
+            if (sentence := _as_sentence(error)) is None:
+                raise
+            click.echo(f"error: {sentence}", err=True)
             ctx.exit(EXIT_ERROR)
+
+
+def _as_sentence(error: Exception) -> str | None:
+    """Return what to tell the user of an error, None for a broken invariant: that one crashes loudly."""
+    if isinstance(error, AcktreeError):
+        return str(error)
+    kafka = sys.modules.get("confluent_kafka")  # not imported here: --help does without
+    if kafka is not None and isinstance(error, kafka.KafkaException):
+        from acktree.schemas.clients import as_clear_error
+
+        return str(as_clear_error(error.args[0], "its address"))
+    return None
 
 
 def load(name: str, command: Command) -> click.Command:
@@ -81,5 +109,29 @@ def main() -> None:
     """Commit a Kafka offset when everything derived from its record is done."""
 
 
+def run() -> None:
+    """Run the command line as a process of its own, whose exit code is what the command says.
+
+    Threads of librdkafka outlive Python's objects, those of a hung or broken worker's clients too. One that
+    speaks TLS while exit() takes OpenSSL down ends the process with a segmentation fault, so the last of the
+    exit functions leaves before that.
+    """
+    code = EXIT_CRASH
+    atexit.register(lambda: _leave(code))  # the first registered is the last called
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+
+
+def _leave(code: int) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    main()
+    run()

@@ -1,14 +1,32 @@
-"""Free ports on the loopback interface."""
+"""Ports: free ones of the loopback interface, and one to serve on."""
 
 import random
 import socket
 from contextlib import ExitStack
+
+from acktree.schemas.errors import AcktreeError
 
 LOOPBACK = "127.0.0.1"
 # Below the range from which systems give ports to outgoing connections: a client that tries a port of that
 # range before its server listens can connect to itself, and so take the port away from the server.
 FIRST_PORT, LAST_PORT = 20_000, 32_000
 TRIES = 200
+
+
+class PortUnavailable(AcktreeError):
+    """The port that was asked for is in use by another program, or not allowed."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address; port 0 takes a free one. Raises PortUnavailable."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PortUnavailable(
+            f"cannot serve on {host} port {port}: {reason}; --port 0 takes a free port"
+        ) from error
 
 
 def refusal(port: int) -> str | None:

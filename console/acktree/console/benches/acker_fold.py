@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from acktree.acker.table import Table
+from acktree.acker.warm_up import warm_up
 from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers, decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import ENTRY, Ack, AckInit, EntryArray, encode_ack, encode_ack_init
 from acktree.schemas.ids import IdArray
@@ -67,6 +68,7 @@ def _stream(pending: int) -> tuple[EntryArray, list[tuple[EntryArray, bool]]]:
 
 def measure_fold(pending: int) -> Fold:
     """Fold init + 3 acks a root at ``pending`` roots, once with the table and once with a dict."""
+    warm_up()
     fill, pieces = _stream(pending)
     table, longest_s = Table(SEED), 0.0
     events = sum(len(pairs) for pairs, _ in pieces)

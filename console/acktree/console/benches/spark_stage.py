@@ -1,16 +1,23 @@
-"""Spark tracked against Spark untracked: the same source, transform and sink, in alternating runs.
+"""Spark tracked, Spark untracked and Spark's own Kafka connector: the same records and transforms, in turn.
 
 Tracked has everything: anchors, inits, an acker in its own process, verdicts, commits. Untracked is the same
-topology with ackers = 0: no header, no init; a record is done when its batch is.
+topology with ackers = 0: no header, no init; a record is done when its batch is. The rival is Spark's Kafka
+source and sink, as it is and with a Python function that does nothing. A run is one query from start to end.
+CPU is that of the driver, its JVM, their Python workers and the acker; the broker is left out.
 """
 
+import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import uuid
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +25,18 @@ from confluent_kafka.admin import NewTopic
 
 from acktree.console.demo.children import Child
 from acktree.console.demo.run import wordcount_folder
+from acktree.console.owner import die_with_owner
 from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
+from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 
 PARTITIONS = 2
 LINE = "one record of a hundred bytes that is split into some twenty words so that the stage has a lot to do"
+PIPELINES = ("pass-through", "line-split")
+RIVAL_VERSION = "4.0.0"
+RIVAL_PACKAGES = (f"pyspark=={RIVAL_VERSION}", "pyarrow>=18", "pandas<3")
+COMPLAINT_LINES = 60
 Transform = Callable[[Any], Any]
 
 TOPOLOGY = """
@@ -33,23 +46,44 @@ message_timeout_s = 300
 [spouts.in]
 topics = ["{source}"]
 emits = ["{name}.out"]
-max_pending = {records}
+max_pending = {most}
 """
 
 
-class Compared(NamedTuple):
-    """Medians in records a second."""
+class Run(NamedTuple):
+    """One run: its length and the processor time it took."""
 
-    tracked_per_s: float
-    untracked_per_s: float
+    seconds: float
+    cpu_s: float
+
+
+class NoRival(AcktreeError):
+    """Spark's own connector could not be run."""
+
+
+CpuClock = Callable[[], float]
+Measure = Callable[[str], Run]
+"""Runs the pipeline of that name once."""
 
 
 def fill(bootstrap: str, records: int) -> str:
     """Make a source topic with so many records of 100 bytes; return its name."""
+    topic = new_topic(bootstrap)
+    send(bootstrap, topic, records)
+    return topic
+
+
+def new_topic(bootstrap: str) -> str:
+    """Make a topic and return its name."""
     topic = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = make_admin(bootstrap, {})
     with clear_errors(bootstrap):
+        admin = make_admin(bootstrap, {})  # kept: the answer never comes to a client that is gone
         admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result()
+    return topic
+
+
+def send(bootstrap: str, topic: str, records: int) -> None:
+    """Write records of 100 bytes, in turn to all partitions."""
     producer = make_producer(producer_settings(bootstrap, {}))
     for number in range(records):
         while True:
@@ -59,56 +93,171 @@ def fill(bootstrap: str, records: int) -> str:
             except BufferError:
                 producer.poll(0.1)
     producer.flush()
-    return topic
 
 
-def transforms() -> dict[str, Transform]:
-    """Return the pipelines to compare: records as they are, and the wordcount example's words."""
-    sys.path.insert(0, str(wordcount_folder()))
-    from acktree.spark.app import load_function
+def compare(measures: dict[str, Measure], rounds: int) -> Iterator[tuple[str, dict[str, list[Run]]]]:
+    """Yield the runs of each pipeline: all kinds in turn, ``rounds`` times after one unmeasured round."""
+    for pipeline in PIPELINES:
+        runs: dict[str, list[Run]] = {kind: [] for kind in measures}
+        for number in range(rounds + 1):
+            for kind, measure in measures.items():
+                run = measure(pipeline)
+                if number:
+                    runs[kind].append(run)
+        yield pipeline, runs
 
-    return {"pass-through": _same, "line-split": load_function("split_lines:words")}
+
+def table(pipeline: str, runs: dict[str, list[Run]], records: int) -> Iterator[str]:
+    """Yield a line per kind: medians, the spread of the rate, and the rate beside tracked."""
+    rates = {kind: [records / run.seconds for run in of_kind] for kind, of_kind in runs.items()}
+    tracked = statistics.median(rates["tracked"])
+    for kind, of_kind in runs.items():
+        rate = statistics.median(rates[kind])
+        cpu = statistics.median(run.cpu_s for run in of_kind) / records * 1e6
+        yield (
+            f"{pipeline}, {kind}: {rate:,.0f} records/s "
+            f"({min(rates[kind]):,.0f} to {max(rates[kind]):,.0f}), "
+            f"{cpu:.1f} CPU s a million; tracked / {kind} {tracked / rate:.2f}"
+        )
+
+
+class OwnSpark:
+    """Our source and sink in one Spark session, with or without tracking."""
+
+    def __init__(self, bootstrap: str, source: str, records: int, processes: CpuClock) -> None:
+        from acktree.spark import app
+
+        sys.path.insert(0, str(wordcount_folder()))
+        self._bootstrap, self._source, self._most, self._cpu = bootstrap, source, records, processes
+        self._transforms: dict[str, Transform] = {
+            "pass-through": _same,
+            "line-split": app.load_function("split_lines:words"),
+        }
+        self._spark = app.make_session("acktree bench")
+
+    def tracked(self, pipeline: str) -> Run:
+        return self._run(pipeline, ackers=1)
+
+    def untracked(self, pipeline: str) -> Run:
+        return self._run(pipeline, ackers=0)
+
+    def _run(self, pipeline: str, ackers: int) -> Run:
+        with self.topology(ackers) as (name, folder):
+            before_s, began_s = self._cpu(), time.perf_counter()
+            self.start(pipeline, name, folder, "available-now").awaitTermination()
+            return Run(time.perf_counter() - began_s, self._cpu() - before_s)
+
+    def start(self, pipeline: str, name: str, folder: Path, trigger: str) -> Any:
+        """Start the query of a topology that ``topology`` made."""
+        from acktree.spark import app
+
+        options = {"kafka.bootstrap.servers": self._bootstrap, "topology": name, "spout": "in"}
+        return app.start(self._spark, self._transforms[pipeline], options, folder / "checkpoint", trigger)
+
+    @contextmanager
+    def topology(self, ackers: int) -> Iterator[tuple[str, Path]]:
+        """Publish a topology and run its acker; yield its name and a folder."""
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        text = TOPOLOGY.format(name=name, ackers=ackers, source=self._source, most=self._most)
+        apply_topology(self._bootstrap, parse_topology(text), {})
+        with ExitStack() as running:
+            folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
+            if ackers:
+                command = ["acker", "run", "--topology", name, "-b", self._bootstrap]
+                acker = Child("acker", command, folder, folder / "log", {})
+                running.callback(acker.stop)
+                acker.start()
+                acker.wait_ready(lambda: None)
+            yield name, folder
+
+    def measure_small(self, records: int, triggers: int) -> list[float]:
+        """Return the milliseconds from a trigger with so many records to its end, one by one."""
+        with self.topology(ackers=1) as (name, folder):
+            query = self.start("pass-through", name, folder, "")
+            took_ms: list[float] = []
+            seen: set[int] = set()
+            while len(took_ms) < triggers:
+                send(self._bootstrap, self._source, records)
+                number = len(seen)
+                while len(seen) == number:
+                    time.sleep(0.01)
+                    for progress in query.recentProgress:
+                        if progress["numInputRows"] and progress["batchId"] not in seen:
+                            seen.add(progress["batchId"])
+                            took_ms.append(progress["durationMs"]["triggerExecution"])
+            query.stop()
+            return took_ms
+
+
+class Rival:
+    """Spark's own connector, in a process of another Python; made where it is not there yet."""
+
+    def __init__(self, bootstrap: str, source: str, processes: CpuClock) -> None:
+        self._bootstrap, self._source, self._cpu = bootstrap, source, processes
+        command = [str(_rival_python()), _rival_script()]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
+        environment.pop("PYTHONPATH", None)
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            env=environment,
+            preexec_fn=die_with_owner(),
+        )
+        self._answer()
+
+    def plain(self, pipeline: str) -> Run:
+        return self._run(pipeline, python=False)
+
+    def with_python(self, pipeline: str) -> Run:
+        return self._run(pipeline, python=True)
+
+    def _run(self, pipeline: str, python: bool) -> Run:
+        request = {"bootstrap": self._bootstrap, "source": self._source, "sink": new_topic(self._bootstrap)}
+        assert self._process.stdin is not None
+        before_s = self._cpu()
+        self._process.stdin.write(json.dumps({**request, "kind": pipeline, "python": python}) + "\n")
+        self._process.stdin.flush()
+        return Run(self._answer()["seconds"], self._cpu() - before_s)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        code = self._process.wait()
+        self._complaints.seek(0)
+        last = "".join(self._complaints.readlines()[-COMPLAINT_LINES:])
+        raise NoRival(f"Spark {RIVAL_VERSION} ended with code {code}; are its jars there? It said:\n{last}")
+
+    def stop(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def _rival_script() -> str:
+    found = find_spec("acktree.spark.rival")
+    assert found is not None
+    assert found.origin is not None
+    return found.origin
+
+
+def _rival_python() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "acktree" / f"spark-{RIVAL_VERSION}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        venv.create(folder, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *RIVAL_PACKAGES], check=True)
+        (folder / "complete").touch()
+    return python
 
 
 def _same(rows: Any) -> Any:
     return rows
-
-
-def compare(bootstrap: str, source: str, records: int, transform: Transform, rounds: int) -> Compared:
-    """Run tracked and untracked in turn, ``rounds`` times each after one unmeasured run of each."""
-    rates: dict[int, list[float]] = {0: [], 1: []}
-    for number in range(rounds + 1):
-        for ackers, kept in rates.items():
-            seconds = _run(bootstrap, source, records, transform, ackers)
-            if number:
-                kept.append(records / seconds)
-    return Compared(statistics.median(rates[1]), statistics.median(rates[0]))
-
-
-def _run(bootstrap: str, source: str, records: int, transform: Transform, ackers: int) -> float:
-    from acktree.spark import app
-
-    name = f"bench-{uuid.uuid4().hex[:8]}"
-    text = TOPOLOGY.format(name=name, ackers=ackers, source=source, records=records)
-    apply_topology(bootstrap, parse_topology(text), {})
-    options = {"kafka.bootstrap.servers": bootstrap, "topology": name, "spout": "in"}
-    with ExitStack() as running:
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
-        if ackers:
-            running.enter_context(_acker(bootstrap, name, folder))
-        spark = app.make_session("acktree bench")
-        began_s = time.perf_counter()
-        query = app.start(spark, transform, options, folder / "checkpoint", app.AVAILABLE_NOW)
-        query.awaitTermination()
-        return time.perf_counter() - began_s
-
-
-@contextmanager
-def _acker(bootstrap: str, name: str, folder: Path) -> Iterator[None]:
-    acker = Child("acker", ["acker", "run", "--topology", name, "-b", bootstrap], folder, folder / "log", {})
-    acker.start()
-    try:
-        acker.wait_ready(lambda: None)
-        yield
-    finally:
-        acker.stop()

@@ -6,9 +6,14 @@ import sys
 
 import click
 
-from acktree.acker.metrics import LOOPBACK, serve_metrics
+from acktree.acker.metrics import serve_metrics
 from acktree.acker.service import Acker
-from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    metrics_options,
+    topology_option,
+)
 
 
 @click.group()
@@ -20,15 +25,7 @@ def acker() -> None:
 @bootstrap_option
 @topology_option
 @client_settings_option
-@click.option(
-    "--metrics-port",
-    metavar="N",
-    type=click.IntRange(0, 65535),
-    help="Serve Prometheus metrics; 0 = a free port.",
-)
-@click.option(
-    "--metrics-host", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="Where to serve."
-)
+@metrics_options
 def run(
     bootstrap: str, topology: str, settings: dict[str, str], metrics_port: int | None, metrics_host: str
 ) -> None:

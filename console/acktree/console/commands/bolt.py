@@ -6,10 +6,17 @@ import sys
 
 import click
 
-from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    metrics_options,
+    topology_option,
+)
+from acktree.console.process_metrics import serve_process
 from acktree.producers.garbage import collect_rarely
+from acktree.producers.kinds import BOLTS
 from acktree.producers.loading import make_handler
-from acktree.producers.worker import BOLTS, Worker
+from acktree.producers.worker import Worker
 from acktree.schemas.clients import make_admin
 
 
@@ -24,8 +31,17 @@ def bolt() -> None:
 @topology_option
 @click.option("--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
 @client_settings_option
-def run(handler: str, bootstrap: str, topology: str, name: str | None, settings: dict[str, str]) -> None:
-    """Run MODULE:NAME, a Bolt, BasicBolt or BatchBolt class or a function that returns one.
+@metrics_options
+def run(
+    handler: str,
+    bootstrap: str,
+    topology: str,
+    name: str | None,
+    settings: dict[str, str],
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
+    """Run MODULE:NAME, a Bolt, BasicBolt, BatchBolt or AsyncBolt class or a function that returns one.
 
     The current folder is searched for MODULE. Start the command several times to share the work.
     """
@@ -42,5 +58,6 @@ def run(handler: str, bootstrap: str, topology: str, name: str | None, settings:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
+    serve_process(topology, lambda: worker.reported, metrics_port, metrics_host)
     collect_rarely()
     worker.run()

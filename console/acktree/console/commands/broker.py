@@ -1,13 +1,14 @@
 """`acktree broker`: a real single-node Kafka in the foreground."""
 
+import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from acktree.console.broker import LocalBroker
-from acktree.console.commands.options import settings_option
+from acktree.console.commands.options import format_option, settings_option
 
 
 @click.command()
@@ -24,21 +25,31 @@ from acktree.console.commands.options import settings_option
     help="Where the data is kept for the next start; by default a temporary folder, removed at the end.",
 )
 @settings_option("A broker setting of Kafka, over our defaults for one small machine; repeatable.")
-def broker(port: int, data_dir: Path | None, settings: dict[str, str]) -> None:
+@format_option
+def broker(port: int, data_dir: Path | None, settings: dict[str, str], style: str) -> None:
     """Run a Kafka for development.
 
     Prints its address alone on stdout when it serves, and ends on SIGTERM or Ctrl-C. Needs Java 17 or newer;
     fetches Kafka itself on the first start. Only this machine can reach it.
     """
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
+    leaving: list[int] = []
+
+    def leave(number: int, _frame: Any) -> None:
+        leaving.append(number)
+        _leave()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
     with LocalBroker(port, data_dir, settings) as kafka:
-        click.echo(kafka.bootstrap)
+        if leaving:  # the exit was raised where nobody passes it on, such as in a finalizer
+            _leave()
+        about = {"bootstrap": kafka.bootstrap, "pid": kafka.pid}
+        click.echo(json.dumps(about) if style == "json" else kafka.bootstrap)
         click.echo(f"ready: Kafka serves at {kafka.bootstrap}", err=True)
         kafka.wait()
 
 
-def _leave(_signal: int, _frame: Any) -> None:
+def _leave() -> NoReturn:
     """End with code 0 through the `with`, whose stop is short and must not be cut off by a second Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,12 @@
 """`acktree demo`: the whole path on this machine, ending with a checked account."""
 
+import json
+
 import click
 from rich.console import Console
+
+from acktree.console.commands.options import format_option
+from acktree.console.owner import leaving_on_sigterm
 
 
 @click.command()
@@ -11,12 +16,19 @@ from rich.console import Console
     metavar="N|all",
     help="How many lines of the Python standard library to send. Default: all of them.",
 )
-def demo(lines: str) -> None:
+@format_option
+def demo(lines: str, style: str) -> None:
     """Run a broker, two ackers, a worker and Spark here; send real text through; kill an acker; check all."""
     if lines != "all" and not (lines.isdigit() and int(lines) > 0):
         raise click.BadParameter(
             f"{lines!r} is neither a whole number from 1 nor 'all'", param_hint="--lines"
         )
-    from acktree.console.demo.run import run_demo
+    from acktree.console.demo.run import WrongAccount, run_demo
 
-    run_demo(Console(), None if lines == "all" else int(lines))
+    is_json = style == "json"
+    with leaving_on_sigterm():
+        told = run_demo(Console(stderr=is_json), None if lines == "all" else int(lines))
+    if is_json:
+        click.echo(json.dumps(told.to_json()))
+    if not told.holds:
+        raise WrongAccount("the account does not hold; the lines marked ✗ say what differs")

@@ -3,12 +3,18 @@
 A value is taken from the flag, then from the environment, then from the default.
 """
 
+import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from acktree.console.properties import client_properties
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_CONFIG_FILE = "acktree.config_file"
 
 
 def bootstrap_option(command: Decorated) -> Decorated:
@@ -52,7 +58,34 @@ def settings_option(help: str) -> Callable[[Decorated], Decorated]:
     return add
 
 
-client_settings_option = settings_option("A librdkafka property for every Kafka client; repeatable.")
+def client_settings_option(command: Decorated) -> Decorated:
+    """Add `-X key=value` and `--command-config FILE`; the command gets `settings: dict[str, str]` of both.
+
+    What the environment holds as ACKTREE_KAFKA_KEY stands between them.
+    """
+    with_file = click.option(
+        "--command-config",
+        "config_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        envvar="ACKTREE_COMMAND_CONFIG",
+        is_eager=True,
+        expose_value=False,
+        callback=lambda context, _parameter, path: context.meta.__setitem__(_CONFIG_FILE, path),
+        help="Lines of KEY=VALUE, librdkafka properties; the place for secrets.",
+    )
+    with_flags = click.option(
+        "-X",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=lambda context, _parameter, values: client_properties(
+            parse_settings(values), os.environ, context.meta.get(_CONFIG_FILE)
+        ),
+        help="A librdkafka property for every Kafka client; repeatable. Wins over ACKTREE_KAFKA_KEY, "
+        "that over --command-config.",
+    )
+    return with_file(with_flags(command))
 
 
 def topology_option(command: Decorated) -> Decorated:
@@ -60,11 +93,62 @@ def topology_option(command: Decorated) -> Decorated:
     return click.option("--topology", metavar="NAME", required=True, help="The published topology.")(command)
 
 
+def format_option(command: Decorated) -> Decorated:
+    """Add `--format text|json`; the command gets `style: str`."""
+    return click.option(
+        "--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True
+    )(command)
+
+
+def parse_seconds(text: str) -> float:
+    """Return a duration in seconds: a number with ms, s, m, h or d, or without a unit.
+
+    >>> parse_seconds("90"), parse_seconds("500ms"), parse_seconds("2m"), parse_seconds("1.5h")
+    (90.0, 0.5, 120.0, 5400.0)
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if not found:
+        raise click.BadParameter(f"{text!r} is not a duration; it may be 500ms, 30s, 2m, 1h, 1d")
+    return float(found[1]) * _UNITS_S[found[2] or "s"]
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:
+    """Add an option that takes a duration; the command gets seconds, or None."""
+
+    def add(command: Decorated) -> Decorated:
+        return click.option(
+            flag,
+            metavar="DURATION",
+            callback=lambda _context, _parameter, text: None if text is None else parse_seconds(text),
+            help=help,
+        )(command)
+
+    return add
+
+
+def metrics_options(command: Decorated) -> Decorated:
+    """Add `--metrics-port` and `--metrics-host`; the command gets `metrics_port` and `metrics_host`."""
+    host = click.option(
+        "--metrics-host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to serve."
+    )
+    port = click.option(
+        "--metrics-port",
+        metavar="N",
+        type=click.IntRange(0, 65535),
+        help="Serve Prometheus metrics; 0 = a free port.",
+    )
+    return port(host(command))
+
+
 def parse_settings(values: tuple[str, ...]) -> dict[str, str]:
     """Return KEY=VALUE pairs as a dict.
 
-    >>> parse_settings(("linger.ms=5", "sasl.password=a=b"))
-    {'linger.ms': '5', 'sasl.password': 'a=b'}
+    >>> parse_settings(("linger.ms=5", "sasl.username=a=b"))
+    {'linger.ms': '5', 'sasl.username': 'a=b'}
     """
     settings = {}
     for value in values:

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import click
 
-from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    metrics_options,
+    topology_option,
+)
 from acktree.console.java import find_java
 from acktree.schemas.clients import make_admin
 
@@ -33,6 +38,7 @@ def spark() -> None:
     "Default: batch after batch.",
 )
 @client_settings_option
+@metrics_options
 def run(
     function: str,
     bootstrap: str,
@@ -42,6 +48,8 @@ def run(
     checkpoint: Path | None,
     trigger: str,
     settings: dict[str, str],
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> None:
     """Run MODULE:FUNCTION as the Spark application of a spout or a bolt.
 
@@ -57,4 +65,6 @@ def run(
     options = {"kafka.bootstrap.servers": bootstrap, "topology": topology}
     options["spout" if spout else "bolt"] = spout or bolt
     options |= {f"kafka.{key}": value for key, value in settings.items()}
+    if metrics_port is not None:
+        options |= {"metricsPort": str(metrics_port), "metricsHost": metrics_host}
     app.run(function, options, checkpoint, trigger, ready=lambda text: click.echo(text, err=True))

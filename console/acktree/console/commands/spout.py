@@ -6,10 +6,15 @@ import sys
 
 import click
 
-from acktree.console.commands.options import bootstrap_option, client_settings_option, topology_option
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    metrics_options,
+    topology_option,
+)
+from acktree.console.process_metrics import serve_process
 from acktree.producers.loading import make_handler
-from acktree.producers.spout import Spout
-from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.spout_worker import SPOUTS, SpoutWorker
 from acktree.schemas.clients import make_admin
 
 
@@ -25,15 +30,23 @@ def spout() -> None:
 @click.option("--spout", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
 @click.option("--task", default=0, show_default=True, help="Which of the spout's tasks, from 0.")
 @client_settings_option
+@metrics_options
 def run(
-    handler: str, bootstrap: str, topology: str, name: str | None, task: int, settings: dict[str, str]
+    handler: str,
+    bootstrap: str,
+    topology: str,
+    name: str | None,
+    task: int,
+    settings: dict[str, str],
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> None:
     """Run MODULE:NAME, a Spout class or a function that returns one, as one task of a spout without topics.
 
     The current folder is searched for MODULE. Run one process per task; a second one of a task takes it over.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
-    made = make_handler(handler, (Spout,), "next_tuple")
+    made = make_handler(handler, SPOUTS, "next_tuple")
     make_admin(bootstrap, settings)
     worker = SpoutWorker(
         bootstrap,
@@ -46,4 +59,5 @@ def run(
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
+    serve_process(topology, lambda: worker.reported, metrics_port, metrics_host)
     worker.run()

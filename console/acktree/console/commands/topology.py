@@ -1,16 +1,17 @@
-"""`acktree topology apply` and `show`: publish a topology file, and read what is published."""
+"""`acktree topology apply`, `diff` and `show`: publish a topology file, and read what is published."""
 
+import json
 from pathlib import Path
 
 import click
 
 from acktree.console.columns import columns
-from acktree.console.commands.options import bootstrap_option, client_settings_option
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors, make_admin
+from acktree.console.commands.options import bootstrap_option, client_settings_option, format_option
+from acktree.console.published import all_published
 from acktree.schemas.errors import UnknownTopology
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published, read_history
-from acktree.schemas.topology import load_topology, registry_topic
+from acktree.schemas.topology import load_topology
 
 
 @click.group()
@@ -21,9 +22,10 @@ def topology() -> None:
 @topology.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@format_option
 @bootstrap_option
 @client_settings_option
-def apply(file: Path, dry_run: bool, bootstrap: str, settings: dict[str, str]) -> None:
+def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[str, str]) -> None:
     """Bring the cluster to the topology in FILE.
 
     Creates the topics it needs, never its source topics, and publishes it as the next version. Prints what it
@@ -31,6 +33,11 @@ def apply(file: Path, dry_run: bool, bootstrap: str, settings: dict[str, str]) -
     """
     wanted = load_topology(file)
     plan = apply_topology(bootstrap, wanted, settings, dry_run=dry_run)
+    if style == "json":
+        version = plan.publish or plan.current
+        about = {"topology": wanted.name, "version": version.version if version else None}
+        click.echo(json.dumps({**about, "dry_run": dry_run, "changes": plan.lines()}))
+        return
     for line in plan.lines():
         click.echo(line)
     if not plan.lines() and plan.current:
@@ -41,7 +48,7 @@ def apply(file: Path, dry_run: bool, bootstrap: str, settings: dict[str, str]) -
 
 @topology.command()
 @click.option("--topology", "name", metavar="NAME", help="The topology to show; all of them by default.")
-@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option
 @bootstrap_option
 @client_settings_option
 def show(name: str | None, style: str, bootstrap: str, settings: dict[str, str]) -> None:
@@ -52,7 +59,7 @@ def show(name: str | None, style: str, bootstrap: str, settings: dict[str, str])
     if name is not None:
         found = [read_history(bootstrap, name, settings).latest]
     else:
-        found = _all_published(bootstrap, settings)
+        found = all_published(bootstrap, settings)
     if style == "json":
         for published in found:
             click.echo(published.model_dump_json())
@@ -60,18 +67,52 @@ def show(name: str | None, style: str, bootstrap: str, settings: dict[str, str])
         click.echo(_in_full(found[0]) if name else _in_short(found))
 
 
-def _all_published(bootstrap: str, settings: Settings) -> list[Published]:
-    admin = make_admin(bootstrap, settings)
-    with clear_errors(bootstrap):
-        topics = admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
-    ending = registry_topic("")
-    found = []
-    for topic in sorted(topic for topic in topics if topic.endswith(ending)):
-        try:
-            found.append(read_history(bootstrap, topic.removesuffix(ending), settings).latest)
-        except UnknownTopology:  # a topic of somebody else that happens to end like ours
-            continue
-    return found
+@topology.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@format_option
+@bootstrap_option
+@client_settings_option
+@click.pass_context
+def diff(context: click.Context, file: Path, style: str, bootstrap: str, settings: dict[str, str]) -> None:
+    """Show what differs between the topology in FILE and the published one.
+
+    Exit code 0: nothing differs. 1: something does, or it is not published yet.
+    """
+    wanted = load_topology(file)
+    try:
+        current: Published | None = read_history(bootstrap, wanted.name, settings).latest
+    except UnknownTopology:
+        current = None
+    found = differences(current.file().model_dump() if current else {}, wanted.model_dump())
+    version = current.version if current else None
+    if style == "json":
+        changes = [{"key": key, "published": old, "file": new} for key, old, new in found]
+        click.echo(json.dumps({"topology": wanted.name, "version": version, "changes": changes}))
+    elif found:
+        head = ("KEY", f"VERSION {version}" if version else "PUBLISHED", "FILE")
+        click.echo(columns(head, [(key, _shown(old), _shown(new)) for key, old, new in found]))
+    else:
+        click.echo(f"no difference: version {version} of topology {wanted.name} says the same")
+    if found:
+        context.exit(1)
+
+
+def differences(old: object, new: object, place: str = "") -> list[tuple[str, object, object]]:
+    """Return (key, old, new) of every value that differs; None stands for a key that is not there.
+
+    >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3, "d": 4}})
+    [('b.c', 2, 3), ('b.d', None, 4)]
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in dict.fromkeys((*old, *new)):
+            found += differences(old.get(key), new.get(key), f"{place}.{key}" if place else str(key))
+        return found
+    return [] if old == new else [(place, old, new)]
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else json.dumps(value)
 
 
 def _in_short(found: list[Published]) -> str:

@@ -1,6 +1,6 @@
-"""The demo's processes: started by command line, logged to files, ended by pid.
+"""Processes of the demo and the benches: started by command line, logged to files, ended by pid.
 
-Invariant: no process outlives the demo.
+Invariant: none outlives the process that started it.
 """
 
 import os
@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from acktree.console.owner import die_with_owner
 from acktree.schemas.errors import AcktreeError
 
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 
 
@@ -44,6 +45,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=die_with_owner(),
             )
 
     @property

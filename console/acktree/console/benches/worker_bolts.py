@@ -1,0 +1,105 @@
+"""What `acktree bench worker` runs: one pass-through for each kind of bolt, and a spout that keeps a clock.
+
+Every bolt stops its worker after the records it was told to expect.
+"""
+
+import time
+from collections.abc import Callable, Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Emit, Failure, Spout, SpoutEmitter, Tuple
+from acktree.producers.batch import BatchCollector
+from acktree.producers.tuple_batch import TupleBatch
+
+Count = Callable[[int], None]
+
+
+def work(value: bytes) -> bytes:
+    """The user's function."""
+    return value
+
+
+class PassBasic(BasicBolt):
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    def execute(self, tuple: Tuple, emit: Emit) -> None:
+        emit(work(tuple.value))
+        self._count(1)
+
+
+class PassBatch(BatchBolt):
+    """Works on tuples, one by one."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
+        collector.emit_many([work(tuple.value) for tuple in tuples], tuples)
+        self._count(len(tuples))
+
+
+class PassColumns(PassBatch):
+    """Works on the column of values."""
+
+    def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
+        collector.emit_many([work(value) for value in tuples.values], tuples)
+        self._count(len(tuples))
+
+
+class PassAsync(AsyncBolt):
+    """Awaits nothing, so what is left is the cost of the event loop and of acks in any order."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    async def execute(self, tuple: Tuple, emit: Emit) -> None:
+        emit(work(tuple.value))
+        self._count(1)
+
+
+class Pass(BasicBolt):
+    """Emits what it gets; run by `acktree bolt run` while the latency is measured."""
+
+    name = "pass"
+
+    def execute(self, tuple: Tuple, emit: Emit) -> None:
+        pass
+
+
+class Metronome(Spout):
+    """Emits a record at each beat, late or not, and notes how long after its beat each one was acked."""
+
+    def __init__(self, rate_per_s: int, seconds: float, finished: Callable[[], None]) -> None:
+        self.total = round(rate_per_s * seconds)
+        self.latency_s: NDArray[np.float64] = np.full(self.total, np.nan)
+        self.failed = 0
+        self._beat_s, self._finished = 1 / rate_per_s, finished
+        self._begin_s: float | None = None
+        self._next = self._acked = 0
+
+    def next_tuple(self, emitter: SpoutEmitter) -> None:
+        now_s = time.perf_counter()
+        if self._begin_s is None:
+            self._begin_s = now_s
+        due = min(self.total, int((now_s - self._begin_s) / self._beat_s) + 1)
+        for number in range(self._next, due):
+            emitter.emit(b"x" * 100, number)
+        self._next = due
+
+    def ack(self, message_id: Hashable) -> None:
+        assert isinstance(message_id, int)
+        assert self._begin_s is not None
+        self.latency_s[message_id] = time.perf_counter() - (self._begin_s + message_id * self._beat_s)
+        self._settled()
+
+    def fail(self, message_id: Hashable, failure: Failure) -> None:
+        self.failed += 1
+        self._settled()
+
+    def _settled(self) -> None:
+        self._acked += 1
+        if self._acked == self.total:
+            self._finished()

@@ -1,0 +1,148 @@
+"""`acktree dead-letter list`, `show` and `replay`: records whose attempts are used up."""
+
+import json
+import time
+
+import click
+
+from acktree.console.columns import columns
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    format_option,
+    topology_option,
+)
+from acktree.console.commands.replay import carry_out
+from acktree.console.letter_replay import wanted_by
+from acktree.console.replay import look_and_plan
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.documents import to_json
+from acktree.console.view.letters import DeadLetter, UnknownLetter, letter_of, read_letter, read_letters
+
+EVERY = 1_000_000
+
+
+@click.group(name="dead-letter")
+def dead_letter() -> None:
+    """Look at records that were given up, and replay them."""
+
+
+@dead_letter.command(name="list")
+@topology_option
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
+@format_option
+@bootstrap_option
+@client_settings_option
+def list_letters(topology: str, limit: int, style: str, bootstrap: str, settings: dict[str, str]) -> None:
+    """List dead letters, the newest first."""
+    cluster = Cluster(bootstrap, topology, settings)
+    found = read_letters(cluster, limit)
+    cluster.close()
+    if style == "json":
+        click.echo(json.dumps({"topology": topology, "dead_letters": to_json(found)}))
+        return
+    head = ("LETTER", "TIME", "TOPIC", "PARTITION", "OFFSET", "ATTEMPTS", "CAUSE", "REASON")
+    click.echo(columns(head, map(_row, found)))
+
+
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    place = (letter.topic, letter.source_partition, letter.source_offset) if letter.topic else ("", "", "")
+    attempts = "" if letter.attempts is None else letter.attempts
+    reason = letter.reason.partition("\n")[0]
+    return (name_of(letter), clock(letter.time_ms), *place, attempts, letter.cause, reason)
+
+
+def name_of(letter: DeadLetter) -> str:
+    """Return how a letter is named on the command line: PARTITION/OFFSET of the dead-letter topic."""
+    return f"{letter.partition}/{letter.offset}"
+
+
+def clock(time_ms: int) -> str:
+    """Return a time of day with its date, local."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))
+
+
+def parse_letter(text: str) -> tuple[int, int]:
+    """Return (partition, offset) of a letter's name.
+
+    >>> parse_letter("7"), parse_letter("1/7")
+    ((0, 7), (1, 7))
+    """
+    partition, _, offset = text.rpartition("/")
+    if not (offset.isdigit() and (partition or "0").isdigit()):
+        raise click.BadParameter(f"{text!r} is not OFFSET or PARTITION/OFFSET of a dead letter")
+    return int(partition or 0), int(offset)
+
+
+@dead_letter.command()
+@click.argument("letter", metavar="[PARTITION/]OFFSET")
+@topology_option
+@format_option
+@bootstrap_option
+@client_settings_option
+def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[str, str]) -> None:
+    """Show one dead letter: its source record, its last failure, headers, the first bytes of its value."""
+    partition, offset = parse_letter(letter)
+    cluster = Cluster(bootstrap, topology, settings)
+    topic = cluster.topology.dead_letter_topic
+    record = cluster.record(topic, partition, offset)
+    cluster.close()
+    if record is None:
+        raise UnknownLetter(f"{topic}/{partition} holds no record at {offset}; see: acktree dead-letter list")
+    found = letter_of(record)
+    if style == "json":
+        click.echo(json.dumps(to_json(found)))
+        return
+    place = f"{found.topic}/{found.source_partition}/{found.source_offset}" if found.topic else "not said"
+    rows = [
+        ("source record", place),
+        ("given up", clock(found.time_ms)),
+        ("attempts", "not said" if found.attempts is None else found.attempts),
+        ("cause", found.cause),
+        ("task", found.task),
+        ("reason", found.reason),
+        ("key", "none" if found.key is None else found.key),
+        (f"value, {found.value_bytes} bytes", "none" if found.value is None else found.value),
+        *(
+            (f"header {name}", text)
+            for name, text in found.headers.items()
+            if not name.startswith("acktree-")
+        ),
+    ]
+    click.echo("\n".join(f"{name:<16} {text}" for name, text in rows))
+    if found.topic:
+        click.echo(f"\ntrace it: acktree trace --topology {topology} --dead-letter {name_of(found)}")
+
+
+@dead_letter.command()
+@click.argument("letters", metavar="[[PARTITION/]OFFSET]...", nargs=-1)
+@topology_option
+@click.option("--all", "every", is_flag=True, help="Every letter there is, instead of those named.")
+@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@format_option
+@bootstrap_option
+@client_settings_option
+def replay(
+    letters: tuple[str, ...],
+    topology: str,
+    every: bool,
+    execute: bool,
+    style: str,
+    bootstrap: str,
+    settings: dict[str, str],
+) -> None:
+    """Emit the source records of dead letters again, with a full set of attempts.
+
+    The letters stay where they are. A record of which there are several letters is replayed once.
+    """
+    if bool(letters) == every:
+        raise click.UsageError("name the letters to replay, or give --all")
+    cluster = Cluster(bootstrap, topology, settings)
+    found = (
+        read_letters(cluster, EVERY) if every else [read_letter(cluster, *parse_letter(n)) for n in letters]
+    )
+    if not found:
+        raise UnknownLetter(f"topology {topology} has no dead letters")
+    plan = look_and_plan(cluster, wanted_by(found), settings)
+    cluster.close()
+    carry_out(plan, execute, style, bootstrap, settings)

@@ -1,0 +1,151 @@
+"""`acktree describe`: spouts, bolts, ackers, lag, pending and the oldest age of a topology, in one look."""
+
+import json
+
+import click
+
+from acktree.console.columns import columns, duration, milliseconds, rate
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    duration_option,
+    format_option,
+    topology_option,
+)
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.documents import SourcePartition, Status, Window, to_json
+from acktree.console.view.look import REPORTS_SPAN_S, look, read_reports
+from acktree.console.view.reports import Reports
+from acktree.console.view.status import make_status
+from acktree.console.view.stuck import held_ages
+
+EXIT_STUCK = 1
+
+
+@click.command()
+@topology_option
+@duration_option(
+    "--stuck-after", "From this age on a pending record is stuck. Default: three message timeouts."
+)
+@format_option
+@bootstrap_option
+@client_settings_option
+@click.pass_context
+def describe(
+    context: click.Context,
+    topology: str,
+    stuck_after: float | None,
+    style: str,
+    bootstrap: str,
+    settings: dict[str, str],
+) -> None:
+    """Show where a topology stands. Exit code 1: something is stuck, and it says what."""
+    cluster, reports = Cluster(bootstrap, topology, settings), Reports()
+    read_reports(cluster, reports, REPORTS_SPAN_S)
+    status = make_status(look(cluster), reports, after_s=stuck_after)
+    cluster.close()
+    click.echo(json.dumps(to_json(status)) if style == "json" else in_text(status))
+    if status.stuck:
+        context.exit(EXIT_STUCK)
+
+
+def in_text(status: Status) -> str:
+    """Return the status as tables under upper-case heads."""
+    totals = status.totals
+    strip = columns(
+        ("TOPOLOGY", "VERSION", "EMITTED/S", "COMPLETED/S", "FAILED/S", "PENDING", "OLDEST", "DEAD_LETTERS"),
+        [
+            (
+                status.topology,
+                status.version,
+                rate(totals.emitted_per_s),
+                rate(totals.completed_per_s),
+                rate(totals.failed_per_s),
+                totals.pending,
+                duration(totals.oldest_pending_s),
+                totals.dead_letters,
+            )
+        ],
+    )
+    parts = [strip, _spouts(status), _partitions(status.partitions), _bolts(status), _ackers(status)]
+    if status.stuck:
+        parts.append(columns(("STUCK", "WHERE", "WHAT"), [(s.kind, s.where, s.text) for s in status.stuck]))
+    parts += [f"note: {note}" for note in status.notes]
+    if status.garbage:
+        parts.append(f"note: {status.garbage} records of {status.topology}.stats are no reports")
+    return "\n\n".join(parts)
+
+
+def _spouts(status: Status) -> str:
+    head = ("SPOUT", "PROCESSES", "PENDING", "LAG", "OLDEST", "EMITTED/S", "COMPLETED/S", "COMPLETE_MS")
+    rows = []
+    for spout in status.spouts:
+        window: Window = spout.windows["10m"]
+        rates = (rate(spout.emitted_per_s), rate(spout.completed_per_s))
+        oldest = duration(spout.oldest_pending_s)
+        counts = (spout.name, spout.processes, spout.pending, spout.lag, oldest)
+        rows.append((*counts, *rates, milliseconds(window.complete_latency_ms)))
+    return columns(head, rows)
+
+
+def _partitions(partitions: tuple[SourcePartition, ...]) -> str:
+    head = (
+        "TOPIC",
+        "PARTITION",
+        "FRONTIER",
+        "DONE_ABOVE",
+        "PENDING",
+        "LOG_END",
+        "LAG",
+        "HELD_BY",
+        "HELD_FOR",
+    )
+    rows = []
+    for each in partitions:
+        held = "" if each.held_by is None else f"{each.held_by.offset} ({each.held_by.state})"
+        age_s = max(held_ages(each), default=None)
+        stands = (each.done_above, each.pending, each.log_end, each.lag)
+        frontier = "" if each.frontier is None else each.frontier
+        topic = each.topic or f"(spout {each.spout})"
+        rows.append((topic, each.partition, frontier, *stands, held, duration(age_s)))
+    return columns(head, rows)
+
+
+def _bolts(status: Status) -> str:
+    head = (
+        "BOLT",
+        "MEMBERS",
+        "STATE",
+        "LAG",
+        "IN_HAND",
+        "EXECUTED/S",
+        "EXECUTE_MS",
+        "PROCESS_MS",
+        "CAPACITY",
+    )
+    rows = []
+    for bolt in status.bolts:
+        window: Window = bolt.windows["10m"]
+        latencies = (milliseconds(window.execute_latency_ms), milliseconds(window.process_latency_ms))
+        stands = (bolt.name, bolt.members, bolt.state, bolt.lag, bolt.in_hand, rate(bolt.executed_per_s))
+        rows.append((*stands, *latencies, milliseconds(window.capacity)))
+    return columns(head, rows)
+
+
+def _ackers(status: Status) -> str:
+    head = ("ACKER", "PARTITIONS", "PENDING", "ORPHANS", "FOLDED/S", "LAG", "CUT_LAG", "OLDEST", "ROOT")
+    rows = [
+        (
+            acker.instance,
+            acker.partitions,
+            acker.pending,
+            acker.orphans,
+            rate(acker.folded_per_s),
+            acker.lag,
+            acker.cut_lag,
+            duration(acker.oldest_root_age_s) if acker.oldest_root else "",
+            acker.oldest_root or "",
+        )
+        for acker in status.ackers
+    ]
+    return columns(head, rows)

@@ -1,0 +1,85 @@
+"""`acktree pending list`: the source records that are emitted and not done, the oldest first."""
+
+import json
+
+import click
+
+from acktree.console.columns import columns, duration
+from acktree.console.commands.describe import EXIT_STUCK
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    duration_option,
+    format_option,
+    topology_option,
+)
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.documents import Pending, to_json
+from acktree.console.view.look import REPORTS_SPAN_S, look, read_reports
+from acktree.console.view.reports import Reports
+from acktree.console.view.status import oldest_pending, take_reported
+from acktree.console.view.stuck import stuck_after_s
+
+
+@click.group()
+def pending() -> None:
+    """Look at records that are not done."""
+
+
+@pending.command(name="list")
+@topology_option
+@duration_option("--older-than", "Only records whose newest emission is older than this.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
+@format_option
+@bootstrap_option
+@client_settings_option
+@click.pass_context
+def list_pending(
+    context: click.Context,
+    topology: str,
+    older_than: float | None,
+    limit: int,
+    style: str,
+    bootstrap: str,
+    settings: dict[str, str],
+) -> None:
+    """List pending records, the oldest emission first.
+
+    Exit code 1: one of them is older than --older-than, or without it than three message timeouts.
+    """
+    cluster, reports = Cluster(bootstrap, topology, settings), Reports()
+    read_reports(cluster, reports, REPORTS_SPAN_S)
+    seen = look(cluster)
+    take_reported(seen, reports)
+    cluster.close()
+    if (block := max((view.block for view in seen.views.values()), default=1)) > 1:
+        seen.notes.append(f"up to {block} records share a root, that of the first of them")
+    found = oldest_pending(seen, limit, older_than or 0.0)
+    if style == "json":
+        click.echo(json.dumps({"topology": topology, "pending": to_json(found), "notes": seen.notes}))
+    else:
+        click.echo(in_text(found))
+        for note in seen.notes:
+            click.echo(f"note: {note}", err=True)
+    after_s = stuck_after_s(seen.topology, older_than)
+    if any(each.age_s is not None and each.age_s > after_s for each in found):
+        context.exit(EXIT_STUCK)
+
+
+def in_text(found: list[Pending]) -> str:
+    """Return a table of pending records."""
+    head = ("TOPIC", "PARTITION", "OFFSET", "STATE", "AGE", "ATTEMPT", "ROOT", "REASON")
+    rows = [
+        (
+            each.topic or f"(spout {each.spout})",
+            each.partition,
+            each.offset,
+            each.state,
+            duration(each.age_s),
+            "" if each.attempt is None else each.attempt,
+            each.root or "",
+            (each.reason or "").partition("\n")[0],
+        )
+        for each in found
+    ]
+    return columns(head, rows)

@@ -1,0 +1,171 @@
+"""`acktree trace`: the tree of one source record, read from the log."""
+
+import json
+import re
+import time
+
+import click
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from acktree.console.columns import duration
+from acktree.console.commands.describe import EXIT_STUCK
+from acktree.console.commands.options import (
+    bootstrap_option,
+    client_settings_option,
+    duration_option,
+    format_option,
+    topology_option,
+)
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.documents import to_json
+from acktree.console.view.letters import read_letter
+from acktree.console.view.search import Target
+from acktree.console.view.stuck import stuck_after_s
+from acktree.console.view.trace import LIMIT_S, Trace, find_trace, target_of_record, target_of_root
+from acktree.console.view.tree import At, Emission, Message, TupleFound
+
+MOST_TUPLES = 40
+
+
+@click.command()
+@click.argument("place", nargs=-1, metavar="[TOPIC PARTITION OFFSET]")
+@topology_option
+@click.option("--root", metavar="HEX", help="Trace by a root id, as pages and headers show it.")
+@click.option("--dead-letter", metavar="[PARTITION/]OFFSET", help="Trace the record of a dead letter.")
+@duration_option("--since", "Read control records of the last DURATION only. Default: all there are.")
+@duration_option("--time-limit", "Stop reading after this long and say what is missing. Default: 60s.")
+@format_option
+@bootstrap_option
+@client_settings_option
+@click.pass_context
+def trace(
+    context: click.Context,
+    place: tuple[str, ...],
+    topology: str,
+    root: str | None,
+    dead_letter: str | None,
+    since: float | None,
+    time_limit: float | None,
+    style: str,
+    bootstrap: str,
+    settings: dict[str, str],
+) -> None:
+    """Show the tree of the source record TOPIC PARTITION OFFSET.
+
+    Exit code 1: the record has been pending for longer than three message timeouts.
+    """
+    if (len(place) == 3) + (root is not None) + (dead_letter is not None) != 1 or len(place) not in (0, 3):
+        raise click.UsageError("give TOPIC PARTITION OFFSET, or --root HEX, or --dead-letter OFFSET")
+    cluster = Cluster(bootstrap, topology, settings)
+    target = _target(cluster, place, root, dead_letter)
+    since_ms = None if since is None else int(1000 * (time.time() - since))
+    found = find_trace(cluster, target, since_ms=since_ms, limit_s=time_limit or LIMIT_S)
+    after_s = stuck_after_s(cluster.topology)
+    cluster.close()
+    if style == "json":
+        click.echo(json.dumps(to_json(found)))
+    else:
+        Console(highlight=False).print(in_text(found))
+    if found.age_s is not None and found.age_s > after_s:
+        context.exit(EXIT_STUCK)
+
+
+def _target(cluster: Cluster, place: tuple[str, ...], root: str | None, letter: str | None) -> Target:
+    if root is not None:
+        return target_of_root(cluster.topology, parse_root(root))
+    if letter is not None:
+        partition, _, offset = letter.rpartition("/")
+        if not (offset.isdigit() and (partition or "0").isdigit()):
+            raise click.BadParameter(f"{letter!r} is not OFFSET or PARTITION/OFFSET of a dead letter")
+        found = read_letter(cluster, int(partition or 0), int(offset))
+        return target_of_record(cluster.topology, found.topic, found.source_partition, found.source_offset)
+    topic, partition, offset = place
+    if not (partition.isdigit() and offset.isdigit()):
+        raise click.BadParameter(f"{partition!r} and {offset!r} must be a partition and an offset")
+    return target_of_record(cluster.topology, topic, int(partition), int(offset))
+
+
+def parse_root(text: str) -> int:
+    """Return a root id from its hexadecimal form.
+
+    >>> parse_root("00000000000000ff"), parse_root("0xff")
+    (255, 255)
+    """
+    if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]{1,16}", text):
+        raise click.BadParameter(f"{text!r} is not a root id: up to 16 hexadecimal digits")
+    return int(text, 16)
+
+
+_COLORS = {"acked": "green", "done": "green", "open": "yellow", "failed": "red", "timed out": "red"}
+
+
+def in_text(found: Trace) -> Tree:
+    """Return the trace as a tree for a terminal."""
+    place = f"{found.topic or found.spout}/{found.partition}/{found.offset}"
+    age = f", {duration(found.age_s)} since its first emission here" if found.age_s is not None else ""
+    stands = "" if found.frontier is None else f" · frontier {found.frontier} · log end {found.log_end}"
+    tree = Tree(Text.assemble((place, "bold"), f"  {found.state}{age}{stands}"))
+    for emission in found.emissions:
+        _add_emission(tree, emission)
+    for letter in found.dead_letters:
+        text = f"dead letter {letter.partition}/{letter.offset} at {_clock(letter.time_ms)} after "
+        tree.add(Text(f"{text}{letter.attempts} attempt(s): {letter.reason}", "red"))
+    for note in found.notes:
+        tree.add(Text(f"note: {note}", "dim"))
+    size = f"{found.searched_records:,} records, {found.searched_bytes / 1e6:,.1f} MB in {found.took_s:.1f} s"
+    tree.add(Text(f"read {size}", "dim"))
+    return tree
+
+
+def _add_emission(tree: Tree, emission: Emission) -> None:
+    name = "first emission" if emission.attempt == 0 else f"replay, attempt {emission.attempt}"
+    color = _COLORS.get(emission.state, "")
+    about = f"  run {emission.run}, acker {emission.acker_partition}"
+    branch = tree.add(Text.assemble(f"{name}  root {emission.root}{about}  ", (emission.state, color)))
+    if emission.init is not None:
+        branch.add(
+            Text(f"{_clock(emission.init.at.time_ms)} init by {emission.init.task}{_place(emission.init.at)}")
+        )
+    for found in emission.tuples[:MOST_TUPLES]:
+        _add_tuple(branch, found)
+    if (more := len(emission.tuples) - MOST_TUPLES) > 0:
+        branch.add(Text(f"and {more} more tuples; --format json has them all", "dim"))
+    for message in emission.messages[: 2 * MOST_TUPLES]:
+        branch.add(_message(message))
+    if emission.verdict is not None:
+        verdict = emission.verdict
+        said = "".join(f", {part}" for part in (verdict.task, verdict.reason) if part)
+        text = (
+            f"{_clock(verdict.at.time_ms)} {verdict.kind}{said} by acker {verdict.acker}{_place(verdict.at)}"
+        )
+        branch.add(Text(text, color))
+    branch.add(Text(emission.text, "italic"))
+
+
+def _add_tuple(branch: Tree, found: TupleFound) -> None:
+    leaf = branch.add(Text(f"{_clock(found.at.time_ms)} tuple{_place(found.at)}"))
+    for reader in found.readers:
+        behind = ""
+        if reader.behind:
+            behind = f", its group stands {reader.behind} before it"
+        leaf.add(
+            Text.assemble(f"bolt {reader.bolt}: ", (reader.state, _COLORS.get(reader.state, "")), behind)
+        )
+
+
+def _message(message: Message) -> Text:
+    reason = f": {message.reason}" if message.reason else ""
+    color = "red" if message.kind == "fail" else ""
+    return Text(
+        f"{_clock(message.at.time_ms)} {message.kind} by {message.task}{reason}{_place(message.at)}", color
+    )
+
+
+def _place(at: At) -> str:
+    return f"  ({at.topic}/{at.partition}/{at.offset})"
+
+
+def _clock(time_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000)) + f".{time_ms % 1000:03d}"

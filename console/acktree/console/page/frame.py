@@ -1,0 +1,93 @@
+"""What all pages have in common: settings, templates, the reader, and how a page says that it cannot.
+
+Invariant: an error of the broker is a page that says so, never a traceback.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from acktree.console.page.reader import Reader
+from acktree.console.page.rendering import make_environment, render
+from acktree.console.view.cluster import Cluster
+from acktree.schemas.clients import Settings
+from acktree.schemas.errors import BrokerRefused, BrokerUnreachable, NotAuthorized
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """What the page is started with; ``token`` None serves loopback only."""
+
+    bootstrap: str
+    topology: str
+    user: Settings
+    token: str | None = None
+    allow_actions: bool = False
+
+
+class Frame:
+    """What a page is drawn with, and reads the cluster with."""
+
+    def __init__(self, settings: PageSettings) -> None:
+        self.settings = settings
+        self._templates = make_environment()
+        self._reader = Reader(settings.bootstrap, settings.topology, settings.user)
+
+    async def read(self, question: Callable[[Cluster], Found]) -> Found:
+        """Return what a function finds on the cluster; other visitors are served meanwhile."""
+
+        def ask() -> Found:
+            with self._reader.cluster() as cluster:
+                return question(cluster)
+
+        return await run_in_threadpool(ask)
+
+    def render(self, name: str, code: int = 200, **values: Any) -> HTMLResponse:
+        """Return a page of a template."""
+        common = {"here": "", "twin": "", "live": False, "topology": self.settings.topology}
+        common["actions"] = self.settings.allow_actions
+        return HTMLResponse(render(self._templates, name, **{**common, **values}), code)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    # What a page cannot.
+
+    def say(self, request: Request, code: int, head: str, text: str) -> Response:
+        """Return a page, or its twin, that is one sentence."""
+        if wants_json(request):
+            return JSONResponse({"error": text}, code)
+        return self.render("message.html", code, head=head, text=text)
+
+    async def on_http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 404:
+            is_unsaid = error.detail == HTTPStatus.NOT_FOUND.phrase
+            text = f"{request.url.path} is no page of this server." if is_unsaid else error.detail
+            return self.say(request, 404, "There is no such page", text)
+        return self.say(request, error.status_code, "This cannot be done", error.detail)
+
+    async def on_error(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, NotAuthorized):
+            return self.say(request, 403, "The broker does not allow this", f"{error}.")
+        if isinstance(error, BrokerUnreachable | BrokerRefused):
+            text = f"{error}. This page lives on; reload it."
+            return self.say(request, 503, "The broker does not answer", text)
+        return self.say(request, 404, "There is no such thing", str(error))
+
+    async def on_crash(self, request: Request, error: Exception) -> Response:
+        text = f"{type(error).__name__}; the log says more."
+        return self.say(request, 500, "This page has a defect", text)
+
+
+def wants_json(request: Request) -> bool:
+    """Tell whether the twin of a page is asked for."""
+    return request.url.path.endswith(".json")

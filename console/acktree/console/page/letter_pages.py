@@ -1,0 +1,41 @@
+"""Dead letters: the newest ones, and one by its coordinates."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from acktree.console.page.frame import Frame, wants_json
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.documents import to_json
+from acktree.console.view.letters import DeadLetter, letter_of, read_letters
+
+MOST = 200
+
+
+class LetterPages:
+    """`/dead-letters`, one of them, and their twins."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def letters(self, request: Request) -> Response:
+        found = await self._frame.read(lambda cluster: read_letters(cluster, MOST))
+        if wants_json(request):
+            topology = self._frame.settings.topology
+            return JSONResponse({"topology": topology, "dead_letters": to_json(found)})
+        return self._frame.render("letters.html", here="letters", twin="/dead-letters.json", letters=found)
+
+    async def letter(self, request: Request) -> Response:
+        partition, offset = request.path_params["partition"], request.path_params["offset"]
+
+        def read(cluster: Cluster) -> DeadLetter | None:
+            record = cluster.record(cluster.topology.dead_letter_topic, partition, offset)
+            return None if record is None else letter_of(record)
+
+        found = await self._frame.read(read)
+        if found is None:
+            text = f"no dead letter {partition}/{offset}"
+            return self._frame.say(request, 404, "There is no such dead letter", text)
+        if wants_json(request):
+            return JSONResponse(to_json(found))
+        twin = f"{request.url.path}.json"
+        return self._frame.render("letter.html", here="letters", twin=twin, letter=found)

@@ -1,0 +1,34 @@
+"""The records that are not done, the oldest emission first."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from acktree.console.page.frame import Frame, wants_json
+from acktree.console.page.questions import parse_age, parse_limit
+from acktree.console.view.documents import to_json
+from acktree.console.view.look import look
+from acktree.console.view.status import oldest_pending
+
+MOST = 1_000
+
+
+class PendingPage:
+    """`/pending` and its twin."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def pending(self, request: Request) -> Response:
+        older_than = request.query_params.get("older_than", "").strip()
+        older_s = parse_age(older_than)
+        limit = parse_limit(request.query_params.get("limit", "").strip(), MOST)
+        seen = await self._frame.read(look)
+        found = oldest_pending(seen, limit, older_s)
+        if wants_json(request):
+            topology = self._frame.settings.topology
+            return JSONResponse({"topology": topology, "pending": to_json(found), "notes": seen.notes})
+        twin = f"/pending.json?{request.url.query}" if request.url.query else "/pending.json"
+        values: dict[str, Any] = {"limit": limit, "found": found, "notes": seen.notes}
+        return self._frame.render("pending.html", here="pending", twin=twin, older_than=older_than, **values)

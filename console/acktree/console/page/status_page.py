@@ -1,0 +1,64 @@
+"""The status page, from the watcher's newest look: no visitor makes it read."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from acktree.console.page.bars import bar
+from acktree.console.page.frame import Frame
+from acktree.console.page.graph import make_graph
+from acktree.console.page.watcher import Watcher
+from acktree.console.view.documents import SourcePartition, to_json
+from acktree.console.view.reports import SILENT_AFTER_S, WINDOWS_S
+from acktree.console.view.stuck import held_ages
+
+
+class StatusPages:
+    """`/`, its twin, and `/health`."""
+
+    def __init__(self, frame: Frame, watcher: Watcher) -> None:
+        self._frame, self._watcher = frame, watcher
+
+    async def status(self, request: Request) -> Response:
+        """Strip, graph, partitions, spouts, bolts, ackers, oldest."""
+        window = request.query_params.get("window", "10m")
+        if window not in WINDOWS_S:
+            known = ", ".join(WINDOWS_S)
+            raise HTTPException(404, f"there is no window {window!r}; it may be one of: {known}")
+        values = {"window": window, "windows": WINDOWS_S, **status_values(self._watcher)}
+        return self._frame.render("status.html", here="status", twin="/status.json", live=True, **values)
+
+    async def twin(self, request: Request) -> Response:
+        snapshot = self._watcher.snapshot()
+        body = to_json(snapshot.status) if snapshot.status else {}
+        return JSONResponse({**body, "error": snapshot.error, "looked_s_ago": round(snapshot.since_s, 1)})
+
+    async def health(self, request: Request) -> Response:
+        """Tell that the process lives; that it sees a broker, too, is in `error`."""
+        return JSONResponse({"alive": True, "error": self._watcher.snapshot().error})
+
+
+def status_values(watcher: Watcher) -> dict[str, Any]:
+    """Return what the template of the status page needs."""
+    snapshot = watcher.snapshot()
+    status, topology = snapshot.status, snapshot.topology
+    if status is None or topology is None:
+        return {"status": None, "error": snapshot.error, "since_s": snapshot.since_s}
+    stuck = {each.where for each in status.stuck if each.kind == "held-frontier"}
+    return {
+        "status": status,
+        "error": snapshot.error,
+        "since_s": snapshot.since_s,
+        "graph": make_graph(topology, status),
+        "bars": [bar(each, f"{each.topic}/{each.partition}" in stuck) for each in status.partitions],
+        "held_stuck": bool(stuck),
+        "held_for": held_for,
+        "silent_s": SILENT_AFTER_S,
+    }
+
+
+def held_for(partition: SourcePartition) -> float | None:
+    """Return for how long a frontier is known to be held, in seconds."""
+    return max(held_ages(partition), default=None)

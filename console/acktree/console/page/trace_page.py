@@ -1,0 +1,79 @@
+"""The trace of a record: its picture, and everything that was said of it in order of time."""
+
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from acktree.console.page.frame import Frame, wants_json
+from acktree.console.page.questions import asked_of, parse_target
+from acktree.console.page.tree_picture import draw
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.documents import to_json
+from acktree.console.view.trace import Trace, find_trace
+from acktree.console.view.tree import At, Emission
+from acktree.schemas.errors import AcktreeError, BrokerRefused, BrokerUnreachable
+
+LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of an emission's history."""
+
+    kind: str
+    by: str
+    reason: str
+    value: str
+    at: At
+
+
+class TracePage:
+    """`/trace` and its twin."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def trace(self, request: Request) -> Response:
+        asked = asked_of(request.query_params)
+        if not any(asked.values()):
+            if wants_json(request):
+                raise HTTPException(400, "give topic, partition and offset, or root")
+            return self._frame.render("trace.html", here="trace", asked=asked, trace=None, wrong=None)
+
+        def search(cluster: Cluster) -> Trace:
+            return find_trace(cluster, parse_target(cluster.topology, asked), limit_s=LIMIT_S)
+
+        try:
+            found = await self._frame.read(search)
+        except (BrokerUnreachable, BrokerRefused):
+            raise
+        except AcktreeError as error:
+            if wants_json(request):
+                raise
+            values = {"here": "trace", "asked": asked, "trace": None, "wrong": str(error)}
+            return self._frame.render("trace.html", 404, **values)
+        if wants_json(request):
+            return JSONResponse(to_json(found))
+        return self._frame.render(
+            "trace.html",
+            here="trace",
+            twin=f"/trace.json?{request.url.query}",
+            asked=asked,
+            wrong=None,
+            trace=found,
+            pictures=[draw(emission) for emission in found.emissions],
+            rows=[rows_of(emission) for emission in found.emissions],
+        )
+
+
+def rows_of(emission: Emission) -> list[Row]:
+    """Return everything that was said of an emission, in order of time."""
+    rows = [Row("tuple", "", "", found.edge, found.at) for found in emission.tuples]
+    messages = ([emission.init] if emission.init else []) + list(emission.messages)
+    rows += [Row(each.kind, each.task, each.reason or "", each.value or "", each.at) for each in messages]
+    if (verdict := emission.verdict) is not None:
+        by = f"acker {verdict.acker}" + (f", of {verdict.task}" if verdict.task else "")
+        rows.append(Row(verdict.kind, by, verdict.reason or "", "", verdict.at))
+    return sorted(rows, key=lambda row: (row.at.time_ms, row.at.topic, row.at.partition, row.at.offset))

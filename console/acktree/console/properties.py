@@ -1,0 +1,79 @@
+"""Where a client's librdkafka properties come from: `-X`, the environment, a file.
+
+A secret on a command line can be read by everyone who may list processes, so there it is refused; a file or
+the environment carries it. A property passes through untouched, and no value stands in any error's text.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from acktree.schemas.errors import AcktreeError
+
+ENVIRONMENT = "ACKTREE_KAFKA_"
+SECRETS = frozenset(
+    (
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    )
+)
+
+
+class BadProperties(AcktreeError):
+    """A properties file cannot be used, or a secret stands where everybody can read it."""
+
+
+def client_properties(
+    flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None
+) -> dict[str, str]:
+    """Return the properties to use: a flag wins over the environment, that over the file.
+
+    Raises:
+        BadProperties: a secret is given as a flag, or the file cannot be read.
+    """
+    if shown := sorted(SECRETS & flags.keys()):
+        raise BadProperties(
+            f"{shown[0]} is refused on the command line, where other users can read it; put it into the "
+            f"environment as {variable_of(shown[0])}, or into a file for --command-config"
+        )
+    given = {
+        key.removeprefix(ENVIRONMENT).lower().replace("_", "."): value
+        for key, value in environment.items()
+        if key.startswith(ENVIRONMENT)
+    }
+    return {**(read_properties(file) if file else {}), **given, **flags}
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of a property.
+
+    >>> variable_of("sasl.password")
+    'ACKTREE_KAFKA_SASL_PASSWORD'
+    """
+    return ENVIRONMENT + key.upper().replace(".", "_")
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return a file of KEY=VALUE lines as Kafka's own tools take it; # begins a comment line.
+
+    Raises:
+        BadProperties: it cannot be read, or a line has no "="; the text names the line, not its content.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadProperties(f"the properties file {path} cannot be read: {reason}") from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        if not (key.strip() and equals):
+            raise BadProperties(f"line {number} of {path} is not KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found

@@ -1,0 +1,252 @@
+"""Replay source records: a plan that changes nothing, and the commands that carry it out.
+
+Invariant: no record is copied; a command names offsets of the source topic, and the spout's driver emits
+those again, at once or when it is started. What cannot be replayed is said in the plan or refused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, Message
+
+from acktree.console.view.cluster import Cluster, Committed, Place
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    as_clear_error,
+    clear_errors,
+    make_admin,
+    make_producer,
+    producer_settings,
+)
+from acktree.schemas.codec import MAX_REPLAY_SPANS, ReplayCommand, Span, encode_replay_command
+from acktree.schemas.errors import AcktreeError, BrokerUnreachable
+from acktree.schemas.publish import describe
+from acktree.schemas.registry import Published, Slot
+
+
+class NotReplayable(AcktreeError):
+    """The records asked for cannot be emitted again: no spout reads them, or they are not in their topic."""
+
+
+class Wanted(NamedTuple):
+    """Records of one source partition; spans in any order, overlapping or not."""
+
+    topic: str
+    partition: int
+    spans: tuple[Span, ...]
+
+
+class Standing(NamedTuple):
+    """What the cluster says of a source partition; ``frontier`` is None where the group has none."""
+
+    topic_id: str
+    log_start: int
+    log_end: int
+    frontier: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One command: spans of one slot, and the result topic that it is written to."""
+
+    topic: str
+    partition: int
+    slot: int
+    result_topic: str
+    frontier: int | None
+    spans: tuple[Span, ...]
+
+    @property
+    def offsets(self) -> int:
+        """Return how many offsets the spans cover; some may hold no record (compaction, markers)."""
+        return sum(following - first for first, following in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """What ``execute_replay`` would write; ``notes`` say what is left out, and why.
+
+    ``kept_s`` is how long a command waits for a driver: result topics are kept no longer.
+    """
+
+    topology: str
+    version: int
+    kept_s: float
+    pieces: tuple[Piece, ...]
+    notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the plan as sentences."""
+        told = [
+            f"replay {piece.offsets} offset(s) of {piece.topic}/{piece.partition}: {_ranges(piece.spans)}"
+            for piece in self.pieces
+        ]
+        return [*told, *(f"note: {note}" for note in self.notes)]
+
+    def to_json(self, written: Sequence[int] | None = None) -> dict[str, Any]:
+        """Return the plan as a JSON object; ``written`` are the commands' offsets on their result topics."""
+        commands = [
+            {
+                "topic": piece.topic,
+                "partition": piece.partition,
+                "slot": piece.slot,
+                "frontier": piece.frontier,
+                "spans": [{"from": first, "to": following} for first, following in piece.spans],
+                "offsets": piece.offsets,
+                "result_topic": piece.result_topic,
+                "command_offset": None if written is None else written[index],
+            }
+            for index, piece in enumerate(self.pieces)
+        ]
+        about: dict[str, Any] = {"topology": self.topology, "version": self.version}
+        about |= {"executed": written is not None, "kept_s": self.kept_s}
+        return {**about, "commands": commands, "notes": list(self.notes)}
+
+
+def plan_replay(
+    published: Published, wanted: Iterable[Wanted], standings: Mapping[Place, Standing]
+) -> ReplayPlan:
+    """Return the plan that replays what is wanted (pure); ``standings`` by (topic, partition).
+
+    Raises:
+        NotReplayable: no spout reads a topic, or a topic holds none of the records asked for.
+    """
+    pieces: list[Piece] = []
+    notes: list[str] = []
+    for topic, partition, spans in wanted:
+        slot = _slot_of(published, topic, partition)
+        stands = standings.get((topic, partition))
+        if stands is None or stands.topic_id != slot.topic_id:
+            raise NotReplayable(
+                f"topic {topic!r} is not the one that topology {published.name} knows: it is gone or was "
+                "created anew, and its old records with it"
+            )
+        here = _clip(topic, partition, _joined(spans), stands, notes)
+        result_topic = published.result_topic(published.task_of(slot))
+        for at in range(0, len(here), MAX_REPLAY_SPANS):
+            part = tuple(here[at : at + MAX_REPLAY_SPANS])
+            pieces.append(Piece(topic, partition, slot.slot, result_topic, stands.frontier, part))
+    return ReplayPlan(
+        published.name, published.version, published.control_retention_s, tuple(pieces), tuple(notes)
+    )
+
+
+def look_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) -> ReplayPlan:
+    """Return the plan for a cluster as it stands. Raises what ``plan_replay`` raises, BrokerUnreachable."""
+    published = cluster.topology
+    for topic, partition, _ in wanted:
+        _slot_of(published, topic, partition)
+    places = cluster.partitions({topic for topic, _, _ in wanted})
+    about = describe(make_admin(cluster.bootstrap, user), cluster.bootstrap, [topic for topic, _ in places])
+    starts, ends = cluster.starts(places), cluster.ends(places)
+    commits: dict[Place, Committed] = {}
+    for spout, table in published.spouts.items():
+        mine = [place for place in places if place[0] in table.topics]
+        commits |= cluster.committed(published.group_of(spout), mine)
+    standings = {
+        place: Standing(
+            about[place[0]].topic_id,
+            starts[place],
+            ends[place],
+            commits[place].next_offset if place in commits else None,
+        )
+        for place in places
+        if place in starts and place in ends
+    }
+    return plan_replay(published, wanted, standings)
+
+
+def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int]:
+    """Write the plan's commands and return their offsets once the broker has them all.
+
+    Doing it twice replays twice. Where it fails half way, commands that were written are obeyed.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused: not all could be written; the text says how many were.
+    """
+    producer = make_producer({**producer_settings(bootstrap, user), "delivery.report.only.error": False})
+    written: dict[int, int] = {}
+    errors: dict[str, KafkaError] = {}
+    for index, piece in enumerate(plan.pieces):
+
+        def note(error: KafkaError | None, message: Message, index: int = index) -> None:
+            if error is None:
+                written[index] = message.offset() or 0
+            else:
+                errors[plan.pieces[index].result_topic] = error
+
+        value = encode_replay_command(ReplayCommand(piece.slot, piece.spans))
+        producer.produce(piece.result_topic, value, partition=0, on_delivery=note)
+    topics = dict.fromkeys(piece.result_topic for piece in plan.pieces)
+    with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
+        producer.flush(BROKER_TIMEOUT_S)
+    for topic, error in errors.items():
+        raise as_clear_error(error, bootstrap, f"topic {topic}")
+    if len(written) < len(plan.pieces):
+        raise BrokerUnreachable(
+            f"{len(written)} of {len(plan.pieces)} replay commands are written, the rest is not confirmed"
+        )
+    return [written[index] for index in range(len(plan.pieces))]
+
+
+def _slot_of(published: Published, topic: str, partition: int) -> Slot:
+    """Return the newest slot of a source partition."""
+    mine = [s for s in published.slots if s.spout in published.spouts and s.topic == topic]
+    if not topic or not mine:
+        known = sorted({topic for table in published.spouts.values() for topic in table.topics})
+        raise NotReplayable(
+            f"no spout of topology {published.name} reads topic {topic!r}; "
+            f"it may be one of: {', '.join(known) or 'none'}"
+        )
+    for slot in reversed(mine):
+        if slot.partition == partition:
+            return slot
+    raise NotReplayable(
+        f"topology {published.name} knows no partition {partition} of topic {topic!r}; "
+        f"it may be 0 to {max(slot.partition for slot in mine)}"
+    )
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Return the same offsets as spans in order that do not touch."""
+    joined: list[Span] = []
+    for first, following in sorted(spans):
+        if not 0 <= first < following:
+            raise NotReplayable(
+                f"{first} to {following} is no range of offsets: FROM is the first one, TO is behind the last"
+            )
+        if joined and first <= joined[-1].next:
+            joined[-1] = Span(joined[-1].first, max(joined[-1].next, following))
+        else:
+            joined.append(Span(first, following))
+    return joined
+
+
+def _clip(topic: str, partition: int, spans: list[Span], stands: Standing, notes: list[str]) -> list[Span]:
+    """Return what of the spans the topic holds; say what is left out."""
+    place = f"{topic}/{partition}"
+    held = [Span(max(s.first, stands.log_start), min(s.next, stands.log_end)) for s in spans]
+    held = [span for span in held if span.first < span.next]
+    if not held:
+        raise NotReplayable(
+            f"{place} holds offsets {stands.log_start} to {stands.log_end - 1}, none of {_ranges(spans)}"
+            if stands.log_start < stands.log_end
+            else f"{place} holds no record; nothing of {_ranges(spans)} can be replayed"
+        )
+    if spans[0].first < stands.log_start:
+        notes.append(f"{place} begins at {stands.log_start}: what lay below is gone and is not replayed")
+    if spans[-1].next > stands.log_end:
+        notes.append(f"{place} ends before {stands.log_end}: there is nothing to replay from there on")
+    if stands.frontier is None or held[-1].next > stands.frontier:
+        notes.append(
+            f"{place} is done up to {stands.frontier or 0}: from there on what is pending is emitted "
+            "anew, and what was not emitted yet comes once, as ever"
+        )
+    return held
+
+
+def _ranges(spans: Sequence[Span], most: int = 5) -> str:
+    told = [str(first) if first + 1 == last else f"{first} to {last - 1}" for first, last in spans[:most]]
+    return ", ".join(told) + (f" and {len(spans) - most} more ranges" if len(spans) > most else "")

@@ -1,0 +1,177 @@
+"""What each role of a topology may do on the cluster, and nothing more: Kafka ACLs from the topology (pure).
+
+Invariant: the lists are what the tests run each role with, against an authorizer that denies the rest. Read
+and Write imply Describe. Whoever may write to `T.ack` or `T.ack-init` can forge a "done": only workers and
+stages may, never a reader of figures.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.topology import Topology
+
+
+class Role(StrEnum):
+    """Whose rights are asked for; a component is named beside ``bolt``, ``spout`` and ``spark``."""
+
+    ACKER = "acker"
+    BOLT = "bolt"
+    SPOUT = "spout"
+    SPARK = "spark"
+    OPERATOR = "operator"
+    UI = "ui"
+
+
+class NoSuchRole(AcktreeError):
+    """The topology has no component of that name that could run in that role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One Kafka ACL without its principal; ``is_prefix`` covers every name that begins with ``name``."""
+
+    resource: str
+    name: str
+    operation: str
+    is_prefix: bool = False
+
+    def options(self, principal: str, host: str) -> str:
+        """Return the options that make kafka-acls add it.
+
+        >>> Right("topic", "t.ack", "Read").options("User:a", "*")
+        '--add --allow-principal "User:a" --operation Read --topic t.ack'
+        """
+        allowed = f'--add --allow-principal "{principal}"' + (f" --allow-host {host}" if host != "*" else "")
+        pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
+        return f"{allowed} --operation {self.operation} --{self.resource} {self.name}{pattern}"
+
+
+def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right, ...]:
+    """Return the rights of a role, each once. Without a component: of every one that can run in the role.
+
+    Raises:
+        NoSuchRole: nothing in the topology runs in that role, or not by that name.
+    """
+    if role is Role.OPERATOR:
+        given = [*_operator(topology)]
+    elif role is Role.UI:
+        given = [*_ui(topology)]
+    elif role is Role.ACKER:
+        given = [*_everybody(topology), *_acker(topology)]
+    else:
+        given = [*_everybody(topology)]
+        for name in _components(topology, role, component):
+            is_spout = name in topology.spouts
+            given += _spout(topology, name) if is_spout else _bolt(topology, name)
+            given += _stage(topology, name) if role is Role.SPARK else _limits(topology, name)
+    return tuple(dict.fromkeys(given))
+
+
+def _components(topology: Topology, role: Role, component: str | None) -> list[str]:
+    fed_by_code = [name for name, spout in topology.spouts.items() if not spout.topics]
+    in_spark = [name for name in topology.spouts if name not in fed_by_code]
+    there = {
+        Role.BOLT: list(topology.bolts),
+        Role.SPOUT: fed_by_code,
+        Role.SPARK: [*in_spark, *topology.bolts],
+    }[role]
+    if component is not None and component in there:
+        return [component]
+    if component is None and there:
+        return in_spark or there if role is Role.SPARK else there
+    raise NoSuchRole(
+        f"topology {topology.name} has no {component or 'component'} that runs as {role}; "
+        f"it may be one of: {', '.join(there) or 'none'}"
+    )
+
+
+def _topic(operation: str, *names: str) -> Iterator[Right]:
+    return (Right("topic", name, operation) for name in names)
+
+
+def _results(topology: Topology, operation: str) -> Right:
+    """Result topics are numbered when a topology is published, so the right is for their prefix."""
+    return Right("topic", f"{topology.name}.spout-", operation, is_prefix=True)
+
+
+def _registry(topology: Topology) -> Iterator[Right]:
+    yield from _topic("Read", topology.registry_topic)
+    yield Right("group", topology.group_of("registry"), "Describe")
+
+
+def _everybody(topology: Topology) -> Iterator[Right]:
+    """What runs the topology follows what is published, and reports."""
+    yield from _registry(topology)
+    yield from _topic("Write", topology.stats_topic)
+
+
+def _acker(topology: Topology) -> Iterator[Right]:
+    yield from _topic("Read", topology.ack_init_topic, topology.ack_topic)
+    yield _results(topology, "Write")
+    yield Right("group", topology.acker_group, "Read")
+
+
+def _bolt(topology: Topology, name: str) -> Iterator[Right]:
+    bolt = topology.bolts[name]
+    yield from _topic("Read", *bolt.reads)
+    yield from _topic("Write", *bolt.emits, topology.ack_topic)
+    yield Right("group", topology.group_of(name), "Read")
+    if bolt.exactly_once:
+        yield Right("transactional-id", f"{topology.group_of(name)}-", "Write", is_prefix=True)
+
+
+def _limits(topology: Topology, name: str) -> Iterator[Right]:
+    """A worker or spout asks what its topics take; without the answer a record they never take ends it."""
+    if name in topology.spouts:
+        yield from _topic("DescribeConfigs", *topology.spouts[name].emits, topology.ack_init_topic)
+    else:
+        yield from _topic("DescribeConfigs", *topology.bolts[name].emits, topology.ack_topic)
+
+
+def _stage(topology: Topology, name: str) -> Iterator[Right]:
+    """What Spark writes stands in transactions with a mark, and says why it rejects a row."""
+    yield from _topic("Write", topology.ack_topic)
+    stage = f"{topology.group_of(name)}.stage"
+    yield Right("group", stage, "Read")
+    yield Right("transactional-id", f"{stage}-", "Write", is_prefix=True)
+
+
+def _spout(topology: Topology, name: str) -> Iterator[Right]:
+    """A spout with topics runs in Spark: it also tells its ledger of gaps, and writes dead letters."""
+    spout = topology.spouts[name]
+    yield from _topic("Read", *spout.topics)
+    yield from _topic("Write", *spout.emits, topology.ack_init_topic)
+    yield _results(topology, "Read")
+    if spout.topics:
+        yield _results(topology, "Write")
+        yield from _topic("Write", topology.dead_letter_topic)
+    yield Right("group", topology.group_of(name), "Read")
+
+
+def _operator(topology: Topology) -> Iterator[Right]:
+    """Apply the topology, look at everything, replay and bury."""
+    control = (topology.ack_init_topic, topology.ack_topic)
+    own = (topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control)
+    yield from _topic("Create", *own, *topology.emitted_topics())
+    yield _results(topology, "Create")
+    for operation in ("Alter", "AlterConfigs"):
+        yield from _topic(operation, *control)
+    yield from _topic("Write", topology.registry_topic)
+    yield Right("transactional-id", f"{topology.registry_topic}.publisher", "Write")
+    yield _results(topology, "Write")
+    yield from _ui(topology)
+
+
+def _ui(topology: Topology) -> Iterator[Right]:
+    """Look at figures, groups and the log; change nothing, join no group."""
+    yield from _registry(topology)
+    yield Right("group", topology.group_of("console"), "Describe")
+    yield from _topic("Read", topology.stats_topic, topology.dead_letter_topic)
+    yield from _topic("Read", topology.ack_init_topic, topology.ack_topic, *topology.emitted_topics())
+    yield _results(topology, "Read")
+    for spout in topology.spouts.values():
+        yield from _topic("Read", *spout.topics)
+    for group in ("acker", *topology.spouts, *topology.bolts):
+        yield Right("group", topology.group_of(group), "Describe")

@@ -1,0 +1,244 @@
+"""What the console reads of a cluster: log ends, groups, records. It never joins a group and never commits.
+
+Invariant: reading changes nothing on the cluster. One thread at a time: the consumer is assigned anew for
+every scan. Knows Kafka, and nothing of what the records mean.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import OffsetSpec
+
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    as_clear_error,
+    clear_errors,
+    consumer_settings,
+    make_admin,
+    make_consumer,
+    topics_there,
+)
+from acktree.schemas.errors import BrokerUnreachable
+from acktree.schemas.registry import History, Published, Registry
+
+BATCH = 10_000
+SILENCE_S = 0.5
+
+Place = tuple[str, int]
+Offsets = dict[Place, int]
+
+
+class Committed(NamedTuple):
+    """A group's offset of one partition, and the text beside it."""
+
+    next_offset: int
+    metadata: str
+
+
+class Group(NamedTuple):
+    """A consumer group as the broker describes it; ``members`` are client ids at their hosts."""
+
+    state: str
+    members: tuple[str, ...]
+
+
+class Span(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    start: int
+    end: int
+
+
+class Cluster:
+    """One topology's topics and groups, read only."""
+
+    def __init__(self, bootstrap: str, topology: str, user: Settings) -> None:
+        """Connect and read the topology.
+
+        Raises:
+            BrokerUnreachable, UnknownTopology, RefusedSetting: see there.
+        """
+        self.bootstrap = bootstrap
+        self._admin = make_admin(bootstrap, user)
+        self._registry = Registry(bootstrap, topology, user)
+        self._group = f"{topology}.console"
+        settings = consumer_settings(
+            bootstrap, self._group, user, enable_partition_eof=True, fetch_wait_max_ms=50
+        )
+        self._consumer: Consumer = make_consumer(settings)
+
+    @property
+    def history(self) -> History:
+        return self._registry.history
+
+    @property
+    def topology(self) -> Published:
+        """The newest version, as last read."""
+        return self._registry.history.latest
+
+    def refresh(self) -> None:
+        """Take in newer versions of the topology."""
+        self._registry.refresh()
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._registry.close()
+
+    def partitions(self, topics: Iterable[str]) -> list[Place]:
+        """Return the partitions of those topics that exist, in order.
+
+        Asked through the consumer, which then knows their leaders: it waits a second for a topic new to it.
+
+        Raises:
+            NotAuthorized: a topic may not be seen; it would look as if it were not there.
+        """
+        with clear_errors(self.bootstrap):
+            known = self._consumer.list_topics(timeout=BROKER_TIMEOUT_S).topics
+        asked = list(dict.fromkeys(topics))
+        # A topic that is kept from us is not listed either; this raises.
+        topics_there(self._admin, self.bootstrap, [topic for topic in asked if topic not in known])
+        return [
+            (topic, number) for topic in asked if topic in known for number in sorted(known[topic].partitions)
+        ]
+
+    def ends(self, places: Iterable[Place]) -> Offsets:
+        """Return where partitions end (exclusive); ask only for those that exist."""
+        return self._list_offsets(places, cast(Any, OffsetSpec).latest)
+
+    def starts(self, places: Iterable[Place]) -> Offsets:
+        """Return the first offset that partitions still hold."""
+        return self._list_offsets(places, cast(Any, OffsetSpec).earliest)
+
+    def at_time(self, places: Iterable[Place], time_ms: int) -> Offsets:
+        """Return the first offset of records not older than a time; the end where there is none."""
+        asked = list(places)
+        found = self._list_offsets(asked, lambda: OffsetSpec.for_timestamp(time_ms))
+        if late := [place for place, offset in found.items() if offset < 0]:
+            found |= self.ends(late)
+        return found
+
+    def _list_offsets(self, places: Iterable[Place], spec: Callable[[], Any]) -> Offsets:
+        wanted = {TopicPartition(*place): spec() for place in dict.fromkeys(places)}
+        if not wanted:
+            return {}
+        found: Offsets = {}
+        with clear_errors(self.bootstrap):
+            answers = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
+            for place, future in answers.items():
+                try:
+                    found[place.topic, place.partition] = future.result(BROKER_TIMEOUT_S).offset
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+        return found
+
+    def committed(self, group: str, places: Iterable[Place]) -> dict[Place, Committed]:
+        """Return what a group has committed; partitions without a commit are left out."""
+        wanted = [TopicPartition(*place) for place in dict.fromkeys(places)]
+        if not wanted:
+            return {}
+        with clear_errors(self.bootstrap, f"group {group}"):
+            asked = [ConsumerGroupTopicPartitions(group, wanted)]
+            answer = self._admin.list_consumer_group_offsets(asked, request_timeout=BROKER_TIMEOUT_S)
+            found = answer[group].result(BROKER_TIMEOUT_S).topic_partitions
+        return {
+            (each.topic, each.partition): Committed(each.offset, each.metadata or "")
+            for each in found
+            if each.error is None and each.offset not in (OFFSET_INVALID, -1)
+        }
+
+    def groups(self, names: Sequence[str]) -> dict[str, Group]:
+        """Return state and members of groups; one that does not exist is DEAD and empty."""
+        if not names:
+            return {}
+        found = {}
+        with clear_errors(self.bootstrap):
+            answers = self._admin.describe_consumer_groups(
+                list(dict.fromkeys(names)), request_timeout=BROKER_TIMEOUT_S
+            )
+        for name, future in answers.items():
+            with clear_errors(self.bootstrap, f"group {name}"):
+                try:
+                    about = future.result(BROKER_TIMEOUT_S)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                        raise
+                    found[name] = Group("DEAD", ())
+                    continue
+                members = tuple(f"{member.client_id}{member.host}" for member in about.members)
+                found[name] = Group(about.state.name, members)
+        return found
+
+    def scan(self, spans: Mapping[Place, Span], deadline_s: float | None = None) -> Iterator[list[Message]]:
+        """Yield the records of some partitions in batches, each partition in order.
+
+        Ends early at ``deadline_s`` of the monotonic clock. Aborted transactions are not seen.
+
+        Raises:
+            BrokerUnreachable: nothing arrives for BROKER_TIMEOUT_S.
+        """
+        left = {place: span for place, span in spans.items() if span.start < span.end}
+        if not left:
+            return
+        with clear_errors(self.bootstrap):
+            self._consumer.assign([TopicPartition(*place, span.start) for place, span in left.items()])
+            try:
+                yield from self._read(left, deadline_s)
+            finally:
+                self._consumer.unassign()
+
+    def _read(self, left: dict[Place, Span], deadline_s: float | None) -> Iterator[list[Message]]:
+        heard_s = time.monotonic()
+        while left:
+            messages = self._consumer.consume(BATCH, 0) or self._consumer.consume(1, SILENCE_S)
+            now_s = time.monotonic()
+            if messages:
+                heard_s = now_s
+            elif now_s - heard_s > BROKER_TIMEOUT_S:
+                raise BrokerUnreachable(
+                    f"no answer from {self.bootstrap} while reading {next(iter(left))[0]}"
+                )
+            batch = []
+            for message in messages:
+                if (error := message.error()) is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        left.pop((message.topic() or "", message.partition() or 0), None)
+                    elif not error.retriable():
+                        what = f"topic {message.topic()}, read as group {self._group}"
+                        raise as_clear_error(error, self.bootstrap, what)
+                    continue
+                place = message.topic() or "", message.partition() or 0
+                if (span := left.get(place)) is None:
+                    continue
+                offset = message.offset() or 0
+                if offset < span.end:
+                    batch.append(message)
+                if offset >= span.end - 1:
+                    del left[place]
+            if batch:
+                yield batch
+            if deadline_s is not None and now_s > deadline_s:
+                return
+
+    def record(self, topic: str, partition: int, offset: int) -> Message | None:
+        """Return one record, None if the partition does not hold that offset."""
+        place = topic, partition
+        if place not in self.partitions([topic]):
+            return None
+        start, end = self.starts([place]).get(place, 0), self.ends([place]).get(place, 0)
+        if not start <= offset < end:
+            return None
+        for batch in self.scan({place: Span(offset, offset + 1)}):
+            return batch[0] if batch[0].offset() == offset else None
+        return None

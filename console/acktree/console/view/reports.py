@@ -1,0 +1,167 @@
+"""What processes said on ``T.stats``: the latest of each, and what was counted in a window of time. Pure.
+
+Invariant: garbage is counted and changes nothing. Totals that begin again (a process started anew under its
+old name) go on where they were. Memory is bounded per process: samples get sparser with age.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.stats import STATS_INTERVAL_S, Report, decode_report
+
+SILENT_AFTER_S = 10 * STATS_INTERVAL_S
+RATE_WINDOW_S = 20.0
+MAX_PROCESSES = 2_000
+LARGEST = 1e18
+WINDOWS_S: Mapping[str, float | None] = {"10m": 600.0, "3h": 10_800.0, "1d": 86_400.0, "all": None}
+MAX_CLOCK_DIFFERENCE_MS = 3_600_000
+_SPACING_S = ((600.0, 1.0), (10_800.0, 60.0), (float("inf"), 600.0))
+
+Totals = dict[str, float]
+
+
+@dataclass(slots=True)
+class Process:
+    """One process: its newest report, and totals by time, oldest first."""
+
+    latest: Report
+    samples: deque[tuple[int, Totals]] = field(default_factory=deque)
+    born_in_sight: bool = True
+    _carried: Totals = field(default_factory=dict)
+    _raw: Totals = field(default_factory=dict)
+
+    def add(self, report: Report) -> None:
+        """Take in a report that is newer than the latest."""
+        raw = dict(_numbers(report.values))
+        for name, value in raw.items():
+            if value < self._raw.get(name, 0.0) and name in COUNTED:
+                self._carried[name] = self._carried.get(name, 0.0) + self._raw[name]
+        self._raw, self.latest = raw, report
+        totals = {name: raw[name] + self._carried.get(name, 0.0) for name in raw if name in COUNTED}
+        self.samples.append((report.time_ms, totals))
+        self._thin(report.time_ms)
+
+    def _thin(self, now_ms: int) -> None:
+        """Keep one sample per spacing of its age; done once in a while."""
+        if len(self.samples) % 64:
+            return
+        kept: deque[tuple[int, Totals]] = deque()
+        for time_ms, totals in self.samples:
+            age_s = (now_ms - time_ms) / 1000
+            spacing_s = next(spacing for limit, spacing in _SPACING_S if age_s <= limit)
+            if not kept or time_ms - kept[-1][0] >= spacing_s * 1000:
+                kept.append((time_ms, totals))
+        self.samples = kept
+
+    def counted(self, since_ms: int | None) -> tuple[Totals, float]:
+        """Return what was counted since a time (None: ever), and over how many seconds (0: not known)."""
+        if not self.samples:
+            return {}, 0.0
+        newest_ms, newest = self.samples[-1]
+        before: tuple[int, Totals] | None = None
+        if since_ms is not None:
+            for sample in self.samples:
+                if sample[0] > since_ms:
+                    break
+                before = sample
+        if before is None:
+            oldest = self.samples[0]
+            if since_ms is None and not self.born_in_sight:
+                return newest, 0.0
+            before = (oldest[0], {}) if self.born_in_sight else oldest
+        base_ms, base = before
+        return {name: max(0.0, value - base.get(name, 0.0)) for name, value in newest.items()}, max(
+            0.0, (newest_ms - base_ms) / 1000
+        )
+
+
+COUNTED = frozenset(
+    (
+        *("emitted", "completed", "acked", "failed", "timed_out", "replayed", "dead_lettered", "absent"),
+        *("overdue", "set_aside", "rewinds", "pending_s", "executed", "busy_s", "process_s", "dropped"),
+        *("never_acked", "folded", "late", "duplicated_inits", "dropped_orphans", "refused_orphans"),
+        *("refolds", "rebalances", "failed_commits"),
+    )
+)
+
+
+class Reports:
+    """Everything that was heard; processes silent for longer than the longest window are forgotten."""
+
+    def __init__(self) -> None:
+        self.processes: dict[tuple[str, str, str], Process] = {}
+        self.heard = 0
+        self.garbage = 0
+        self.next_offset = 0
+        self._began_ms: int | None = None
+
+    def take(self, value: bytes | None, append_ms: int) -> None:
+        """Take in one record of the stats topic; a report dated far from its record is garbage, too."""
+        try:
+            report = decode_report(value or b"")
+        except (MalformedRecord, RecursionError):
+            self.garbage += 1
+            return
+        if abs(report.time_ms - append_ms) > MAX_CLOCK_DIFFERENCE_MS:
+            self.garbage += 1
+            return
+        self.heard += 1
+        key = report.role, report.component, report.instance
+        process = self.processes.get(key)
+        if process is None:
+            if len(self.processes) >= MAX_PROCESSES:
+                del self.processes[min(self.processes, key=lambda k: self.processes[k].latest.time_ms)]
+            if self._began_ms is None:
+                self._began_ms = report.time_ms
+            late = report.time_ms > self._began_ms + 1000 * SILENT_AFTER_S
+            process = self.processes[key] = Process(report, born_in_sight=late)
+        if report.time_ms >= process.latest.time_ms:
+            process.add(report)
+
+    def of(self, role: str, component: str | None = None) -> Iterator[Process]:
+        """Yield the processes of a role, or of one component."""
+        for (its_role, its_component, _), process in self.processes.items():
+            if its_role == role and component in (None, its_component):
+                yield process
+
+    def alive(self, role: str, component: str | None, now_ms: int) -> list[Process]:
+        """Return the processes that reported within SILENT_AFTER_S."""
+        oldest_ms = now_ms - 1000 * SILENT_AFTER_S
+        return [process for process in self.of(role, component) if process.latest.time_ms >= oldest_ms]
+
+    def counted(
+        self, role: str, component: str | None, window_s: float | None, now_ms: int
+    ) -> tuple[Totals, float]:
+        """Return the totals of a window over a component's processes, and the process seconds behind them."""
+        since_ms = None if window_s is None else int(now_ms - 1000 * window_s)
+        alive = [p for p in self.of(role, component) if since_ms is None or p.latest.time_ms > since_ms]
+        return add_up(process.counted(since_ms) for process in alive)
+
+    def rates(self, role: str, component: str | None, now_ms: int) -> Totals:
+        """Return what is counted a second, by the reports of the last RATE_WINDOW_S."""
+        rates: Totals = defaultdict(float)
+        for process in self.alive(role, component, now_ms):
+            counted, seconds = process.counted(int(now_ms - 1000 * RATE_WINDOW_S))
+            for name, value in counted.items():
+                rates[name] += value / seconds if seconds > 0 else 0.0
+        return rates
+
+
+def add_up(parts: Iterable[tuple[Totals, float]]) -> tuple[Totals, float]:
+    """Return the sum of several counts and of their seconds."""
+    totals: Totals = defaultdict(float)
+    seconds = 0.0
+    for counted, lasted_s in parts:
+        seconds += lasted_s
+        for name, value in counted.items():
+            totals[name] += value
+    return totals, seconds
+
+
+def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    """Yield the figures that are finite numbers; anything else in a report is passed over."""
+    for name, value in values.items():
+        if isinstance(value, int | float) and abs(value) < LARGEST:
+            yield name, float(value)

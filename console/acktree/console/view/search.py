@@ -1,0 +1,300 @@
+"""Search the log for what was said of one source record.
+
+A root id is a bijection of (slot, generation, offset), so no generation is guessed: the root ids that control
+records hold are inverted, and those of the record's slot and offset are its emissions. Then only partition
+root mod n of `T.ack` is searched, for the eight bytes of the root, before anything is decoded.
+Invariant: reading stops at a deadline, and the notes say what was left unread.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+import numpy as np
+from confluent_kafka import Message as Record
+from numpy.typing import NDArray
+
+from acktree.console.view.cluster import Cluster, Place, Span
+from acktree.console.view.tree import At, Found, Gathered, Message, Verdict
+from acktree.schemas.codec import AckInit, Result, decode_ack, decode_ack_init, decode_told_to_spout
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.header import HEADER, decode_header
+from acktree.schemas.ids import IdArray, acker_partition, origin_of, root_id, unmix, unmix_array
+from acktree.schemas.registry import Published, Slot
+
+MARGIN_MS = 2_000
+CHUNK = 2_000
+_BUT_GENERATION = ~(0xFFF << 40) & (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is traced: a slot and an offset, which a root up to ``block`` - 1 offsets before may stand for."""
+
+    slot: Slot
+    offset: int
+    block: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter of the record."""
+
+    partition: int
+    offset: int
+    time_ms: int
+    attempts: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Search:
+    """One search: what it has found by root, and what it has read."""
+
+    cluster: Cluster
+    target: Target
+    deadline_s: float
+    since_ms: int | None
+    found: dict[int, Gathered] = field(default_factory=dict)
+    records: int = 0
+    bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def of(self, root: int) -> Gathered:
+        return self.found.setdefault(root, Gathered(root, inits=[], said=[], tuples=[], verdicts=[]))
+
+    def scan(self, spans: dict[Place, Span]) -> Iterable[list[Record]]:
+        """Yield batches, counted; note what the deadline left unread."""
+        left = dict(spans)
+        for batch in self.cluster.scan(spans, self.deadline_s):
+            self.records += len(batch)
+            self.bytes += sum(map(len, batch))
+            yield batch
+            last = batch[-1]
+            place = last.topic() or "", last.partition() or 0
+            left[place] = Span((last.offset() or 0) + 1, spans[place].end)
+        if time.monotonic() > self.deadline_s:
+            topics = ", ".join(sorted({place[0] for place in spans}))
+            self.notes.append(f"the time was up while reading {topics}; allow more with --time-limit")
+
+    def spans(
+        self, topics: Iterable[str], from_ms: int | None = None, until_ms: int | None = None
+    ) -> dict[Place, Span]:
+        """Return the spans of whole topics between two times."""
+        places = self.cluster.partitions(topics)
+        return self.spans_of(places, from_ms, until_ms)
+
+    def spans_of(
+        self, places: list[Place], from_ms: int | None, until_ms: int | None = None
+    ) -> dict[Place, Span]:
+        begin = self.since_ms if from_ms is None else max(from_ms, self.since_ms or 0)
+        starts = self.cluster.starts(places) if begin is None else self.cluster.at_time(places, begin)
+        ends = self.cluster.ends(places)
+        if until_ms is not None:
+            ends |= self.cluster.at_time(places, until_ms)
+        return {
+            place: Span(starts[place], ends[place]) for place in places if place in starts and place in ends
+        }
+
+
+def _at(record: Record) -> At:
+    return At(record.topic() or "", record.partition() or 0, record.offset() or 0, record.timestamp()[1])
+
+
+def headers_of(record: Record) -> list[tuple[str, bytes]]:
+    """Return the headers of a record that have a value."""
+    headers = cast(list[tuple[str, bytes | None]], record.headers() or [])
+    return [(key, value) for key, value in headers if value is not None]
+
+
+def _mine(target: Target, roots: IdArray) -> NDArray[np.bool_]:
+    """Return which of many roots may be emissions of the target, of whatever generation."""
+    last = unmix(root_id(target.slot.slot, 1 << 4, target.offset)) & _BUT_GENERATION
+    first = last - min(target.block - 1, target.offset)
+    places = unmix_array(roots) & np.uint64(_BUT_GENERATION)
+    found: NDArray[np.bool_] = (np.uint64(first) <= places) & (places <= np.uint64(last))
+    return found
+
+
+def leave_other_blocks(search: Search) -> None:
+    """Forget the emissions of blocks before the target's.
+
+    A root says where its block begins, not where it ends: in one run that is where the next one begins.
+    """
+    origins = {root: origin_of(root) for root in search.found}
+    last_of_run: dict[int, int] = {}
+    for origin in origins.values():
+        if not origin.attempt:
+            last_of_run[origin.run] = max(origin.offset, last_of_run.get(origin.run, 0))
+    firsts = set(last_of_run.values()) or {max((origin.offset for origin in origins.values()), default=0)}
+    for root, origin in origins.items():
+        wanted = firsts if origin.attempt else {last_of_run[origin.run]}
+        if origin.offset not in wanted:
+            del search.found[root]
+
+
+def find_verdicts(search: Search, topology: Published) -> None:
+    """Read the result topics of the spout, of tasks taken away, too."""
+    versions = search.cluster.history.versions.values()
+    tasks = {task for version in versions for task in version.spout_tasks.get(search.target.slot.spout, ())}
+    for batch in search.scan(search.spans([topology.result_topic(task) for task in sorted(tasks)])):
+        for start in range(0, len(batch), CHUNK):
+            _take_results(search, batch[start : start + CHUNK])
+
+
+def _take_results(search: Search, records: list[Record]) -> None:
+    told = []
+    for record in records:
+        try:
+            result = decode_told_to_spout(record.value() or b"")
+        except MalformedRecord:
+            continue
+        if isinstance(result, Result):
+            told.append((record, result))
+    for record, result, root in _matches(search.target, told, lambda result: result.acked):
+        _add_verdict(search, root, Verdict("acked", result.acker, None, None, _at(record)))
+    for record, result in told:
+        for failure in result.failed:
+            if _mine(search.target, np.array([failure.root], np.uint64))[0]:
+                kind = failure.cause.name.lower().replace("_", " ")
+                said = (failure.task or None, failure.reason or None)
+                _add_verdict(search, failure.root, Verdict(kind, result.acker, *said, _at(record)))
+
+
+Told = TypeVar("Told", Result, AckInit)
+
+
+def _matches(
+    target: Target, told: list[tuple[Record, Told]], roots_of: Callable[[Told], IdArray]
+) -> Iterator[tuple[Record, Told, int]]:
+    """Yield the records that name an emission of the target, with its root; all are inverted in one go."""
+    if not told:
+        return
+    arrays = [roots_of(each) for _, each in told]
+    roots = np.concatenate(arrays)
+    behind: NDArray[np.int64] = np.cumsum([len(array) for array in arrays])
+    for row in np.flatnonzero(_mine(target, roots)).tolist():
+        record, each = told[int(np.searchsorted(behind, row, "right"))]
+        yield record, each, int(roots[row])
+
+
+def _add_verdict(search: Search, root: int, verdict: Verdict) -> None:
+    verdicts = search.of(root).verdicts
+    assert verdicts is not None
+    verdicts.append(verdict)
+
+
+def find_inits(search: Search, topology: Published) -> None:
+    """Read the inits of all partitions: the generations that are out there are not known before."""
+    for batch in search.scan(search.spans([topology.ack_init_topic])):
+        for start in range(0, len(batch), CHUNK):
+            _take_inits(search, batch[start : start + CHUNK])
+
+
+def _take_inits(search: Search, records: list[Record]) -> None:
+    decoded = []
+    for record in records:
+        try:
+            decoded.append((record, decode_ack_init(record.value() or b"")))
+        except MalformedRecord:
+            continue
+    for record, init, root in _matches(search.target, decoded, lambda init: init.inits["root"]):
+        gathered = search.of(root)
+        value = int(init.inits["value"][init.inits["root"] == root][0])
+        gathered.version, gathered.partition = init.version, record.partition()
+        message = Message("init", f"spout task {init.spout_task}", f"{value:016x}", None, _at(record))
+        assert gathered.inits is not None
+        gathered.inits.append((value, message))
+
+
+def find_acks(search: Search, topology: Published) -> None:
+    """Search the partition of each root for its eight bytes, from before its init until its verdict."""
+    there = set(search.cluster.partitions([topology.ack_topic]))
+    for root, gathered in list(search.found.items()):
+        from_ms, until_ms = _times(gathered, topology)
+        counts = {version.ackers for version in search.cluster.history.versions.values() if version.ackers}
+        if gathered.version is not None:
+            counts = {search.cluster.history.at(gathered.version).ackers}
+        places = sorted({(topology.ack_topic, acker_partition(root, ackers)) for ackers in counts} & there)
+        needle = root.to_bytes(8, "little")
+        for batch in search.scan(search.spans_of(places, from_ms, until_ms)):
+            for record in batch:
+                value = record.value() or b""
+                if needle in value:
+                    _take_ack(gathered, root, record, value)
+
+
+def _times(gathered: Gathered, topology: Published) -> tuple[int | None, int | None]:
+    """Return the append times between which messages of a root may lie; acks may precede the init."""
+    inits, verdicts = gathered.inits or [], gathered.verdicts or []
+    from_ms = until_ms = None
+    if inits:
+        from_ms = int(inits[0][1].at.time_ms - 1000 * topology.orphan_timeout_s)
+    if verdicts:
+        until_ms = int(verdicts[-1].at.time_ms + MARGIN_MS + 1000 * topology.message_timeout_s)
+    return from_ms, until_ms
+
+
+def _take_ack(gathered: Gathered, root: int, record: Record, value: bytes) -> None:
+    try:
+        ack = decode_ack(value)
+    except MalformedRecord:
+        return
+    at, said = _at(record), gathered.said
+    assert said is not None
+    if gathered.partition is None:
+        gathered.version, gathered.partition = ack.version, record.partition()
+    for fail in ack.fails:
+        if fail.root == root:
+            said.append((0, Message("fail", ack.task, None, fail.reason, at)))
+    for entry in ack.acks[ack.acks["root"] == root]:
+        folded = int(entry["value"])
+        said.append((folded, Message("ack", ack.task, f"{folded:016x}", None, at)))
+    if root in ack.resets.tolist():
+        said.append((0, Message("reset", ack.task, None, None, at)))
+
+
+def find_tuples(search: Search, topology: Published) -> None:
+    """Search the emitted topics for headers that name one of the roots, while its tree was under way."""
+    if not search.found:
+        return
+    bounds = [_times(gathered, topology) for gathered in search.found.values()]
+    begins = [first for first, _ in bounds]
+    until = [last for _, last in bounds]
+    from_ms = None if None in begins else min(first for first in begins if first is not None)
+    until_ms = None if None in until else max(last for last in until if last is not None)
+    needles = {root.to_bytes(8, "little"): root for root in search.found}
+    topics = {
+        topic for version in search.cluster.history.versions.values() for topic in version.emitted_topics()
+    }
+    for batch in search.scan(search.spans(sorted(topics), from_ms, until_ms)):
+        for record in batch:
+            for key, header in headers_of(record):
+                if key == HEADER and any(needle in header for needle in needles):
+                    _take_tuple(search, record, header)
+
+
+def _take_tuple(search: Search, record: Record, header: bytes) -> None:
+    try:
+        decoded = decode_header(header)
+    except MalformedRecord:
+        return
+    for anchor in decoded.anchors:
+        if (gathered := search.found.get(anchor.root)) is not None:
+            assert gathered.tuples is not None
+            gathered.tuples.append(Found(anchor.edge, decoded.version, _at(record)))
+
+
+def find_letters(search: Search, topology: Published) -> list[Letter]:
+    target, letters = search.target, []
+    wanted = f"{target.slot.topic}/{target.slot.partition}/{target.offset}".encode()
+    for batch in search.scan(search.spans([topology.dead_letter_topic])):
+        for record in batch:
+            headers = dict(headers_of(record))
+            if headers.get("acktree-origin") == wanted:
+                attempts = (headers.get("acktree-attempts") or b"").decode("utf-8", "replace")
+                reason = (headers.get("acktree-reason") or b"").decode("utf-8", "replace")
+                at = _at(record)
+                letters.append(Letter(at.partition, at.offset, at.time_ms, attempts, reason))
+    return letters

@@ -1,0 +1,173 @@
+"""Where a spout's records stand, from what its driver has made durable: commit, results since, open roots.
+
+Invariant: what is called done is done; a result that the driver has not committed yet is counted from the
+result topic. Pure: bytes and offsets come in as values.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from acktree.console.view.cluster import Committed
+from acktree.console.view.documents import Pending
+from acktree.console.view.open_roots import OpenArray
+from acktree.schemas.codec import Absent, Failure, Result
+from acktree.schemas.ids import origin_of, origins_of, run_at_least
+from acktree.schemas.registry import Slot
+from acktree.spark.done_set import decode_metadata, first_absent
+
+IN_FLIGHT, WAITING, EMITTED, OVERDUE = "in flight", "waiting for replay", "emitted", "overdue"
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """The newest emission of an offset that has no verdict."""
+
+    root: int
+    attempt: int
+    init_ms: int
+    counted_ms: int
+
+
+class Failed(NamedTuple):
+    """The newest failure of an offset, and when the acker told it."""
+
+    failure: Failure
+    told_ms: int
+
+
+@dataclass(slots=True)
+class SlotView:
+    """One slot: its frontier, what is done above it, the open emissions and failures waiting for a replay.
+
+    Both are by the first offset of a root's block of at most ``block`` records; where a block ends, only the
+    driver knows. So of a block that was acked since its last commit, just the first record is called done.
+    """
+
+    slot: Slot
+    frontier: int | None
+    done: BitMap64 = field(default_factory=BitMap64)
+    open: dict[int, Emission] = field(default_factory=dict)
+    failed: dict[int, Failed] = field(default_factory=dict)
+    next_offset: int | None = None
+    block: int = 1
+
+    @classmethod
+    def of_commit(cls, slot: Slot, committed: Committed | None, block: int = 1) -> "SlotView":
+        """Return what a commit says; one that is not the driver's own says only where the group stands."""
+        if committed is None:
+            return cls(slot, None, block=block)
+        ours = decode_metadata(committed.metadata, committed.next_offset)
+        return cls(slot, committed.next_offset, ours.done if ours else BitMap64(), block=block)
+
+    def is_done(self, offset: int) -> bool:
+        return (self.frontier is not None and offset < self.frontier) or offset in self.done
+
+    def settle(self) -> None:
+        """Advance the frontier over what is done; keep of each offset only the latest that was heard."""
+        if self.frontier is not None:
+            frontier = first_absent(self.done, self.frontier)
+            self.done.remove_range(0, frontier)
+            self.frontier = frontier
+        for offset in [offset for offset in (*self.open, *self.failed) if self.is_done(offset)]:
+            self.open.pop(offset, None)
+            self.failed.pop(offset, None)
+        for offset in self.open.keys() & self.failed.keys():
+            is_newer = self.open[offset].init_ms > self.failed[offset].told_ms
+            (self.failed if is_newer else self.open).pop(offset)
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind the last one known to be emitted."""
+        seen = [self.frontier or 0, self.next_offset or 0]
+        seen += [max(part) + 1 for part in (self.open, self.failed) if part]
+        seen += [int(self.done.max()) + 1] if self.done else []
+        return max(seen)
+
+    @property
+    def pending(self) -> int:
+        """Return how many offsets are emitted and not done."""
+        if self.frontier is None:
+            return len({*self.open, *self.failed})
+        return self.end - self.frontier - self.done.range_cardinality(self.frontier, self.end)
+
+    def offsets(self) -> Iterator[int]:
+        """Yield the pending offsets in order."""
+        if self.frontier is None:
+            yield from sorted({*self.open, *self.failed})
+            return
+        offset, end = self.frontier, self.end
+        while (offset := first_absent(self.done, offset)) < end:
+            yield offset
+            offset += 1
+
+    def oldest(self, now_ms: int, timeout_s: float, most: int) -> list[Pending]:
+        """Return the pending records, the oldest emission first, then those of which no emission is seen."""
+        known = sorted({*self.open, *self.failed}, key=self._since_ms)
+        rest = (offset for offset in self.offsets() if offset not in self.open and offset not in self.failed)
+        chosen = [*known[:most], *islice(rest, most)]
+        return [self.pending_record(offset, now_ms, timeout_s) for offset in chosen[:most]]
+
+    def _since_ms(self, offset: int) -> int:
+        return self.open[offset].init_ms if offset in self.open else self.failed[offset].told_ms
+
+    def pending_record(self, offset: int, now_ms: int, timeout_s: float) -> Pending:
+        """Return one pending offset as the console shows it, with the last root before it that may be its."""
+        first = next(
+            (o for o in range(offset, offset - self.block, -1) if o in self.open or o in self.failed), -1
+        )
+        emission = self.open.get(first)
+        place = (self.slot.spout, self.slot.topic, self.slot.partition, offset, self.slot.slot)
+        if first in self.failed:
+            failure, told_ms = self.failed[first]
+            attempt, age_s = origin_of(failure.root).attempt, max(0.0, (now_ms - told_ms) / 1000)
+            reason = failure.reason or failure.cause.name.lower().replace("_", " ")
+            return Pending(*place, WAITING, age_s, f"{failure.root:016x}", attempt, reason)
+        if emission is None:
+            return Pending(*place, EMITTED, None, None, None)
+        late = timeout_s > 0 and now_ms - emission.counted_ms > 1000 * (1.1 * timeout_s + 1)
+        age_s = max(0.0, (now_ms - emission.init_ms) / 1000)
+        state = OVERDUE if late else IN_FLIGHT
+        return Pending(*place, state, age_s, f"{emission.root:016x}", emission.attempt)
+
+
+def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
+    """Note the open roots of the acker's fold; of one offset the emission with the latest init counts."""
+    slots, generations, offsets = origins_of(table["root"])
+    for row in range(len(table)):
+        view = views.get(int(slots[row]))
+        if view is None or view.is_done(offset := int(offsets[row])):
+            continue
+        begun_ms = int(table["init_ms"][row])
+        known = view.open.get(offset)
+        if known is None or known.init_ms < begun_ms:
+            counted_ms = max(begun_ms, int(table["reset_ms"][row]))
+            attempt = int(generations[row]) & 0xF
+            view.open[offset] = Emission(int(table["root"][row]), attempt, begun_ms, counted_ms)
+
+
+def add_results(
+    views: Mapping[int, SlotView], results: Iterable[tuple[int, Result | Absent]], floors: Mapping[int, int]
+) -> None:
+    """Note what acker and readers told the spout since its last commit: (append time, record) in log order.
+
+    Emissions below a slot's floor (a rewind) count for nothing.
+    """
+    for append_ms, result in results:
+        if isinstance(result, Absent):
+            if (view := views.get(result.slot)) is not None:
+                for first, following in result.spans:
+                    view.done.add_range(first, following)
+            continue
+        slots, generations, offsets = origins_of(result.acked)
+        for row in range(len(slots)):
+            slot, run = int(slots[row]), int(generations[row]) >> 4
+            if slot in views and run_at_least(run, floors.get(slot, run)):
+                views[slot].done.add(int(offsets[row]))
+        for failure in result.failed:
+            origin = origin_of(failure.root)
+            if origin.slot in views and run_at_least(origin.run, floors.get(origin.slot, origin.run)):
+                views[origin.slot].failed[origin.offset] = Failed(failure, append_ms)

@@ -1,0 +1,264 @@
+"""Puts a look and the reports together as the Status that command line and page show. Pure.
+
+Invariant: what the log and the groups say wins over reports; a report is trusted for rates and latencies
+only. Reports of components that the topology does not have are passed over.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from acktree.console.view.documents import (
+    Acker,
+    Bolt,
+    Edge,
+    Input,
+    Pending,
+    SourcePartition,
+    Spout,
+    Status,
+    Totals,
+    Window,
+)
+from acktree.console.view.look import Seen
+from acktree.console.view.reports import WINDOWS_S, Process, Reports
+from acktree.console.view.reports import Totals as Counts
+from acktree.console.view.source_view import SlotView
+from acktree.console.view.stuck import find_stuck, held_ages, stuck_after_s
+
+OLDEST = 20
+Rates = Mapping[tuple[str, str | None], float]
+
+
+def make_status(
+    seen: Seen, reports: Reports, edges: Rates | None = None, after_s: float | None = None
+) -> Status:
+    """Return the whole status; ``edges`` are records a second by (topic, reader or None)."""
+    topology, now_ms = seen.topology, seen.time_ms
+    take_reported(seen, reports)
+    partitions = tuple(_partition(seen, reports, view) for view in seen.views.values())
+    spouts = tuple(_spout(seen, reports, name, partitions) for name in topology.spouts)
+    bolts = tuple(_bolt(seen, reports, name) for name in topology.bolts)
+    ackers = tuple(_acker(process, reports, now_ms) for process in reports.alive("acker", None, now_ms))
+    lag = _acker_lag(seen, ackers)
+    group = seen.groups.get(topology.acker_group)
+    stuck = find_stuck(
+        topology, stuck_after_s(topology, after_s), partitions, spouts, bolts, ackers, lag, seen.groups
+    )
+    return Status(
+        topology=topology.name,
+        version=topology.version,
+        ackers_wanted=topology.ackers,
+        message_timeout_s=topology.message_timeout_s,
+        time_ms=now_ms,
+        stuck=stuck,
+        totals=_totals(seen, spouts),
+        spouts=spouts,
+        partitions=partitions,
+        bolts=bolts,
+        acker_group=topology.acker_group,
+        acker_members=len(group.members) if group else 0,
+        acker_lag=lag,
+        ackers=ackers,
+        edges=_edges(seen, edges or {}),
+        oldest=tuple(oldest_pending(seen, OLDEST)),
+        reports=reports.heard,
+        garbage=reports.garbage,
+        notes=tuple(seen.notes),
+    )
+
+
+def take_reported(seen: Seen, reports: Reports) -> None:
+    """Take in how far spouts say that they have emitted; commits and control topics show a part of it."""
+    for view in seen.views.values():
+        alive = reports.alive("spout", view.slot.spout, seen.time_ms)
+        told_next = max(_figure(alive, f"next.{view.slot.topic}.{view.slot.partition}"), default=None)
+        if told_next is not None and view.slot.topic:
+            view.next_offset = max(int(told_next), view.next_offset or 0)
+
+
+def oldest_pending(seen: Seen, most: int, older_than_s: float = 0.0) -> list[Pending]:
+    """Return the pending records of all source partitions, the oldest first; age unknown comes last."""
+    timeout_s = seen.topology.message_timeout_s
+    found = [p for view in seen.views.values() for p in view.oldest(seen.time_ms, timeout_s, most)]
+    if older_than_s:
+        found = [pending for pending in found if pending.age_s is not None and pending.age_s > older_than_s]
+    return sorted(found, key=lambda p: (-(p.age_s if p.age_s is not None else -1.0), p.topic, p.offset))[
+        :most
+    ]
+
+
+def _figure(processes: Iterable[Process], name: str) -> list[float]:
+    found = (process.latest.values.get(name) for process in processes)
+    return [float(value) for value in found if isinstance(value, int | float)]
+
+
+def _partition(seen: Seen, reports: Reports, view: SlotView) -> SourcePartition:
+    slot, topology = view.slot, seen.topology
+    place = slot.topic, slot.partition
+    alive = reports.alive("spout", slot.spout, seen.time_ms)
+    name = f"{slot.topic}.{slot.partition}"
+    end = seen.ends.get(place, view.end)
+    held = next(view.offsets(), None)
+    held_by = None if held is None else view.pending_record(held, seen.time_ms, topology.message_timeout_s)
+    since_s = max(_figure(alive, f"held_s.{name}"), default=None)
+    start = seen.starts.get(place, 0)
+    base = view.frontier if view.frontier is not None else start
+    return SourcePartition(
+        spout=slot.spout,
+        topic=slot.topic,
+        partition=slot.partition,
+        slot=slot.slot,
+        task=topology.task_of(slot),
+        log_start=start,
+        log_end=end,
+        frontier=view.frontier,
+        next_offset=view.end if view.frontier is not None else None,
+        done_above=len(view.done),
+        pending=view.pending,
+        lag=max(0, end - base - len(view.done)) if slot.topic else view.pending,
+        held_by=held_by,
+        held_s=since_s if held is not None else None,
+    )
+
+
+def _ratio_ms(total_s: float, count: float) -> float | None:
+    return round(1000 * total_s / count, 3) if count > 0 else None
+
+
+def _windows(reports: Reports, role: str, name: str, now_ms: int) -> dict[str, Window]:
+    made = {}
+    for label, seconds in WINDOWS_S.items():
+        counted, lasted_s = reports.counted(role, name, seconds, now_ms)
+        made[label] = _spout_window(counted) if role == "spout" else _bolt_window(counted, lasted_s)
+    return made
+
+
+def _spout_window(counted: Counts) -> Window:
+    acked = counted.get("completed", 0) + counted.get("acked", 0)
+    waited_s = counted.get("pending_s")
+    return Window(
+        emitted=int(counted.get("emitted", 0)),
+        acked=int(acked),
+        failed=int(counted.get("failed", 0)),
+        timed_out=int(counted.get("timed_out", 0)),
+        complete_latency_ms=None if waited_s is None else _ratio_ms(waited_s, acked),
+    )
+
+
+def _bolt_window(counted: Counts, lasted_s: float) -> Window:
+    executed = counted.get("executed", 0)
+    busy_s, process_s = counted.get("busy_s"), counted.get("process_s")
+    answered = counted.get("acked", 0) + counted.get("failed", 0)
+    return Window(
+        emitted=int(counted.get("emitted", 0)),
+        acked=int(counted.get("acked", 0)),
+        failed=int(counted.get("failed", 0)),
+        process_latency_ms=None if process_s is None else _ratio_ms(process_s, answered),
+        execute_latency_ms=None if busy_s is None else _ratio_ms(busy_s, executed),
+        capacity=round(busy_s / lasted_s, 4) if busy_s is not None and lasted_s > 0 else None,
+    )
+
+
+def _spout(seen: Seen, reports: Reports, name: str, partitions: Iterable[SourcePartition]) -> Spout:
+    now_ms = seen.time_ms
+    mine = [each for each in partitions if each.spout == name]
+    rates = reports.rates("spout", name, now_ms)
+    ever, _ = reports.counted("spout", name, None, now_ms)
+    return Spout(
+        name=name,
+        tasks=seen.topology.spouts[name].tasks,
+        processes=len(reports.alive("spout", name, now_ms)),
+        pending=sum(each.pending for each in mine),
+        lag=sum(each.lag for each in mine),
+        oldest_pending_s=max((age for each in mine for age in held_ages(each)), default=None),
+        emitted_per_s=rates.get("emitted", 0.0),
+        completed_per_s=rates.get("completed", 0.0) + rates.get("acked", 0.0),
+        failed_per_s=rates.get("failed", 0.0),
+        timed_out=int(ever.get("timed_out", 0)),
+        replayed=int(ever.get("replayed", 0)),
+        dead_lettered=int(ever.get("dead_lettered", 0)),
+        windows=_windows(reports, "spout", name, now_ms),
+    )
+
+
+def _bolt(seen: Seen, reports: Reports, name: str) -> Bolt:
+    topology, now_ms = seen.topology, seen.time_ms
+    commits, reads = seen.bolt_commits[name], topology.bolts[name].reads
+    inputs = []
+    for place, end in seen.ends.items():
+        if place[0] in reads:
+            committed = commits[place].next_offset if place in commits else None
+            start = seen.starts.get(place, 0)
+            lag = max(0, end - max(start, committed if committed is not None else start))
+            inputs.append(Input(*place, committed, end, lag))
+    group = seen.groups.get(topology.group_of(name))
+    rates = reports.rates("bolt", name, now_ms)
+    alive = reports.alive("bolt", name, now_ms)
+    return Bolt(
+        name=name,
+        group=topology.group_of(name),
+        state=group.state if group else "UNKNOWN",
+        members=len(group.members) if group else 0,
+        processes=len(alive),
+        lag=sum(each.lag for each in inputs),
+        in_hand=int(sum(_figure(alive, "in_hand"))),
+        executed_per_s=rates.get("executed", 0.0),
+        emitted_per_s=rates.get("emitted", 0.0),
+        failed_per_s=rates.get("failed", 0.0),
+        inputs=tuple(inputs),
+        windows=_windows(reports, "bolt", name, now_ms),
+    )
+
+
+def _acker(process: Process, reports: Reports, now_ms: int) -> Acker:
+    values = process.latest.values
+    counted, seconds = process.counted(now_ms - 20_000)
+
+    def whole(name: str) -> int:
+        value = values.get(name, 0)
+        return int(value) if isinstance(value, int | float) and abs(value) < 1e18 else 0
+
+    age_s = values.get("oldest_root_age_s", 0.0)
+    root = values.get("oldest_root")
+    return Acker(
+        instance=process.latest.instance,
+        partitions=whole("partitions"),
+        pending=whole("pending"),
+        orphans=whole("orphans"),
+        folded_per_s=counted.get("folded", 0.0) / seconds if seconds > 0 else 0.0,
+        lag=whole("lag"),
+        cut_lag=whole("cut_lag"),
+        set_aside=whole("set_aside"),
+        table_bytes=whole("table_bytes"),
+        oldest_root=root if isinstance(root, str) and root else None,
+        oldest_root_age_s=float(age_s) if isinstance(age_s, int | float) else 0.0,
+        reported_s=max(0.0, (now_ms - process.latest.time_ms) / 1000),
+    )
+
+
+def _acker_lag(seen: Seen, ackers: tuple[Acker, ...]) -> int:
+    """Return how many control records wait: by the ackers' own word, or above the cut where none runs."""
+    return sum(acker.lag for acker in ackers) if ackers else seen.cut_lag
+
+
+def _totals(seen: Seen, spouts: tuple[Spout, ...]) -> Totals:
+    topic = seen.topology.dead_letter_topic
+    letters = sum(end - seen.starts.get(place, 0) for place, end in seen.ends.items() if place[0] == topic)
+    ages = [spout.oldest_pending_s for spout in spouts if spout.oldest_pending_s is not None]
+    return Totals(
+        emitted_per_s=sum(spout.emitted_per_s for spout in spouts),
+        completed_per_s=sum(spout.completed_per_s for spout in spouts),
+        failed_per_s=sum(spout.failed_per_s for spout in spouts),
+        timed_out=sum(spout.timed_out for spout in spouts),
+        replayed=sum(spout.replayed for spout in spouts),
+        pending=sum(spout.pending for spout in spouts),
+        oldest_pending_s=max(ages, default=None),
+        dead_letters=letters,
+    )
+
+
+def _edges(seen: Seen, rates: Rates) -> tuple[Edge, ...]:
+    topology = seen.topology
+    found = [Edge(topic, None, rates.get((topic, None))) for topic in topology.emitted_topics()]
+    for name, table in topology.bolts.items():
+        found += [Edge(topic, name, rates.get((topic, name))) for topic in table.reads]
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""What "stuck" means, in one place: the reasons for which commands end with exit code 1. Pure.
+
+Invariant: a topology that is idle or merely busy is not stuck; each reason names what to look at.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from acktree.console.view.cluster import Group
+from acktree.console.view.documents import Acker, Bolt, SourcePartition, Spout, Stuck
+from acktree.schemas.topology import Topology
+
+HELD_TIMEOUTS = 3.0
+NO_TIMEOUT_SHARE = 0.5
+
+
+def stuck_after_s(topology: Topology, wanted_s: float | None = None) -> float:
+    """Return the age from which a pending record counts as stuck: as wanted, else three message timeouts."""
+    if wanted_s is not None:
+        return wanted_s
+    if topology.message_timeout_s:
+        return HELD_TIMEOUTS * topology.message_timeout_s
+    return NO_TIMEOUT_SHARE * topology.control_retention_s
+
+
+def find_stuck(
+    topology: Topology,
+    after_s: float,
+    partitions: Iterable[SourcePartition],
+    spouts: Iterable[Spout],
+    bolts: Iterable[Bolt],
+    ackers: tuple[Acker, ...],
+    acker_lag: int,
+    groups: Mapping[str, Group],
+) -> tuple[Stuck, ...]:
+    """Return everything that does not move."""
+    found = [*_held(partitions, after_s), *_no_spout(spouts), *_no_bolt(bolts)]
+    members = groups.get(topology.acker_group)
+    if topology.ackers and acker_lag and not ackers and not (members and members.members):
+        text = f"{acker_lag} control records wait and no acker runs; start: acktree acker run"
+        found.append(Stuck("no-acker", topology.acker_group, text))
+    return tuple(found)
+
+
+def held_ages(partition: SourcePartition) -> list[float]:
+    """Return what is known of how long a frontier is held: by its driver's word, by the log; in seconds."""
+    held = partition.held_by
+    return [age for age in (partition.held_s, held.age_s if held else None) if age is not None]
+
+
+def _held(partitions: Iterable[SourcePartition], after_s: float) -> Iterable[Stuck]:
+    for each in partitions:
+        ages = held_ages(each)
+        if each.pending and ages and max(ages) > after_s:
+            place = f"{each.topic}/{each.partition}"
+            what = f"offset {each.held_by.offset} is {each.held_by.state}; " if each.held_by else ""
+            text = f"the frontier {each.frontier} has been held for {max(ages):.0f} s; {what}"
+            if each.held_by:
+                text += f"look: acktree trace {each.topic} {each.partition} {each.held_by.offset}"
+            yield Stuck("held-frontier", place, text)
+
+
+def _no_spout(spouts: Iterable[Spout]) -> Iterable[Stuck]:
+    for spout in spouts:
+        if spout.lag and not spout.processes:
+            text = f"{spout.lag} records are not done and no process of the spout reports"
+            yield Stuck("no-spout", spout.name, text)
+
+
+def _no_bolt(bolts: Iterable[Bolt]) -> Iterable[Stuck]:
+    for bolt in bolts:
+        if bolt.lag and not bolt.members and not bolt.processes:
+            text = f"{bolt.lag} tuples wait and nobody is in group {bolt.group}"
+            yield Stuck("no-bolt", bolt.name, text)

@@ -1,0 +1,188 @@
+"""The trace of one source record: who it is, what was found of it, and how it stands.
+
+Invariant: the state comes from the spout's commit and the dead letters, emissions from the control topics.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.search import (
+    Letter,
+    Search,
+    Target,
+    find_acks,
+    find_inits,
+    find_letters,
+    find_tuples,
+    find_verdicts,
+    leave_other_blocks,
+)
+from acktree.console.view.tree import Emission, make_emission
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.ids import origin_of
+from acktree.schemas.registry import Published, Slot
+from acktree.spark.done_set import decode_metadata
+
+LIMIT_S = 60.0
+
+
+class UnknownRecord(AcktreeError):
+    """No source partition of the topology holds such a record, or no slot such a root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What `acktree trace` tells; `state` is done, pending, not emitted, dead-lettered, or expired."""
+
+    topology: str
+    spout: str
+    topic: str
+    partition: int
+    offset: int
+    slot: int
+    state: str
+    age_s: float | None
+    frontier: int | None
+    log_start: int
+    log_end: int
+    emissions: tuple[Emission, ...]
+    dead_letters: tuple[Letter, ...]
+    time_ms: int
+    searched_records: int
+    searched_bytes: int
+    took_s: float
+    notes: tuple[str, ...]
+
+
+def target_of_record(topology: Published, topic: str, partition: int, offset: int) -> Target:
+    """Return what to trace for a source coordinate. Raises UnknownRecord."""
+    for slot in reversed(topology.slots):
+        if (slot.topic, slot.partition) == (topic, partition):
+            return Target(slot, offset)
+    sources = sorted({f"{slot.topic}/{slot.partition}" for slot in topology.slots if slot.topic})
+    raise UnknownRecord(
+        f"topology {topology.name} reads no partition {topic}/{partition}; "
+        f"it reads: {', '.join(sources) or 'none'}"
+    )
+
+
+def target_of_root(topology: Published, root: int) -> Target:
+    """Return what to trace for a root id. Raises UnknownRecord."""
+    origin = origin_of(root)
+    for slot in topology.slots:
+        if slot.slot == origin.slot:
+            return Target(slot, origin.offset)
+    raise UnknownRecord(
+        f"root {root:016x} is of slot {origin.slot}, which topology {topology.name} does not have"
+    )
+
+
+def find_trace(
+    cluster: Cluster, target: Target, *, since_ms: int | None = None, limit_s: float = LIMIT_S
+) -> Trace:
+    """Read the log for a record's tree.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused: see there.
+    """
+    began_s = time.monotonic()
+    cluster.refresh()
+    target = replace(target, block=cluster.history.largest_block(target.slot.spout))
+    search = Search(cluster, target, began_s + limit_s, since_ms)
+    topology = cluster.topology
+    find_verdicts(search, topology)
+    find_inits(search, topology)
+    leave_other_blocks(search)
+    find_acks(search, topology)
+    find_tuples(search, topology)
+    letters = find_letters(search, topology)
+    return _put_together(search, letters, began_s)
+
+
+def _put_together(search: Search, letters: list[Letter], began_s: float) -> Trace:
+    cluster, slot, offset = search.cluster, search.target.slot, search.target.offset
+    topology = cluster.topology
+    place = slot.topic, slot.partition
+    there = [place] if place in cluster.partitions([slot.topic]) else []
+    start, end = cluster.starts(there).get(place, 0), cluster.ends(there).get(place, 0)
+    commit = cluster.committed(topology.group_of(slot.spout), [place]).get(place) if slot.topic else None
+    emissions = _emissions(search)
+    done = False
+    if commit is not None:
+        ours = decode_metadata(commit.metadata, commit.next_offset)
+        done = offset < commit.next_offset or (ours is not None and offset in ours.done)
+    done = done or any(emission.state == "acked" for emission in emissions)
+    state, notes = _state(slot, offset, start, end, done, emissions, letters), list(search.notes)
+    if search.target.block > 1:
+        notes.append(f"up to {search.target.block} records share a root: what is shown is of their tree")
+    if not emissions and state in ("done", "pending"):
+        notes.append("no emission is in the control topics: they keep records for control_retention_s only")
+    now_ms = int(time.time() * 1000)
+    begun = [emission.init.at.time_ms for emission in emissions if emission.init]
+    return Trace(
+        topology=topology.name,
+        spout=slot.spout,
+        topic=slot.topic,
+        partition=slot.partition,
+        offset=offset,
+        slot=slot.slot,
+        state=state,
+        age_s=(now_ms - min(begun)) / 1000 if begun and state == "pending" else None,
+        frontier=commit.next_offset if commit else None,
+        log_start=start,
+        log_end=end,
+        emissions=emissions,
+        dead_letters=tuple(letters),
+        time_ms=now_ms,
+        searched_records=search.records,
+        searched_bytes=search.bytes,
+        took_s=round(time.monotonic() - began_s, 3),
+        notes=tuple(notes),
+    )
+
+
+def _emissions(search: Search) -> tuple[Emission, ...]:
+    cluster = search.cluster
+    topology, known = cluster.topology, {}
+    for bolt, table in topology.bolts.items():
+        places = {
+            (found.at.topic, found.at.partition)
+            for gathered in search.found.values()
+            for found in gathered.tuples or ()
+            if found.at.topic in table.reads
+        }
+        commits = cluster.committed(topology.group_of(bolt), places)
+        known.update({(bolt, place): committed.next_offset for place, committed in commits.items()})
+    made = [
+        make_emission(
+            gathered, cluster.history, lambda bolt, place: known.get((bolt, place)), not search.notes
+        )
+        for gathered in search.found.values()
+    ]
+    return tuple(sorted(made, key=_when))
+
+
+def _when(emission: Emission) -> tuple[int, int, int]:
+    times = [part.at.time_ms for part in (emission.init, emission.verdict) if part is not None]
+    return min(times, default=1 << 62), emission.run, emission.attempt
+
+
+def _state(
+    slot: Slot,
+    offset: int,
+    start: int,
+    end: int,
+    done: bool,
+    emissions: tuple[Emission, ...],
+    letters: list[Letter],
+) -> str:
+    if letters and done:
+        return "dead-lettered"
+    if done:
+        return "done"
+    if emissions or (slot.topic == "" and offset >= 0):
+        return "pending"
+    if slot.topic and offset >= end:
+        return "not written yet"
+    return "expired" if offset < start else "not emitted"

@@ -1,0 +1,258 @@
+"""The tree of a source record as the log tells it: its emissions, their messages, tuples and verdicts. Pure.
+
+Invariant: each part carries the coordinates of the record it was read from; what could not be read, or is not
+certain, says so in words. The shapes are the JSON of `acktree trace`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from acktree.console.view.cluster import Place
+from acktree.console.view.open_edges import Certainty, find_open
+from acktree.schemas.errors import UnknownVersion
+from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
+from acktree.schemas.registry import History
+
+CommittedAt = Callable[[str, Place], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The coordinates of a record, and when it was appended."""
+
+    topic: str
+    partition: int
+    offset: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of a control record about one root; `value` is in hexadecimal."""
+
+    kind: str
+    task: str
+    value: str | None
+    reason: str | None
+    at: At
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tuple found on an output topic: its edge for the root, and the version that names its readers."""
+
+    edge: int
+    version: int
+    at: At
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A bolt that owns a consumer edge of a tuple; `behind` is how far its group stands before the tuple."""
+
+    bolt: str
+    edge: str
+    state: str
+    committed: int | None
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TupleFound:
+    """A tuple of the tree with its readers."""
+
+    edge: str
+    at: At
+    readers: tuple[Reader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an acker told the spout."""
+
+    kind: str
+    acker: int
+    task: str | None
+    reason: str | None
+    at: At
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One emission of the record: `open_value` is what its messages add up to, "0" when the tree is done."""
+
+    root: str
+    run: int
+    attempt: int
+    generation: int
+    version: int | None
+    acker_partition: int | None
+    init: Message | None
+    messages: tuple[Message, ...]
+    tuples: tuple[TupleFound, ...]
+    verdict: Verdict | None
+    open_value: str
+    certainty: str
+    state: str
+    text: str
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What a search has found of one root, values as numbers."""
+
+    root: int
+    version: int | None = None
+    partition: int | None = None
+    inits: list[tuple[int, Message]] | None = None
+    said: list[tuple[int, Message]] | None = None
+    tuples: list[Found] | None = None
+    verdicts: list[Verdict] | None = None
+
+
+def hexadecimal(number: int) -> str:
+    return f"{number:016x}"
+
+
+def make_emission(gathered: Gathered, history: History, committed: CommittedAt, whole: bool) -> Emission:
+    """Return an emission with its open edges computed; ``whole``: nothing was left unread."""
+    origin = origin_of(gathered.root)
+    inits, said, tuples = gathered.inits or [], gathered.said or [], gathered.tuples or []
+    total = inits[0][0] if inits else 0
+    for value, _ in said:
+        total ^= value
+    edges, owners = _edges(gathered.root, tuples, history)
+    stands = [committed(bolt, (found.at.topic, found.at.partition)) for found, bolt in owners]
+    likely = [
+        index
+        for index, ((found, _), offset) in enumerate(zip(owners, stands, strict=True))
+        if offset is None or offset <= found.at.offset
+    ]
+    opened = find_open(total, edges, likely)
+    verdict = (gathered.verdicts or [None])[0]  # type: ignore[list-item]
+    failed = any(message.kind == "fail" for _, message in said)
+    failing = {message.task.partition("@")[0] for _, message in said if message.kind == "fail"}
+    readers = [
+        _reader(found, bolt, edge, index in opened.indexes, opened.certainty, offset, bolt in failing)
+        for index, ((found, bolt), edge, offset) in enumerate(zip(owners, edges, stands, strict=True))
+    ]
+    shown = []
+    for found in sorted(tuples, key=lambda each: (each.at.time_ms, each.at.topic, each.at.offset)):
+        mine = tuple(r for r, (owner, _) in zip(readers, owners, strict=True) if owner is found)
+        shown.append(TupleFound(hexadecimal(found.edge), found.at, mine))
+    state = _state(verdict, bool(inits), total, failed)
+    repeated = [message for _, message in inits[1:]]
+    return Emission(
+        root=hexadecimal(gathered.root),
+        run=origin.run,
+        attempt=origin.attempt,
+        generation=origin.generation,
+        version=gathered.version,
+        acker_partition=gathered.partition,
+        init=inits[0][1] if inits else None,
+        messages=(*repeated, *(message for _, message in said)),
+        tuples=tuple(shown),
+        verdict=verdict,
+        open_value="0" if not total else hexadecimal(total),
+        certainty=opened.certainty.value,
+        state=state,
+        text=_explain(state, opened.certainty, shown, bool(inits), whole),
+    )
+
+
+def _edges(root: int, tuples: Sequence[Found], history: History) -> tuple[list[int], list[tuple[Found, str]]]:
+    """Return every consumer edge of the tuples found, and whose it is."""
+    edges, owners = [], []
+    for found in tuples:
+        try:
+            readers = history.at(found.version).readers_of(found.at.topic)
+        except UnknownVersion:
+            continue
+        for bolt in readers:
+            edges.append(consumer_edge(found.edge, fnv1a64(bolt)))
+            owners.append((found, bolt))
+    return edges, owners
+
+
+def _reader(
+    found: Found,
+    bolt: str,
+    edge: int,
+    is_open: bool,
+    certainty: Certainty,
+    committed: int | None,
+    has_failed: bool,
+) -> Reader:
+    """Return how one edge stands; a bolt that has failed a tuple of the tree has failed its open one."""
+    behind = None if committed is None else max(0, found.at.offset + 1 - committed)
+    if certainty is not Certainty.EXACT:
+        state = "not known" if behind == 0 else "probably open"
+    elif not is_open:
+        state = "done"
+    elif behind is None or behind:
+        state = "open"
+    else:
+        state = "failed" if has_failed else "unmatched"
+    return Reader(bolt, hexadecimal(edge), state, committed, behind)
+
+
+def _state(verdict: Verdict | None, begun: bool, total: int, failed: bool) -> str:
+    if verdict is not None:
+        return verdict.kind
+    if not begun:
+        return "no init"
+    if failed:
+        return "failed, not yet told"
+    return "open" if total else "done, not yet told"
+
+
+def _explain(state: str, certainty: Certainty, tuples: Sequence[TupleFound], begun: bool, whole: bool) -> str:
+    """Return one or two sentences on what the tree waits for."""
+    if state == "acked":
+        return "every edge was consumed"
+    if state == "failed":
+        failed = [
+            f"bolt {reader.bolt} failed {_name(found)}"
+            for found in tuples
+            for reader in found.readers
+            if reader.state == "failed"
+        ]
+        return "; ".join(failed[:3]) or ("a task failed a tuple of the tree")
+    left = "" if whole else " Not everything was read; see notes."
+    waiting = [(found, reader) for found in tuples for reader in found.readers if reader.state == "open"]
+    late = [(found, reader) for found in tuples for reader in found.readers if reader.state == "unmatched"]
+    said = []
+    for found, reader in waiting[:3]:
+        stands = f"stands {reader.behind} before it"
+        if reader.committed is None:
+            stands = "has committed nothing there"
+        said.append(f"waits for bolt {reader.bolt} to ack {_name(found)}: its group {stands}")
+    if len(waiting) > 3:
+        said.append(f"and {len(waiting) - 3} more tuples")
+    for found, reader in late[:3]:
+        said.append(
+            f"bolt {reader.bolt} is past {_name(found)}, but a message of that edge is missing: "
+            "its emitter's ack, or the bolt's own (a process died before its ack, or holds the tuple)"
+        )
+    if certainty is Certainty.AMBIGUOUS:
+        said.append("too many tuples were found to compute which edges are open; groups say where they stand")
+    if certainty is Certainty.MISSING:
+        said.append("an open edge belongs to a tuple that was not found: retention, or it was never written")
+    if not begun:
+        said.append("no init was found: the stage has not sent it yet, died before it, or retention took it")
+    told = "; ".join(said) or {"timed out": "its edges were not all consumed in time"}.get(
+        state, "nothing is open"
+    )
+    return told + "." + left
+
+
+def _name(found: TupleFound) -> str:
+    return f"{found.at.topic}/{found.at.partition}/{found.at.offset}"
+
+
+def by_column(tuples: Sequence[TupleFound]) -> Mapping[str, list[TupleFound]]:
+    """Return the tuples by topic, in the order of their first one."""
+    columns: dict[str, list[TupleFound]] = {}
+    for found in tuples:
+        columns.setdefault(found.at.topic, []).append(found)
+    return columns

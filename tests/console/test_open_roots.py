@@ -1,0 +1,109 @@
+"""The console's fold of the control topics says what an acker's would: which roots are open."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acktree.console.view.open_roots import OpenRoots, Said
+from acktree.schemas.codec import ENTRY, Ack, AckInit, Fail
+
+ROOTS = st.integers(1, 4)
+VALUES = st.integers(0, 3)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("init"), ROOTS, VALUES),
+        st.tuples(st.just("ack"), ROOTS, VALUES),
+        st.tuples(st.just("reset"), ROOTS, st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+def entries(*pairs):
+    return np.array(list(pairs), ENTRY)
+
+
+def init(root, value, at=0, append_ms=1_000):
+    return Said(AckInit(0, 1, entries((root, value))), at, append_ms)
+
+
+def ack(root, value, append_ms=1_000):
+    return Said(Ack("t", 1, entries((root, value))), 0, append_ms)
+
+
+def fail(root):
+    return Said(Ack("t", 1, fails=[Fail(root, "no")]), 0, 1_000)
+
+
+def reset(root, append_ms):
+    return Said(Ack("t", 1, resets=np.array([root], np.uint64)), 0, append_ms)
+
+
+def fold(*said):
+    roots = OpenRoots()
+    roots.fold(said)
+    return roots
+
+
+def test_a_root_is_open_until_its_values_cancel():
+    roots = fold(init(7, 5))
+    assert roots.pending()["root"].tolist() == [7]
+    roots.fold([ack(7, 4)])
+    assert roots.pending()["value"].tolist() == [1]
+    roots.fold([ack(7, 1)])
+    assert len(roots.pending()) == 0
+
+
+def test_an_early_ack_is_no_pending_root_and_cancels_the_init_later():
+    roots = fold(ack(7, 5))
+    assert (len(roots.pending()), roots.orphans().tolist()) == (0, [7])
+    roots.fold([init(7, 5)])
+    assert (len(roots.pending()), len(roots.orphans())) == (0, 0)
+
+
+def test_a_second_init_cannot_complete_a_tree():
+    assert fold(init(7, 5), init(7, 5)).pending()["value"].tolist() == [5]
+    roots = fold(init(7, 5))
+    roots.fold([init(7, 5)])
+    assert roots.pending()["value"].tolist() == [5]
+
+
+def test_a_failure_before_or_after_the_init_ends_a_root():
+    assert len(fold(init(7, 5), fail(7)).pending()) == 0
+    roots = fold(fail(7))
+    roots.fold([init(7, 5)])
+    assert len(roots.pending()) == 0
+
+
+def test_times_and_places_of_init_and_reset_are_kept():
+    row = fold(init(7, 5, at=41, append_ms=1_000), reset(7, 3_000), reset(7, 2_000)).pending()[0]
+    assert (row["init_ms"], row["reset_ms"], row["init_offset"]) == (1_000, 3_000, 41)
+
+
+@settings(max_examples=200, deadline=None)
+@given(EVENTS, st.integers(1, 7))
+def test_any_grouping_of_the_log_gives_what_a_fold_one_by_one_gives(events, chunk):
+    model: dict[int, list] = {}
+    said = []
+    for kind, root, value in events:
+        entry = model.setdefault(root, [0, False])
+        if kind == "init":
+            said.append(init(root, value))
+            if not entry[1]:
+                entry[0] ^= value
+                entry[1] = True
+        elif kind == "ack":
+            said.append(ack(root, value))
+            entry[0] ^= value
+        else:
+            said.append(reset(root, 1))
+    one = OpenRoots()
+    one.fold(said)
+    pending = {int(row["root"]): int(row["value"]) for row in one.pending()}
+    assert pending == {root: value for root, (value, begun) in model.items() if begun and value}
+    # in several folds a root that is zero leaves at once, as it does in the acker
+    several = OpenRoots()
+    for start in range(0, len(said), chunk):
+        several.fold(said[start : start + chunk])
+    late = {int(row["root"]) for row in several.pending()} - set(pending)
+    assert all(model[root][1] for root in late)

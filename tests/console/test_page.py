@@ -1,0 +1,253 @@
+"""The page without a broker: who may see it, what it says when the broker is away, and that it escapes."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from starlette.testclient import TestClient
+
+from acktree.console import ports
+from acktree.console.page.access import TokenNeeded, read_token
+from acktree.console.page.app import StatusPage
+from acktree.console.page.bars import WIDTH, bar
+from acktree.console.page.frame import PageSettings
+from acktree.console.page.graph import make_graph
+from acktree.console.page.rendering import make_environment, render
+from acktree.console.page.status_page import held_for
+from acktree.console.view.cluster import Committed, Group
+from acktree.console.view.documents import SourcePartition
+from acktree.console.view.look import Seen
+from acktree.console.view.reports import WINDOWS_S, Reports
+from acktree.console.view.source_view import SlotView
+from acktree.console.view.status import make_status
+from acktree.schemas.registry import Published, Slot
+from acktree.schemas.topology import BoltTable, SpoutTable
+
+TOKEN = "a-token-that-is-long-enough"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def page(token=None, allow_actions=False, topology="t"):
+    (port,) = ports.free_ports(1)
+    settings = PageSettings(f"127.0.0.1:{port}", topology, {}, token, allow_actions)
+    return TestClient(StatusPage(settings).make_app(), base_url="http://localhost", follow_redirects=False)
+
+
+def test_a_broker_that_is_away_is_said_and_the_page_lives_on():
+    client = page()
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert "Nothing is known of topology t yet" in answer.text
+    assert client.get("/health").json()["alive"] is True
+    assert client.get("/status.json").json()["error"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("path", ["/pending", "/dead-letters"])
+def test_a_page_that_needs_the_broker_says_that_it_is_away(path):
+    client = page()
+    answer = client.get(path)
+    assert (answer.status_code, "The broker does not answer" in answer.text) == (503, True)
+    assert "no Kafka broker answers" in answer.text
+
+
+def test_without_a_token_only_loopback_names_are_answered():
+    client = page()
+    for host in ("localhost", "127.0.0.1:9461", "[::1]:80", "localhost:1"):
+        assert client.get("/", headers={"host": host}).status_code == 200, host
+    for host in ("evil.example", "evil.example:9461", "127.0.0.1.evil.example", "localhost.evil.example", ""):
+        assert client.get("/", headers={"host": host}).status_code == 403, host
+
+
+def test_with_a_token_nothing_is_shown_without_it():
+    client = page(TOKEN)
+    for path in ("/", "/pending", "/trace", "/dead-letters", "/nothing"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    for path in ("/status.json", "/trace.json"):
+        assert client.get(path).status_code == 401
+    for wrong in ("Bearer wrong", "Basic " + TOKEN, "Bearer", ""):
+        assert client.get("/status.json", headers={"authorization": wrong}).status_code == 401
+    assert client.get("/status.json", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_the_token_is_given_once_at_the_login():
+    client = page(TOKEN)
+    wrong = client.post("/login", data={"token": "wrong"})
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (403, False)
+    right = client.post("/login", data={"token": TOKEN})
+    cookie = right.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert TOKEN not in cookie
+    assert client.get("/").status_code == 200
+
+
+def test_serving_beyond_loopback_needs_a_token(tmp_path, monkeypatch):
+    monkeypatch.delenv("ACKTREE_UI_TOKEN", raising=False)
+    assert read_token(None, "127.0.0.1") is None
+    for host in ("0.0.0.0", "::", "10.1.2.3", "example.org"):
+        with pytest.raises(TokenNeeded, match="is not loopback"):
+            read_token(None, host)
+    monkeypatch.setenv("ACKTREE_UI_TOKEN", TOKEN)
+    assert read_token(None, "0.0.0.0") == TOKEN
+    (tmp_path / "token").write_text("from-a-file-123456\n")
+    assert read_token(tmp_path / "token", "0.0.0.0") == "from-a-file-123456"
+    (tmp_path / "short").write_text("short\n")
+    for file in (tmp_path / "short", tmp_path / "nothing"):
+        with pytest.raises(TokenNeeded, match=r"at least 16|cannot read"):
+            read_token(file, "127.0.0.1")
+
+
+def test_every_answer_forbids_foreign_scripts_and_frames():
+    client = page()
+    for path in ("/", "/nothing", "/static/style.css", "/status.json"):
+        policy = client.get(path).headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+class Elements(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.names = set()
+        self.attributes = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def published(name="t", topic="lines"):
+    slot = Slot(slot=0, spout="lines", topic=topic, topic_id="id", partition=0)
+    return Published.model_construct(
+        name=name,
+        ackers=1,
+        message_timeout_s=30.0,
+        orphan_timeout_s=300.0,
+        control_retention_s=21_600.0,
+        spouts={
+            "lines": SpoutTable.model_construct(topics=(topic,), emits=("words",), tasks=1, max_pending=9)
+        },
+        bolts={
+            "count": BoltTable.model_construct(reads=("words",), emits=("words", "out"), exactly_once=False),
+            "sum": BoltTable.model_construct(reads=("out",), emits=(), exactly_once=False),
+        },
+        version=1,
+        spout_tasks={"lines": (0,)},
+        slots=(slot,),
+    )
+
+
+def seen(topology):
+    slot = topology.slots[0]
+    view = SlotView.of_commit(slot, Committed(5, ""))
+    view.next_offset = 8
+    places = {(slot.topic, 0): 10, ("words", 0): 20, (f"{topology.name}.dead-letter", 0): 2}
+    return Seen(
+        topology,
+        1_700_000_000_000,
+        dict.fromkeys(places, 0),
+        places,
+        {topology.group_of("count"): Group("STABLE", ("a",))},
+        {},
+        {0: view},
+        0,
+        {"count": {("words", 0): Committed(12, "")}, "sum": {}},
+        0,
+        0,
+        [f"a note with {HOSTILE}"],
+    )
+
+
+def test_names_and_notes_with_html_are_shown_and_not_run():
+    topology = published(HOSTILE, HOSTILE)
+    status = make_status(seen(topology), Reports())
+    html = render(
+        make_environment(),
+        "status.html",
+        topology=HOSTILE,
+        status=status,
+        error=HOSTILE,
+        since_s=3.0,
+        graph=make_graph(topology, status),
+        bars=[bar(each, True) for each in status.partitions],
+        held_stuck=True,
+        held_for=held_for,
+        silent_s=20.0,
+        window="10m",
+        windows=WINDOWS_S,
+        here="status",
+        twin="/status.json",
+        live=True,
+        actions=False,
+    )
+    elements = Elements(html)
+    assert "img" not in elements.names
+    assert not {name for name in elements.attributes if name.startswith("on") or name == "style"}
+    assert html.count("&lt;img src=x onerror=alert(1)&gt;") >= 5
+
+
+def test_a_status_tells_lag_pending_and_dead_letters_from_offsets_alone():
+    status = make_status(seen(published()), Reports())
+    (partition,) = status.partitions
+    assert (partition.frontier, partition.next_offset, partition.pending, partition.lag) == (5, 8, 3, 5)
+    bolts = {bolt.name: (bolt.lag, bolt.members) for bolt in status.bolts}
+    assert bolts == {"count": (8, 1), "sum": (0, 0)}
+    assert (status.totals.dead_letters, status.totals.pending) == (2, 3)
+    assert [each.kind for each in status.stuck] == ["no-spout"]
+
+
+def test_a_loop_in_the_topology_is_drawn_once():
+    topology = published()
+    graph = make_graph(topology, make_status(seen(topology), Reports()))
+    names = [(node.kind, node.name) for node in graph.nodes]
+    assert sorted(names) == sorted(set(names))
+    assert len(names) == 6
+    assert len(graph.lines) == 6
+    assert all(node.x >= 0 and node.y >= 0 for node in graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("frontier", "emitted", "above", "end"),
+    [
+        (0, 0, 0, 0),
+        (5, 5, 0, 5),
+        (5, 8, 1, 10),
+        (0, 3, 0, 1_000_000),
+        (10**12, 10**12 + 3, 2, 10**12 + 9),
+        (None, None, 0, 7),
+    ],
+)
+def test_the_parts_of_a_bar_lie_side_by_side_and_none_is_invisible(frontier, emitted, above, end):
+    pending = (emitted or 0) - (frontier or 0) - above
+    partition = SourcePartition(
+        "s", "t", 0, 0, 0, 0, end, frontier, emitted, above, pending, 0, held_by=None, held_s=None
+    )
+    *parts, edge = bar(partition, False)
+    assert edge.kind == "edge"
+    x = 0.0
+    for part in parts:
+        assert part.x == pytest.approx(x, abs=0.2)
+        assert part.width >= 5
+        x += part.width
+    assert x <= WIDTH + 0.5
+    assert {part.kind for part in parts} == {
+        kind
+        for kind, there in (
+            ("done", frontier),
+            ("above", above),
+            ("pending", pending),
+            ("left", end - (emitted or 0)),
+        )
+        if there
+    }
+
+
+def test_the_page_works_without_javascript():
+    text = page().get("/").text
+    scripts = re.findall(r"<script[^>]*>", text)
+    assert scripts == ['<script src="/static/live.js" defer>']
+    assert "reload to refresh" in text

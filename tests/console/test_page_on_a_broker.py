@@ -1,0 +1,79 @@
+"""The page and its broker: it goes away and comes back, and topics vanish, while the page lives on."""
+
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from starlette.testclient import TestClient
+
+from acktree.console import ports
+from acktree.console.page.app import StatusPage
+from acktree.console.page.frame import PageSettings
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import parse_topology
+
+pytestmark = pytest.mark.timeout(240)
+
+TOPOLOGY = """
+name = "t"
+[spouts.lines]
+topics = ["lines"]
+emits = ["words"]
+[bolts.count]
+reads = ["words"]
+"""
+DEADLINE_S = 90
+
+
+def until(holds, what):
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline_s, f"{what} did not come true"
+        time.sleep(0.1)
+    return found
+
+
+def publish(bootstrap):
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("lines", 1)])["lines"].result()
+    apply_topology(bootstrap, parse_topology(TOPOLOGY), {})
+    return admin
+
+
+def test_the_page_outlives_its_broker_and_the_topics_it_shows(own_broker):
+    broker = own_broker(port=ports.free_ports(1)[0])
+    admin = publish(broker.bootstrap)
+    settings = PageSettings(broker.bootstrap, "t", {})
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+
+        def told():
+            return client.get("/status.json").json()
+
+        until(lambda: told()["error"] is None, "a first look")
+        admin.delete_topics(["words"])["words"].result()
+        until(lambda: all(not bolt["inputs"] for bolt in told()["bolts"]), "the topic to be gone")
+        assert told()["error"] is None
+        broker.stop()
+        error = until(lambda: told()["error"], "the page to notice")
+        assert "no Kafka broker answers" in error or "no answer from" in error
+        page = client.get("/")
+        assert page.status_code == 200
+        assert "What follows is" in page.text
+        assert "lines/0" in page.text
+        assert client.get("/trace", params={"topic": "lines", "partition": 0, "offset": 0}).status_code == 503
+        broker.start()
+        until(lambda: told()["error"] is None, "the page to go on")
+        assert client.get("/trace", params={"topic": "lines", "partition": 0, "offset": 0}).status_code == 200
+
+
+def test_a_topology_that_is_published_later_appears(bootstrap, unique):
+    settings = PageSettings(bootstrap, unique, {})
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        until(lambda: "is not published" in client.get("/status.json").json()["error"], "the sentence")
+        assert client.get("/pending").status_code == 404
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result()
+        text = TOPOLOGY.replace('"t"', f'"{unique}"').replace('"lines"', f'"{unique}.lines"')
+        apply_topology(bootstrap, parse_topology(text.replace('"words"', f'"{unique}.words"')), {})
+        until(lambda: client.get("/status.json").json()["error"] is None, "the topology")
+        assert "No acker has reported" in client.get("/").text

@@ -1,0 +1,90 @@
+"""The plan of a replay: pure, from what the cluster says."""
+
+import pytest
+
+from acktree.console.replay import NotReplayable, ReplayPlan, Standing, Wanted, plan_replay
+from acktree.schemas.codec import (
+    MAX_REPLAY_SPANS,
+    ReplayCommand,
+    Span,
+    decode_replay_command,
+    encode_replay_command,
+)
+from acktree.schemas.registry import Published, Slot
+
+SLOTS = [("a", "old", 0), ("a", "id", 0), ("a", "id", 1), ("b", "id-b", 0)]
+
+
+def published() -> Published:
+    slots = tuple(
+        Slot(slot=n, spout="in", topic=topic, topic_id=topic_id, partition=partition)
+        for n, (topic, topic_id, partition) in enumerate(SLOTS)
+    )
+    spouts = {"in": {"topics": ("a", "b"), "tasks": 2}, "fed": {}}
+    tasks = {"in": (0, 1), "fed": (2,)}
+    return Published.model_validate(
+        {"name": "t", "version": 3, "spouts": spouts, "spout_tasks": tasks, "slots": slots}
+    )
+
+
+def plan(*spans: tuple[int, int], partition: int = 0, frontier: int | None = 100) -> ReplayPlan:
+    standings = {
+        ("a", 0): Standing("id", 10, 200, frontier),
+        ("a", 1): Standing("other", 0, 5, 5),
+        ("b", 0): Standing("id-b", 0, 0, None),
+    }
+    wanted = Wanted("a", partition, tuple(Span(*span) for span in spans))
+    return plan_replay(published(), [wanted], standings)
+
+
+def test_a_range_becomes_one_command_for_the_task_of_its_newest_slot() -> None:
+    made = plan((20, 30))
+    assert [(piece.slot, piece.result_topic, piece.spans) for piece in made.pieces] == [
+        (1, "t.spout-1", (Span(20, 30),))
+    ]
+    assert made.lines() == ["replay 10 offset(s) of a/0: 20 to 29"]
+    assert not made.to_json()["executed"]
+
+
+def test_spans_that_overlap_or_touch_are_joined_and_many_are_split() -> None:
+    assert plan((30, 40), (20, 31), (40, 41), (60, 61)).pieces[0].spans == (Span(20, 41), Span(60, 61))
+    standings = {("a", 0): Standing("id", 0, 10_000, 10_000)}
+    singles = tuple(Span(2 * n, 2 * n + 1) for n in range(MAX_REPLAY_SPANS + 1))
+    made = plan_replay(published(), [Wanted("a", 0, singles)], standings)
+    assert [len(piece.spans) for piece in made.pieces] == [MAX_REPLAY_SPANS, 1]
+    for piece in made.pieces:
+        decode_replay_command(encode_replay_command(ReplayCommand(piece.slot, piece.spans)))
+
+
+def test_what_the_topic_does_not_hold_is_left_out_and_said() -> None:
+    made = plan((5, 300))
+    assert made.pieces[0].spans == (Span(10, 200),)
+    assert [note.split(":")[0] for note in made.notes] == [
+        "a/0 begins at 10",
+        "a/0 ends before 200",
+        "a/0 is done up to 100",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "span", "told"),
+    [
+        ("c", 0, (0, 1), "it may be one of: a, b"),
+        ("", 0, (0, 1), "no spout"),
+        ("a", 7, (0, 1), "it may be 0 to 1"),
+        ("a", 1, (0, 1), "created anew"),
+        ("b", 0, (0, 1), "holds no record"),
+        ("a", 0, (3, 5), "none of 3 to 4"),
+        ("a", 0, (5, 5), "TO is behind the last"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_one_sentence(
+    topic: str, partition: int, span: tuple[int, int], told: str
+) -> None:
+    standings = {
+        ("a", 0): Standing("id", 10, 200, None),
+        ("a", 1): Standing("other", 0, 5, 5),
+        ("b", 0): Standing("id-b", 0, 0, None),
+    }
+    with pytest.raises(NotReplayable, match=told):
+        plan_replay(published(), [Wanted(topic, partition, (Span(*span),))], standings)

@@ -1,0 +1,107 @@
+"""What was said on T.stats: garbage is counted, totals go on over restarts, windows add up."""
+
+import json
+
+import pytest
+
+from acktree.console.view.reports import MAX_PROCESSES, WINDOWS_S, Reports
+from acktree.schemas.stats import Report
+
+NOW_MS = 1_700_000_000_000
+
+
+def told(time_ms=NOW_MS, *, role="bolt", component="count", instance="count@a:1", **values):
+    return Report(role, component, instance, time_ms, values)
+
+
+def heard(*reports):
+    found = Reports()
+    for report in reports:
+        found.take(report.encode(), report.time_ms)
+    return found
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        None,
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"role":"bolt"}',
+        b'{"role":1,"component":"c","instance":"i","time_ms":1,"values":{}}',
+        b'{"role":"bolt","component":"c","instance":"i","time_ms":"x","values":{}}',
+        b'{"role":"bolt","component":"c","instance":"i","time_ms":1,"values":[]}',
+        b"[" * 100_000,
+        told(NOW_MS + 10**15).encode(),
+        told(0).encode(),
+    ],
+    ids=range(13),
+)
+def test_garbage_is_counted_and_changes_nothing(garbage):
+    reports = heard(told(executed=3))
+    reports.take(garbage, NOW_MS)
+    assert (reports.heard, reports.garbage, len(reports.processes)) == (1, 1, 1)
+
+
+def test_figures_that_are_no_numbers_are_passed_over():
+    text = json.dumps({**json.loads(told().encode()), "values": {"executed": 5, "acked": "x", "failed": [1]}})
+    reports = Reports()
+    for odd in (
+        text,
+        text.replace('"x"', "NaN"),
+        text.replace('"x"', "1e999"),
+        text.replace('"x"', "9" * 400),
+    ):
+        reports.take(odd.encode(), NOW_MS)
+    counted, _ = reports.counted("bolt", "count", None, NOW_MS)
+    assert counted == {"executed": 5.0}
+    assert reports.garbage == 0
+
+
+def test_a_rate_is_what_was_counted_over_the_time_it_took():
+    reports = heard(*(told(NOW_MS + 2_000 * n, executed=100 * n) for n in range(6)))
+    assert reports.rates("bolt", "count", NOW_MS + 10_000)["executed"] == pytest.approx(50.0)
+
+
+def test_totals_go_on_where_they_were_when_a_process_begins_anew_under_its_name():
+    reports = heard(
+        *(told(NOW_MS + 2_000 * n, executed=value) for n, value in enumerate([0, 50, 100, 10, 30]))
+    )
+    counted, _ = reports.counted("bolt", "count", 600.0, NOW_MS + 8_000)
+    assert counted["executed"] == 130.0
+
+
+def test_a_window_counts_only_what_happened_in_it():
+    minute_ms = 60_000
+    reports = heard(*(told(NOW_MS + n * minute_ms, executed=n) for n in range(300)))
+    now_ms = NOW_MS + 299 * minute_ms
+    assert reports.counted("bolt", "count", WINDOWS_S["10m"], now_ms)[0]["executed"] == 10.0
+    assert reports.counted("bolt", "count", WINDOWS_S["3h"], now_ms)[0]["executed"] == pytest.approx(
+        180, abs=10
+    )
+    assert reports.counted("bolt", "count", WINDOWS_S["all"], now_ms)[0]["executed"] == 299.0
+
+
+def test_several_processes_add_up_and_the_silent_ones_give_no_rate():
+    reports = heard(
+        told(NOW_MS, executed=0),
+        told(NOW_MS, instance="count@b:2", executed=0),
+        told(NOW_MS + 10_000, executed=100),
+        told(NOW_MS + 10_000, instance="count@b:2", executed=300),
+    )
+    assert reports.rates("bolt", "count", NOW_MS + 10_000)["executed"] == pytest.approx(40.0)
+    assert reports.rates("bolt", "count", NOW_MS + 60_000) == {}
+    assert len(reports.alive("bolt", "count", NOW_MS + 10_000)) == 2
+
+
+def test_samples_get_sparser_with_age_and_processes_have_a_limit():
+    reports = heard(*(told(NOW_MS + 2_000 * n, executed=n) for n in range(43_200)))
+    (process,) = reports.processes.values()
+    assert len(process.samples) < 800
+    for number in range(MAX_PROCESSES + 5):
+        report = told(NOW_MS + 86_400_000, instance=f"i{number}")
+        reports.take(report.encode(), report.time_ms)
+    assert len(reports.processes) == MAX_PROCESSES

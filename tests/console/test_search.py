@@ -1,0 +1,48 @@
+"""Which roots are emissions of a record that shares its root with those before it."""
+
+from typing import cast
+
+import numpy as np
+import pytest
+
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.search import Search, Target, _mine, leave_other_blocks
+from acktree.schemas.ids import generation_of, root_id
+from acktree.schemas.registry import Slot
+
+SLOT = Slot(slot=3, spout="lines", topic="lines", topic_id="id", partition=0)
+
+
+def root(offset: int, run: int = 1, attempt: int = 0, slot: int = 3) -> int:
+    return root_id(slot, generation_of(run, attempt), offset)
+
+
+@pytest.mark.parametrize(
+    ("block", "found"), [(1, [15]), (5, [11, 15]), (10, [6, 11, 15]), (100, [0, 6, 11, 15])]
+)
+def test_a_root_stands_for_its_own_offset_and_those_behind_it_up_to_the_block(
+    block: int, found: list[int]
+) -> None:
+    offsets = [0, 6, 11, 15, 16, 20]
+    mine = _mine(Target(SLOT, 15, block), np.array([root(o) for o in offsets], np.uint64))
+    assert [offset for offset, is_mine in zip(offsets, mine, strict=True) if is_mine] == found
+    assert not _mine(Target(SLOT, 15, block), np.array([root(15, slot=2), root(15, slot=4)], np.uint64)).any()
+
+
+@pytest.mark.parametrize(
+    ("seen", "left"),
+    [
+        ([root(10), root(17)], [root(17)]),
+        ([root(10), root(10, attempt=1), root(17), root(17, attempt=1)], [root(17), root(17, attempt=1)]),
+        ([root(10), root(17), root(12, run=2), root(17, run=2, attempt=1)],
+         [root(17), root(12, run=2), root(17, run=2, attempt=1)]),
+        ([root(10, attempt=1), root(17, attempt=2)], [root(17, attempt=2)]),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_of_each_run_the_last_block_before_the_record_is_its_own(seen: list[int], left: list[int]) -> None:
+    search = Search(cast(Cluster, None), Target(SLOT, 18, 10), 0.0, None)
+    for each in seen:
+        search.of(each)
+    leave_other_blocks(search)
+    assert list(search.found) == left
