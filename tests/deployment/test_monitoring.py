@@ -1,0 +1,93 @@
+"""Alert rules and the dashboard: every metric exists, every expression parses, every rule fires in time."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lacking
+
+HOUSE = Path(__file__).parents[2]
+PROMETHEUS = HOUSE / "docker" / "prometheus"
+DASHBOARD = HOUSE / "docker" / "grafana" / "dashboards" / "acktree.json"
+METRIC = re.compile(r"\backtree_[a-z_]+\b")
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"]
+    return list(group["rules"])
+
+
+def dashboard_expressions() -> Iterator[str]:
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+
+
+def documented() -> set[str]:
+    """Return the metrics of which the docs show a sample."""
+    return {
+        line.partition("{")[0].split()[0]
+        for page in ("metrics.md", "acker.md")
+        for line in (HOUSE / "docs" / page).read_text().splitlines()
+        if line.startswith("acktree_")
+    }
+
+
+@pytest.mark.parametrize("expression", [*(rule["expr"] for rule in rules()), *dashboard_expressions()])
+def test_every_metric_that_is_asked_for_is_documented(expression: str):
+    asked = set(METRIC.findall(expression))
+    assert asked
+    assert asked <= documented()
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_every_alert_says_what_to_do(rule: dict[str, Any]):
+    assert rule["annotations"]["summary"]
+    assert rule["annotations"]["action"]
+    assert rule["labels"]["severity"] in ("page", "warn")
+
+
+def test_every_alert_has_a_test_in_which_it_fires():
+    tests = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
+    fired = {each["alertname"] for test in tests for each in test["alert_rule_test"] if each["exp_alerts"]}
+    assert fired == {rule["alert"] for rule in rules()}
+
+
+def test_the_dashboard_gives_each_panel_a_place_of_its_own():
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken = [
+        (panel["gridPos"]["x"] + right, panel["gridPos"]["y"] + down)
+        for panel in panels
+        for right in range(panel["gridPos"]["w"])
+        for down in range(panel["gridPos"]["h"])
+    ]
+    assert len(set(taken)) == len(taken)
+    assert max(x for x, _ in taken) < 24
+
+
+def promtool(*arguments: str | Path) -> None:
+    """Run promtool, which has to find nothing wrong."""
+    done = subprocess.run([lacking.program("promtool"), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_alerts_fire_when_they_should_by_promtool():
+    promtool("test", "rules", PROMETHEUS / "alerts_test.yaml")
+
+
+def test_prometheus_takes_the_configuration_by_promtool():
+    promtool("check", "config", PROMETHEUS / "prometheus.yaml")
+
+
+def test_the_dashboards_expressions_parse_by_promtool(tmp_path: Path):
+    expressions = [re.sub(r'=~"\$topology"', '=~".*"', expression) for expression in dashboard_expressions()]
+    recorded = [{"record": f"panel_{number}", "expr": each} for number, each in enumerate(expressions)]
+    file = tmp_path / "panels.yaml"
+    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": recorded}]}))
+    promtool("check", "rules", file)

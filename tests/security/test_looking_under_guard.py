@@ -1,0 +1,267 @@
+"""Roles `ui` and `operator` under guard: each works with its list, needs each right of it, and may no more.
+
+What a role lacks is said in one sentence; it never looks as if nothing were there.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from starlette.testclient import TestClient
+
+from acktree.console.main import main
+from acktree.console.page.app import StatusPage
+from acktree.console.page.frame import PageSettings
+from acktree.console.rights import Right, Role, rights
+from acktree.schemas.codec import ENTRY, AckInit, encode_ack_init
+from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.schemas.ids import EdgeSource, emitted_value, root_id
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import read_history
+from acktree.schemas.stats import Report
+from acktree.schemas.topology import parse_topology
+from security.secure_broker import PASSWORD, WAIT_S, SecureBroker, until
+
+TEXT = """
+name = "seen"
+[spouts.lines]
+topics = ["seen.lines"]
+emits = ["seen.words"]
+[bolts.count]
+reads = ["seen.words"]
+"""
+TOPOLOGY = parse_topology(TEXT)
+USERS = (f"seen-{number}" for number in itertools.count())
+LETTER = ["dead-letter", "show", "--topology", "seen", "0/0"]
+BURIED = ["dead-letter", "replay", "--topology", "seen", "0/0"]
+RANGE = ["replay", "--topology", "seen", "seen.lines", "0", "0", "1"]
+LOOKS = {
+    "describe": ["describe", "--topology", "seen"],
+    "pending": ["pending", "list", "--topology", "seen"],
+    "trace": ["trace", "--topology", "seen", "seen.lines", "0", "0"],
+    "letters": ["dead-letter", "list", "--topology", "seen"],
+    "letter": LETTER,
+    "plan": RANGE,
+}
+CONTROL = {"seen.ack", "seen.ack-init", "seen.spout-0", "seen.topology", "seen.dead-letter", "seen.stats"}
+DATA = {"seen.lines", "seen.words"}
+WRITES = {
+    (Role.ACKER, None): {"seen.spout-0", "seen.stats"},
+    (Role.BOLT, "count"): {"seen.ack", "seen.stats"},
+    (Role.SPARK, "lines"): CONTROL - {"seen.topology"} | {"seen.words"},
+    (Role.OPERATOR, None): {"seen.topology", "seen.spout-0"},
+    (Role.UI, None): set(),
+}
+
+
+@dataclass
+class User:
+    """Somebody with some rights, and the verbs of the command line."""
+
+    secure: SecureBroker
+    folder: Path
+    properties: dict[str, str]
+
+    def acktree(self, *arguments: str) -> Result:
+        path = self.folder / "client.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
+        place = ["-b", self.secure.scram, "--command-config", str(path)]
+        done = CliRunner().invoke(main, [*arguments, *place], env={"TERM": "dumb"})
+        assert PASSWORD not in done.output
+        return done
+
+    def is_refused(self, *arguments: str) -> str:
+        """Check that a command ends with one sentence about rights, and return it."""
+        done = self.acktree(*arguments)
+        assert done.exit_code == 2, done.output
+        (sentence,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
+        assert "authorization failed" in sentence.lower()
+        assert "acktree acl plan --role" in sentence
+        return sentence
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topology(secure: SecureBroker) -> None:
+    """The published topology with one record that waits for its bolt, a dead letter and a report."""
+    secure.admin.create_topics([NewTopic("seen.lines", 1)])["seen.lines"].result(WAIT_S)
+    apply_topology(secure.plain, TOPOLOGY, {})
+    history = read_history(secure.plain, "seen", {})
+    version, edge = history.latest.version, EdgeSource().one()
+    root = root_id(history.latest.slots[0].slot, 16, 0)
+    value = emitted_value(edge, history.readers(version, "seen.words").hashes)
+    init = np.array([(root, value)], ENTRY)
+    origin = [("acktree-origin", b"seen.lines/0/1")]
+    report = Report("bolt", "count", "count@here:1", 1, {"executed": 1})
+    producer = Producer({"bootstrap.servers": secure.plain, "log_level": 0})
+    for _ in range(2):
+        producer.produce("seen.lines", b"line")
+    header = encode_header(version, [Anchor(version, root, edge)])
+    producer.produce("seen.words", b"word", headers=[(HEADER, header)])
+    producer.produce("seen.ack-init", encode_ack_init(AckInit(0, version, init)), partition=0)
+    producer.produce("seen.dead-letter", b"line", headers=origin)
+    producer.produce("seen.stats", report.encode())
+    assert producer.flush(WAIT_S) == 0
+
+
+def user_with(secure: SecureBroker, folder: Path, allowed: list[Right]) -> User:
+    name = next(USERS)
+    secure.add_user(name)
+    secure.allow(name, allowed)
+    return User(secure, folder, secure.properties(name))
+
+
+@pytest.fixture
+def looker(secure: SecureBroker, tmp_path: Path) -> User:
+    return user_with(secure, tmp_path, list(rights(TOPOLOGY, Role.UI, None)))
+
+
+@pytest.fixture
+def operator(secure: SecureBroker, tmp_path: Path) -> User:
+    return user_with(secure, tmp_path, list(rights(TOPOLOGY, Role.OPERATOR, None)))
+
+
+@pytest.mark.parametrize("role", ["looker", "operator"])
+def test_everything_can_be_looked_at(role: str, request: pytest.FixtureRequest):
+    user: User = request.getfixturevalue(role)
+    told = {name: user.acktree(*command, "--format", "json") for name, command in LOOKS.items()}
+    assert {done.exit_code for done in told.values()} <= {0, 1}, [done.output for done in told.values()]
+    said = {name: json.loads(done.stdout) for name, done in told.items()}
+    assert said["describe"]["totals"]["pending"] == 1
+    assert {each["kind"] for each in said["describe"]["stuck"]} >= {"no-bolt", "no-spout", "no-acker"}
+    assert [each["offset"] for each in said["pending"]["pending"]] == [0]
+    (emission,) = said["trace"]["emissions"]
+    assert emission["tuples"][0]["readers"][0]["state"] == "open"
+    assert [each["source_offset"] for each in said["letters"]["dead_letters"]] == [1]
+    assert said["letter"]["value"] == "line"
+    assert said["plan"]["commands"][0]["offsets"] == 1
+
+
+def test_an_operator_replays_and_publishes(operator: User, tmp_path: Path):
+    assert operator.acktree(*RANGE, "--execute").exit_code == 0
+    assert operator.acktree(*BURIED, "--execute").exit_code == 0
+    file = tmp_path / "topology.toml"
+    file.write_text(TEXT)
+    for command in (["topology", "apply"], ["topology", "diff"], ["topics", "create"]):
+        done = operator.acktree(*command, str(file))
+        assert done.exit_code == 0, done.output
+
+
+def missing_from(role: Role) -> pytest.MarkDecorator:
+    """Parametrize over the rights with which a role looks."""
+    looks = [right for right in rights(TOPOLOGY, role, None) if right.operation in ("Read", "Describe")]
+    return pytest.mark.parametrize("missing", looks, ids=lambda right: f"{right.operation}-{right.name}")
+
+
+@missing_from(Role.UI)
+def test_a_look_without_one_right_says_so_instead_of_showing_less(
+    secure: SecureBroker, tmp_path: Path, missing: Right
+):
+    kept = [right for right in rights(TOPOLOGY, Role.UI, None) if right != missing]
+    user = user_with(secure, tmp_path, kept)
+    is_traced = missing.name not in ("seen.stats", "seen.acker")
+    assert missing.name in user.is_refused(*LOOKS["trace" if is_traced else "describe"])
+
+
+FORBIDDEN_TO_UI = {
+    "replay": [*RANGE, "--execute"],
+    "bury": [*BURIED, "--execute"],
+    "apply": ["topology", "apply", "grown.toml"],
+    "create": ["topics", "create", "grown.toml"],
+    "acl": ["acl", "plan", "--role", "ui", "--principal", "User:me", "--topology", "seen", "--execute"],
+}
+
+
+@pytest.mark.parametrize("command", FORBIDDEN_TO_UI.values(), ids=FORBIDDEN_TO_UI)
+def test_a_looker_can_change_nothing_and_is_told_so(
+    looker: User, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("grown.toml").write_text(TEXT + 'emits = ["seen.counts"]\n')
+    before = read_history(looker.secure.plain, "seen", {}).latest
+    looker.is_refused(*command)
+    assert read_history(looker.secure.plain, "seen", {}).latest == before
+
+
+def test_an_operator_cannot_give_rights(operator: User):
+    operator.is_refused(*FORBIDDEN_TO_UI["acl"])
+
+
+@pytest.mark.parametrize(("role", "component"), WRITES, ids=lambda each: str(each))
+def test_nobody_writes_where_its_list_does_not_say(
+    secure: SecureBroker, tmp_path: Path, role: Role, component: str | None
+):
+    user = user_with(secure, tmp_path, list(rights(TOPOLOGY, role, component)))
+    taken, refused = set(), {}
+    producer = Producer({**user.properties, "bootstrap.servers": secure.scram, "log_level": 0})
+    for topic in CONTROL | DATA:
+
+        def note(error: KafkaError | None, _message: object, topic: str = topic) -> None:
+            taken.add(topic) if error is None else refused.update({topic: error.code()})
+
+        producer.produce(topic, b"forged", b"key", on_delivery=note)
+    assert producer.flush(WAIT_S) == 0
+    assert taken == WRITES[role, component]
+    assert set(refused.values()) == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+
+
+@pytest.mark.parametrize("role", ["looker", "operator"])
+@pytest.mark.parametrize("group", ["seen.acker", "seen.lines", "seen.count"])
+def test_who_looks_can_join_no_group(role: str, group: str, request: pytest.FixtureRequest):
+    user: User = request.getfixturevalue(role)
+    settings = {**user.properties, "bootstrap.servers": user.secure.scram, "group.id": group, "log_level": 0}
+    consumer = Consumer(settings)
+    consumer.subscribe(["seen.words"])
+    told: list[int] = []
+
+    def is_told() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is not None:
+            told.append(message.error().code())
+        return bool(told)
+
+    until(is_told, "the refusal")
+    consumer.close()
+    assert told == [KafkaError.GROUP_AUTHORIZATION_FAILED]
+
+
+@pytest.mark.parametrize("role", ["looker", "operator"])
+def test_who_looks_can_delete_no_topic(role: str, request: pytest.FixtureRequest):
+    user: User = request.getfixturevalue(role)
+    admin = AdminClient({**user.properties, "bootstrap.servers": user.secure.scram, "log_level": 0})
+    for topic, future in admin.delete_topics(sorted(CONTROL | DATA)).items():
+        with pytest.raises(KafkaException) as caught:
+            future.result(WAIT_S)
+        assert caught.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, topic
+
+
+@pytest.fixture
+def page(looker: User) -> Iterator[TestClient]:
+    settings = PageSettings(looker.secure.scram, "seen", looker.properties, allow_actions=True)
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        until(lambda: client.get("/status.json").json().get("error") is None, "a first look")
+        yield client
+
+
+def test_the_page_works_with_the_rights_of_ui_and_says_where_they_end(page: TestClient):
+    for path in ("/", "/pending", "/trace?topic=seen.lines&partition=0&offset=0", "/dead-letters/0/0"):
+        assert page.get(path).status_code == 200, path
+    planned = page.get("/replay?topic=seen.lines&partition=0&first=0&following=1")
+    assert planned.status_code == 200
+    fields = dict(part.split('" value="') for part in _hidden(planned.text))
+    refused = page.post("/replay", data=fields)
+    assert refused.status_code == 403
+    assert "topic seen.spout-0: " in refused.text
+    assert "authorization failed" in refused.text
+    assert "acktree acl plan --role" in refused.text
+
+
+def _hidden(text: str) -> list[str]:
+    """Return `NAME" value="VALUE` of each hidden field of a form."""
+    return [part.split('name="')[1].split('">')[0] for part in text.split("<input")[1:] if 'hidden"' in part]

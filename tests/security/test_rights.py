@@ -1,0 +1,355 @@
+"""No right that `acktree acl plan` lists may be missing: without any one, its role ends with one sentence,
+or, where it only reads what topics take, goes on with one.
+
+The broker denies what is not allowed; that the whole lists suffice is shown in test_roles_under_guard.py.
+"""
+
+import itertools
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from acktree.acker.service import Acker
+from acktree.console.main import main
+from acktree.console.rights import NoSuchRole, Right, Role, rights
+from acktree.producers.bolt import BasicBolt, Emit
+from acktree.producers.errors import DeliveryFailed
+from acktree.producers.spout import Spout, SpoutEmitter
+from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.tuples import Tuple
+from acktree.producers.worker import Worker
+from acktree.schemas.codec import (
+    ENTRY,
+    AckInit,
+    Cause,
+    Failure,
+    Result,
+    encode_ack_init,
+    encode_result,
+)
+from acktree.schemas.errors import NotAuthorized
+from acktree.schemas.ids import root_id
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import read_history
+from acktree.schemas.topology import parse_topology
+from acktree.spark import task_notes
+from acktree.spark.marks import BatchName
+from acktree.spark.options import SourceOptions
+from acktree.spark.reading import read_share, shares
+from acktree.spark.source_topics import UnknownPartition
+from acktree.spark.source_watch import check_source
+from acktree.spark.spout_driver import SpoutDriver
+from acktree.spark.writing import StagePlan, in_transaction, write_whole
+from producers.cluster import Cluster, Running, until
+from security.secure_broker import WAIT_S, SecureBroker
+
+TEXT = """
+name = "{name}"
+message_timeout_s = 1
+[spouts.numbers]
+emits = ["{name}.a"]
+[spouts.lines]
+topics = ["{name}.lines"]
+emits = ["{name}.a"]
+max_attempts = 1
+[bolts.copy]
+reads = ["{name}.a"]
+emits = ["{name}.b"]
+[bolts.once]
+reads = ["{name}.a"]
+emits = ["{name}.b"]
+exactly_once = true
+"""
+TOPOLOGY = parse_topology(TEXT.format(name="guarded"))
+USERS = (f"guarded-{number}" for number in itertools.count())
+
+
+class Copy(BasicBolt):
+    def execute(self, tuple: Tuple, emit: Emit) -> None:
+        emit(tuple.value)
+
+
+class Numbers(Spout):
+    def next_tuple(self, emitter: SpoutEmitter) -> None:
+        emitter.emit(b"1", message_id=time.monotonic_ns())
+
+
+@pytest.fixture(scope="module")
+def cluster(secure: SecureBroker) -> Cluster:
+    """The published topology, and what writes tuples and inits to it as the super user."""
+    secure.admin.create_topics([NewTopic("guarded.lines", 1)])["guarded.lines"].result(WAIT_S)
+    apply_topology(secure.plain, TOPOLOGY, {})
+    write_lines(secure.plain, "guarded.lines")
+    made = Cluster(secure.plain, "guarded")
+    made.history = read_history(secure.plain, "guarded", {})
+    made.version = made.history.latest.version
+    return made
+
+
+def write_lines(bootstrap: str, topic: str) -> None:
+    """Write records with a transaction's marker between them: an offset that holds no record."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-test"})
+    producer.init_transactions(WAIT_S)
+    for _ in range(2):
+        producer.begin_transaction()
+        producer.produce(topic, b"line")
+        producer.commit_transaction(WAIT_S)
+
+
+def needed_rights(role: Role, component: str | None = None) -> list[Right]:
+    """Return the rights without which a role ends; without those to read limits it goes on with a warning."""
+    return [right for right in rights(TOPOLOGY, role, component) if right.operation != "DescribeConfigs"]
+
+
+def without_each(role: Role, component: str | None = None) -> pytest.MarkDecorator:
+    """Parametrize over the rights of a role."""
+    needed = needed_rights(role, component)
+    return pytest.mark.parametrize(
+        "missing", needed, ids=lambda right: f"{right.operation}-{right.resource}-{right.name}"
+    )
+
+
+def properties_without(secure: SecureBroker, missing: Right, role: Role, component: str | None = None):
+    """Return how a new user connects who has all rights of a role but one."""
+    user = next(USERS)
+    secure.add_user(user)
+    secure.allow(user, [right for right in rights(TOPOLOGY, role, component) if right != missing])
+    return secure.properties(user)
+
+
+def ends_forbidden(make: Callable[[], Acker | Worker | SpoutWorker], meanwhile: Callable[[], None]) -> None:
+    """Run what ``make`` returns until it ends with a sentence about rights; fail if it goes on."""
+    ended: list[BaseException] = []
+    made = []
+
+    def run() -> None:
+        try:
+            made.append(make())
+            made[0].run()
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    deadline_s = time.monotonic() + WAIT_S
+    while thread.is_alive() and time.monotonic() < deadline_s:
+        meanwhile()
+        thread.join(0.2)
+    if thread.is_alive():
+        made[0].stop()
+        thread.join(WAIT_S)
+        pytest.fail("it went on without the right")
+    (error,) = ended
+    assert isinstance(error, NotAuthorized | DeliveryFailed), repr(error)
+    assert "authorization failed" in str(error).lower()
+    assert "acktree acl plan --role" in str(error)
+
+
+@without_each(Role.ACKER)
+def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, missing: Right):
+    properties = properties_without(secure, missing, Role.ACKER)
+    producer = Producer({"bootstrap.servers": secure.plain, "log_level": 0})
+    entries = np.array([(root_id(0, 16, offset), 0) for offset in range(3)], ENTRY)
+
+    def meanwhile() -> None:
+        """Write inits of trees that are done at once, so that there is something to tell."""
+        producer.produce(
+            "guarded.ack-init", encode_ack_init(AckInit(0, cluster.version, entries)), partition=0
+        )
+        producer.flush()
+
+    ends_forbidden(lambda: Acker(secure.scram, "guarded", user=properties), meanwhile)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [(name, right) for name in ("copy", "once") for right in needed_rights(Role.BOLT, name)],
+    ids=lambda each: each if isinstance(each, str) else f"{each.operation}-{each.resource}-{each.name}",
+)
+def test_a_bolt_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, name: str, missing: Right):
+    properties = properties_without(secure, missing, Role.BOLT, name)
+
+    def meanwhile() -> None:
+        cluster.emit(range(3))
+        cluster.flush()
+
+    ends_forbidden(lambda: Worker(secure.scram, "guarded", Copy(), name=name, user=properties), meanwhile)
+
+
+@pytest.mark.parametrize("name", ["copy", "once"])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_bolt_that_may_not_read_what_its_topics_take_works_and_says_so_once(
+    secure: SecureBroker, cluster: Cluster, name: str, allowed: bool, caplog: pytest.LogCaptureFixture
+):
+    user = next(USERS)
+    secure.add_user(user)
+    secure.allow(user, rights(TOPOLOGY, Role.BOLT, name) if allowed else needed_rights(Role.BOLT, name))
+    worker = Running(Worker(secure.scram, "guarded", Copy(), name=name, user=secure.properties(user)))
+    cluster.emit(range(3))
+    until(lambda: worker.acked >= 3 or worker.error)
+    worker.stop()
+    said = [record.getMessage() for record in caplog.records if "limits" in record.getMessage()]
+    assert len(said) == (0 if allowed else 1)
+    assert allowed or ("guarded.b" in said[0] and "DescribeConfigs" in said[0])
+
+
+@without_each(Role.SPOUT)
+def test_a_python_spout_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, missing: Right):
+    properties = properties_without(secure, missing, Role.SPOUT)
+    ends_forbidden(lambda: SpoutWorker(secure.scram, "guarded", Numbers(), user=properties), lambda: None)
+
+
+def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
+    """Do what a Spark application of a spout does, in this process: read, write, be told of failures, bury.
+
+    Returns when every line is done.
+    """
+    kafka = {f"kafka.{key}": value for key, value in properties.items()}
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": secure.scram, "topology": "guarded", "spout": "lines", **kafka}
+    )
+    driver = SpoutDriver(options)
+    published = driver.topology
+    history = read_history(secure.plain, "guarded", {})
+    place = (secure.scram, properties, history, published.version, options.group)
+    ends = driver.topics.log_ends()
+    driver.open(None)
+    deadline_s = time.monotonic() + WAIT_S
+    while not driver.all_done(ends):
+        assert time.monotonic() < deadline_s, "the lines were not done in time"
+        driver.service(0.1)
+        if (batch := driver.next_batch(ends, None)) is None:
+            continue
+        rows = [rows for share in shares(options, published, batch) for rows in read_share(share)]
+        rows = [one.append_column("fail", pa.array(["no", *[None] * (len(one) - 1)])) for one in rows]
+        plan = StagePlan(*place, BatchName(uuid.uuid4().hex, 0), spout="lines")
+        list(write_whole(iter(rows), plan, "guarded.a", in_transaction))
+        (read,) = batch.ranges
+        roots = [root_id(read.slot, read.run << 4, offset) for offset in range(read.start, read.end)]
+        fail(secure.plain, published.result_topic(published.spout_tasks["lines"][0]), roots)
+    driver.close()
+
+
+def fail(bootstrap: str, result_topic: str, roots: list[int]) -> None:
+    """Tell a spout, as an acker would, that roots have failed."""
+    failed = [Failure(root, Cause.FAILED, "test", "on purpose") for root in roots]
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    producer.produce(result_topic, encode_result(Result(0, failed=failed)), partition=0)
+    assert producer.flush(WAIT_S) == 0
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the reader a place for its notes where no Spark task runs."""
+    monkeypatch.setattr(task_notes, "_path", lambda: tmp_path / "note")
+
+
+@pytest.mark.usefixtures("cluster", "notes")
+@without_each(Role.SPARK)
+def test_a_spark_spout_needs_each_of_its_rights(secure: SecureBroker, missing: Right):
+    properties = properties_without(secure, missing, Role.SPARK)
+    rewind(secure)
+    with pytest.raises((NotAuthorized, DeliveryFailed), match=r"(?i)authorization failed.*acl plan --role"):
+        run_spark(secure, properties)
+
+
+GROWN = parse_topology(TEXT.format(name="grown"))
+
+
+def test_a_spark_spout_leaves_new_partitions_to_those_who_may_publish(secure: SecureBroker):
+    secure.admin.create_topics([NewTopic("grown.lines", 1)])["grown.lines"].result(WAIT_S)
+    apply_topology(secure.plain, GROWN, {})
+    user = next(USERS)
+    secure.add_user(user)
+    secure.allow(user, rights(GROWN, Role.SPARK, None))
+    kafka = {f"kafka.{key}": value for key, value in secure.properties(user).items()}
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": secure.scram, "topology": "grown", "spout": "lines", **kafka}
+    )
+    check_source(options)
+    secure.admin.create_partitions([NewPartitions("grown.lines", 2)])["grown.lines"].result(WAIT_S)
+    with pytest.raises(UnknownPartition, match="do it with: acktree topology apply"):
+        check_source(options)
+    apply_topology(secure.plain, GROWN, {})
+    check_source(options)
+
+
+def rewind(secure: SecureBroker) -> None:
+    """Set the group back to the first line."""
+    group = ConsumerGroupTopicPartitions("guarded.lines", [TopicPartition("guarded.lines", 0, 0)])
+    secure.admin.alter_consumer_group_offsets([group])["guarded.lines"].result(WAIT_S)
+
+
+def uses_apply(right: Right) -> bool:
+    """Tell whether `topology apply` uses a right of the operator; the others look or replay."""
+    return right.operation in ("Create", "Alter", "AlterConfigs") or (
+        right.operation == "Write" and not right.is_prefix
+    )
+
+
+OPERATED = parse_topology(TEXT.format(name="operated"))
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [right for right in rights(OPERATED, Role.OPERATOR, None) if uses_apply(right)],
+    ids=lambda right: f"{right.operation}-{right.resource}-{right.name}",
+)
+def test_an_operator_needs_each_right_that_apply_uses(secure: SecureBroker, unique: str, missing: Right):
+    first = parse_topology(TEXT.format(name=unique))
+    grown = first.model_copy(update={"ackers": 2, "control_retention_s": 50_000.0})
+    secure.admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result(WAIT_S)
+    lacking = replace(missing, name=missing.name.replace("operated", unique))
+    secure.add_user(user := next(USERS))
+    secure.allow(user, [right for right in rights(first, Role.OPERATOR, None) if right != lacking])
+    if is_change := missing.operation.startswith("Alter"):
+        apply_topology(secure.plain, first, {})
+    with pytest.raises(NotAuthorized, match="acktree acl plan --role"):
+        apply_topology(secure.scram, grown if is_change else first, secure.properties(user))
+
+
+def test_a_reader_of_figures_may_not_write_acks():
+    for right in rights(TOPOLOGY, Role.UI, None):
+        assert right.operation in ("Read", "Describe") or right.name == "guarded.stats"
+
+
+@pytest.mark.parametrize(
+    ("role", "component"), [(Role.BOLT, "lines"), (Role.SPOUT, "lines"), (Role.SPARK, "numbers")]
+)
+def test_a_component_that_cannot_run_in_a_role_is_refused(role: Role, component: str):
+    with pytest.raises(NoSuchRole, match="it may be one of: "):
+        rights(TOPOLOGY, role, component)
+
+
+def test_the_plan_prints_options_of_kafkas_own_tool(tmp_path: Path):
+    file = tmp_path / "topology.toml"
+    file.write_text(TEXT.format(name="guarded"))
+    plan = ["acl", "plan", "--role", "acker", "--principal", "User:CN=acker,O=us", "--file", str(file)]
+    result = CliRunner().invoke(main, plan)
+    assert result.exit_code == 0, result.output
+    assert (
+        '--add --allow-principal "User:CN=acker,O=us" --operation Write --topic guarded.spout- '
+        "--resource-pattern-type prefixed"
+    ) in result.output.splitlines()
+    described = [
+        json.loads(line) for line in CliRunner().invoke(main, [*plan, "--format", "json"]).output.splitlines()
+    ]
+    assert {
+        "resource": "group",
+        "name": "guarded.acker",
+        "operation": "Read",
+        "is_prefix": False,
+        "principal": "User:CN=acker,O=us",
+        "host": "*",
+    } in described
