@@ -1,5 +1,6 @@
 """What an operator gets wrong ends in one clear sentence and exit code 2, before anything is started."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,15 @@ def test_the_demo_wants_a_number_of_lines() -> None:
     result = CliRunner().invoke(main, ["demo", "--lines", "few"])
     assert result.exit_code == 2
     assert "'few' is neither a whole number from 1 nor 'all'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"), [("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign")]
+)
+def test_a_page_that_cannot_be_served_says_so_and_never_that_it_is_ready(host: str, reason: str, monkeypatch):
+    monkeypatch.setenv("ACKTREE_UI_TOKEN", "a-token-of-more-than-16-characters")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        sentence = told("ui", "--topology", "any", "-b", NOWHERE, "--host", host, "--port", port)
+    assert f"cannot serve on {host} port {port}" in sentence
+    assert reason in sentence

@@ -1,7 +1,6 @@
 """The development broker: it serves, keeps its data, and never outlives its owner."""
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -9,6 +8,7 @@ import sys
 import tempfile
 import types
 import zipfile
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console import jars, ports
-from acktree.console.broker import AlreadyRunning, BrokerDied, LocalBroker, PortUnavailable
+from acktree.console.broker import AlreadyRunning, BrokerDied, LocalBroker
 from acktree.console.broker_files import FormatFailed, ReservedSetting, _escaped, new_cluster_id
+from acktree.console.ports import PortUnavailable
 
 pytestmark = pytest.mark.timeout(120)
 WAIT_S = 30
@@ -50,7 +51,7 @@ def await_end(pid: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([process], [], [], WAIT_S)[0])
+        return bool(wait([process], WAIT_S))
     finally:
         os.close(process)
 
@@ -150,6 +151,15 @@ def test_two_brokers_on_one_folder_are_refused_with_the_log_of_kafka(own_broker,
     own_broker(data_dir=tmp_path / "kafka")
     with pytest.raises(BrokerDied, match="lock"):
         own_broker(data_dir=tmp_path / "kafka")
+
+
+def test_the_end_of_a_log_tells_causes_and_no_stack_frames(own_broker):
+    files = own_broker()._files
+    files.log_file.write_text("java.lang.Cause: lock\n" + "\tat a.b.c(D.java:1)\n" * 1000 + "x" * 9000 + "\n")
+    tail = files.log_tail()
+    assert "java.lang.Cause: lock" in tail
+    assert "at a.b.c" not in tail
+    assert len(tail) < 1000
 
 
 def test_a_setting_that_kafka_refuses_is_told_in_its_words(own_broker):

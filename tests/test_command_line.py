@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console import ports
@@ -82,6 +83,18 @@ def test_broker_prints_its_address_alone_and_leaves_cleanly(own_broker, tmp_path
     assert host == "127.0.0.1"
     assert not ports.listens(int(port))
     assert (tmp_path / "kafka" / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_broker_tells_its_address_as_json(own_broker):
+    own_broker().stop()
+    command = [ACKTREE, "broker", "--port", "0", "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        told = json.loads(broker.stdout.readline())
+        os.kill(told["pid"], 0)
+        assert AdminClient({"bootstrap.servers": told["bootstrap"]}).list_topics(timeout=WAIT_S).brokers
+        broker.terminate()
+    assert broker.returncode == 0
 
 
 def test_broker_leaves_cleanly_while_it_still_starts(own_broker, tmp_path):
@@ -188,6 +201,18 @@ def test_show_lists_every_topology(bootstrap, topology_name, topology_file):
     assert [topology_name, "1", "4", "lines", "count"] in rows
 
 
+def test_show_leaves_out_a_topic_that_only_ends_like_a_registry(bootstrap, topology_name):
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for topic in (f"{topology_name}.of-a-town.topology", f"{topology_name}.empty.topology"):
+        admin.create_topics([NewTopic(topic, 1)])[topic].result()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(f"{topology_name}.of-a-town.topology", b"streets", b"1")
+    producer.flush()
+    shown = acktree("topology", "show", "-b", bootstrap)
+    assert shown.returncode == 0
+    assert topology_name not in shown.stdout
+
+
 def test_a_mistake_in_the_file_is_one_sentence(tmp_path):
     file = tmp_path / "topology.toml"
     file.write_text("name = 'x'\nakers = 4\n")
@@ -244,6 +269,23 @@ def test_a_command_imports_only_what_it_needs(arguments, heavy):
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
     )
     assert heavy & set(done.stdout.rpartition("imported:")[2].split()) == set()
+
+
+@pytest.mark.parametrize(
+    ("main", "code"),
+    [("sys.exit(0)", 0), ("sys.exit()", 0), ("sys.exit(2)", 2), ("sys.exit('text')", 1), ("1 / 0", 1)],
+)
+def test_a_process_ends_with_its_own_code_and_before_the_exit_functions_of_libraries(main: str, code: int):
+    program = (
+        "import atexit, ctypes, sys; from acktree.console import main as module\n"
+        "system = ctypes.CDLL(None); system.__cxa_atexit(system._exit, 77, None)\n"
+        "def main():\n"
+        f"    atexit.register(print, 'worked'); {main}\n"
+        "module.main = main; module.run()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "worked\n")
+    assert ("ZeroDivisionError" in done.stderr) == ("1 / 0" in main)
 
 
 def test_a_missing_extra_is_named():

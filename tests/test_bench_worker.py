@@ -1,0 +1,42 @@
+"""The worker's benchmark measures what it says, on few records."""
+
+import json
+
+from click.testing import CliRunner
+
+from acktree.console.benches import worker_latency
+from acktree.console.commands.bench import bench
+
+
+def test_every_kind_runs_and_is_measured(bootstrap: str):
+    told = CliRunner().invoke(
+        bench,
+        ["worker", "-b", bootstrap, "--records", "500", "--rounds", "1", "--kinds", "plain,columns,async"],
+    )
+    assert told.exit_code == 0, told.output
+    rows = [line.split() for line in told.output.splitlines()[3:]]
+    assert [row[0] for row in rows] == ["plain", "columns", "async"]
+    assert all(float(row[1]) > 0 for row in rows)
+
+
+def test_the_figures_are_told_as_json_one_object_a_line(bootstrap: str):
+    arguments = ["worker", "-b", bootstrap, "--records", "500", "--rounds", "1", "--kinds", "plain"]
+    told = CliRunner().invoke(bench, [*arguments, "--format", "json"])
+    assert told.exit_code == 0, told.output
+    machine, plain = [json.loads(line) for line in told.stdout.splitlines()]
+    assert machine["cores"] >= 1
+    assert (plain["kind"], plain["records"]) == ("plain", 500)
+    assert all(run["cpu_s_per_million"] > 0 and run["records_per_s"] > 0 for run in plain["runs"])
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bootstrap: str):
+    told = CliRunner().invoke(bench, ["worker", "-b", bootstrap, "--kinds", "plain,none"])
+    assert told.exit_code == 2
+    assert "none: choose from plain-defaults, plain, basic" in told.output
+
+
+def test_each_record_of_the_latency_run_is_acked_after_it_was_due(bootstrap: str, monkeypatch):
+    monkeypatch.setattr(worker_latency, "WARM_UP_S", 0.1)
+    told = worker_latency.measure_latency(bootstrap, rate_per_s=200, seconds=0.5)
+    assert (told.records, told.failed) == (100, 0)
+    assert 0 < told.p50_ms <= told.p99_ms <= told.max_ms

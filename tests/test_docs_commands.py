@@ -1,0 +1,172 @@
+"""What the docs tell to type exists, and the shell blocks of the docs run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from acktree.console.main import main
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import load_topology
+from security.secure_broker import SecureBroker
+from test_docs_run import HOUSE, PAGES, WAIT_S, blocks
+
+FENCED = re.compile(r"^```(\w*).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = ("", "sh", "console")
+ENDS = {"|", "||", "&&", "&", ";", ">", ">>", "2>"}
+LOOSE = re.compile(r"[\[\]…]|\$\w+|, or$")
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """Yield the lines of a page that a reader would type: those of shell blocks, and spans of code."""
+    text = page.read_text()
+    for language, block in FENCED.findall(text):
+        if language in SHELL:
+            is_session = language != "sh"
+            lines = re.sub(r"[|\\]\n\s+", "| ", block).splitlines()
+            yield from (line.removeprefix("$ ") for line in lines if line.startswith("$ ") or not is_session)
+    prose = FENCED.sub("", text)
+    yield from (span.replace("\n", " ") for span in re.findall(r"`((?:acktree|make) [^`]+)`", prose))
+
+
+def commands(line: str, program: str) -> Iterator[list[str]]:
+    """Yield the arguments of each call of a program in a line."""
+    words = shlex.split(LOOSE.sub("", line), comments=True)
+    if words[:2] == ["docker", "build"]:
+        return
+    starts = [number for number, word in enumerate(words) if word == program]
+    for number in starts:
+        arguments = words[number + 1 :]
+        end = next((at for at, word in enumerate(arguments) if word in ENDS), len(arguments))
+        yield arguments[:end]
+
+
+def told(program: str) -> list[Any]:
+    return [
+        pytest.param(arguments, id=f"{page.name}: {' '.join(arguments)}")
+        for page in PAGES
+        for line in shell_lines(page)
+        for arguments in commands(line, program)
+    ]
+
+
+ACKTREE, MAKE = told("acktree"), told("make")
+
+
+def test_the_docs_tell_what_to_type():
+    assert len(ACKTREE) > 40
+    assert len(MAKE) > 3
+
+
+@pytest.mark.parametrize("arguments", ACKTREE)
+def test_a_command_of_the_docs_exists_with_its_options(arguments: list[str]):
+    command: click.Command = main
+    left = list(arguments)
+    while isinstance(command, click.Group) and left:
+        found = command.get_command(click.Context(command), left.pop(0))
+        assert found is not None, f"there is no acktree {' '.join(arguments)}"
+        command = found
+    known = {flag for parameter in command.params for flag in parameter.opts} | {"--help", "--version"}
+    assert {word for word in left if word.startswith("-")} <= known
+    is_whole = not isinstance(command, click.Group) and not any(word.isupper() for word in left)
+    if is_whole and left and "-b" in left:
+        command.make_context("acktree", left)  # types and required arguments, too
+
+
+@pytest.mark.parametrize("arguments", MAKE)
+def test_a_target_of_make_in_the_docs_exists(arguments: list[str]):
+    targets = set(re.findall(r"^([a-z-]+):", (HOUSE / "Makefile").read_text(), re.MULTILINE))
+    assert {word for word in arguments if "=" not in word} <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_the_docs_install_can_be_had(page: Path):
+    extras = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for names in re.findall(r"acktree\[([a-z,]+)\]", page.read_text()):
+        assert set(names.split(",")) <= set(extras)
+
+
+class Shell:
+    """Runs shell blocks as they stand in the docs, with programs that stand in for what is not ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "bin").mkdir()
+
+    def stand_in(self, name: str) -> Path:
+        """Make a program that writes down what it is called with; return that file."""
+        calls = self._folder / f"{name}.calls"
+        calls.touch()
+        program = self._folder / "bin" / name
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {calls}\n')
+        program.chmod(0o755)
+        return calls
+
+    def run(self, block: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = [str(self._folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        return subprocess.run(
+            ["bash", "-uo", "pipefail", "-c", block],
+            cwd=self._folder,
+            env={**os.environ, "PATH": os.pathsep.join(path), **environment},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def shell_blocks(page: str) -> list[str]:
+    return [block.text for block in blocks(HOUSE / "docs" / page) if block.language == "sh"]
+
+
+def test_the_question_of_a_script_pages_where_something_is_wrong_and_only_there(
+    shell: Shell, bootstrap: str, unique: str, tmp_path: Path
+):
+    block, _ = shell_blocks("operate.md")
+    calls = shell.stand_in("page-the-operator")
+    (tmp_path / "t.toml").write_text(f'name = "{unique}"\n[spouts.s]\nemits = ["{unique}.out"]\n')
+    apply_topology(bootstrap, load_topology(tmp_path / "t.toml"), {})
+    block = block.replace("--topology wordcount", f"--topology {unique}")
+    done = shell.run(block, ACKTREE_BOOTSTRAP_SERVER=bootstrap)
+    assert (done.returncode, done.stdout, calls.read_text()) == (0, "", ""), done.stderr
+    done = shell.run(block.replace(unique, "nothing"), ACKTREE_BOOTSTRAP_SERVER=bootstrap)
+    assert (done.returncode, calls.read_text()) == (0, "\n"), done.stderr
+
+
+def test_the_completion_of_the_docs_completes(shell: Shell):
+    _, block = shell_blocks("operate.md")
+    done = shell.run(block + "COMP_WORDS=(acktree dead-letter s) COMP_CWORD=2\ncomplete -p acktree")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "complete"
+
+
+def test_the_plans_of_the_docs_give_rights_and_speak_to_kafkas_tool(
+    shell: Shell, secure: SecureBroker, tmp_path: Path
+):
+    (block,) = shell_blocks("security.md")
+    example = HOUSE / "examples" / "wordcount" / "topology.toml"
+    (tmp_path / "topology.toml").write_text(example.read_text())
+    secure.admin.create_topics([NewTopic("lines", 1)])["lines"].result()
+    apply_topology(secure.plain, load_topology(example), {})
+    calls = shell.stand_in("kafka-acls.sh")
+    done = shell.run(block.replace("localhost:9092", secure.plain))
+    assert done.returncode == 0, done.stderr
+    told = calls.read_text().splitlines()
+    start = f"--bootstrap-server {secure.plain} --add --allow-principal User:acker --operation"
+    assert len(told) > 5
+    assert all(line.startswith(start) for line in told)
+    assert f"{start} Write --topic wordcount.spout- --resource-pattern-type prefixed" in told
+    assert secure.rights_of("ops")

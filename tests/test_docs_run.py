@@ -1,0 +1,149 @@
+"""The docs run: every Python block of every page, and Getting started as a newcomer would do it."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import functions
+
+import acktree.producers
+from acktree.console import ports
+from acktree.schemas.topology import Topology, parse_topology
+
+HOUSE = Path(__file__).parents[1]
+PAGES = [HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md"))]
+PART = "<!-- a part of a program: compiled by the tests, not run -->\n"
+BLOCK = re.compile(rf"(^{PART})?^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WAIT_S = 300
+
+
+class Block(NamedTuple):
+    """One fenced block; ``title`` is the file it is to be saved as."""
+
+    part: str
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in BLOCK.findall(page.read_text())]
+
+
+def with_blocks(language: str) -> list[Any]:
+    chosen = [page for page in PAGES if any(each.language == language for each in blocks(page))]
+    return [pytest.param(page, id=page.name) for page in chosen]
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path):
+    """Blocks share their names, as a reader's session would; those with a title are run as files below."""
+    names = {name: getattr(acktree.producers, name) for name in acktree.producers.__all__}
+    names |= {"f": functions, "__name__": "docs"}
+    for block in blocks(page):
+        if block.language == "python" and not block.title:
+            compiled = compile(block.text, page.name, "exec")
+            if not block.part:
+                exec(compiled, names)  # noqa: S102
+
+
+@pytest.mark.parametrize("page", with_blocks("toml"))
+def test_the_topologies_of_a_page_are_valid(page: Path):
+    for block in blocks(page):
+        if block.language == "toml":
+            assert isinstance(parse_topology(block.text), Topology)
+
+
+class Console:
+    """Does what a page's console blocks say, in a folder with the page's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._environment = {**os.environ, "PATH": path}
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def do(self, text: str) -> None:
+        """Run each line that begins with "$ "; lines below it must be in its output."""
+        for step in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, *expected = step.splitlines()
+            if command.endswith("&"):
+                self._start(command.rstrip("& "))
+            else:
+                self._run(command, expected)
+
+    def do_shell(self, text: str) -> None:
+        """Run the lines of a shell block one by one; what is installed is there already."""
+        for line in text.splitlines():
+            command = line.partition(" #")[0].strip()
+            if command.startswith("export "):
+                name, _, value = command.removeprefix("export ").partition("=")
+                self._environment[name] = value
+            elif command.endswith("&") or command.startswith("acktree spark run "):  # these run until a stop
+                self._start(command.rstrip("& "))
+            elif not command.startswith("pip install "):
+                self._run(command, [])
+
+    def _run(self, command: str, expected: list[str]) -> None:
+        done = subprocess.run(
+            shlex.split(command),
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        printed = [line.rstrip() for line in done.stdout.splitlines()]
+        for line in expected:
+            assert line.rstrip() in printed, f"{command} printed {printed}"
+
+    def _start(self, command: str) -> None:
+        log = self._folder / f"{len(self._running)}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                shlex.split(command), cwd=self._folder, env=self._environment, stderr=out, stdout=out
+            )
+        self._running.append(process)
+        deadline_s = time.monotonic() + WAIT_S
+        while "ready" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline_s, f"{command} is not ready: {log.read_text()}"
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End what runs, the last one first: the broker was the first."""
+        for process in reversed(self._running):
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    opened = Console(tmp_path)
+    yield opened
+    opened.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_getting_started_and_then_the_readme_work_as_they_are_written(console: Console, tmp_path: Path):
+    (port,) = ports.free_ports(1)
+    for block in blocks(HOUSE / "docs" / "getting-started.md"):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text)
+        elif block.language == "console":
+            console.do(block.text)
+        elif block.language == "sh":
+            console.do_shell(block.text.replace("9092", str(port)))
+    shutil.copytree(HOUSE / "examples" / "wordcount", tmp_path, dirs_exist_ok=True)
+    (block,) = [each.text for each in blocks(HOUSE / "README.md") if "acktree spark run" in each.text]
+    console.do_shell(block.replace("9092", str(port)).replace("/var/lib/", f"{tmp_path}/checkpoint-"))

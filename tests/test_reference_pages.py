@@ -1,0 +1,38 @@
+"""The reference pages are whole: each key of a topology file, each error, each page in the contents."""
+
+import re
+import runpy
+from pathlib import Path
+
+import yaml
+
+from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+
+HOUSE = Path(__file__).parents[1]
+DOCS = HOUSE / "docs"
+
+
+def test_every_error_is_in_the_docs_in_its_own_words():
+    made = runpy.run_path(str(DOCS / "errors.py"))
+    assert (DOCS / "errors.md").read_text() == made["page"](), "write it again: python docs/errors.py"
+
+
+def test_every_key_of_a_topology_file_is_in_the_docs_with_its_default():
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (\S*)", (DOCS / "topology.md").read_text(), re.MULTILINE))
+    for table in (Topology, SpoutTable, BoltTable):
+        for key, field in table.model_fields.items():
+            if key in ("spouts", "bolts"):
+                continue
+            assert key in rows
+            if isinstance(field.default, bool):
+                assert rows[key] == str(field.default).lower()
+            elif isinstance(field.default, int | float) and key != "orphan_timeout_s":
+                assert float(rows[key]) == field.default or key == "control_retention_s"
+
+
+def test_every_page_is_in_the_table_of_contents():
+    (nav,) = [yaml.safe_load(part) for part in [(HOUSE / "mkdocs.yml").read_text()]]
+    listed: set[str] = set()
+    for entry in nav["nav"]:
+        listed |= set(next(iter(entry.values())) if isinstance(entry, dict) else [entry])
+    assert listed == {path.name for path in DOCS.glob("*.md")}
