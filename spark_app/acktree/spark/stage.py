@@ -212,7 +212,7 @@ def _write_whole(
     runs: TaskRuns | None = None,
 ) -> int:
     context = rows.sparkSession.sparkContext
-    with writers(context, plan.batch.query, tasks_of(rows)):
+    with writers(context, tasks_of(rows)):
         written = rows.mapInArrow(
             partial(write_whole, plan=plan, topic=topic, begin=begin, runs=runs), COUNT_SCHEMA
         )

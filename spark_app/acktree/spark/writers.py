@@ -3,8 +3,8 @@
 Spark hands idle Python processes out first in, first out, whatever they did before. So two of them take turns
 at reading and writing, and each in turn fences the transactional producer that the other one keeps for the
 same share: a new producer a batch. Spark never mixes processes of other environment variables. Writers have a
-variable of their own, which says whose they are and how many tasks the batch has: those of another query, or
-of a large batch, would else take turns at the small ones that follow.
+variable of their own, which says how many tasks the batch has: those of a large batch would else take turns
+at the small ones that follow it. Queries of one session with as many tasks do share them, and take turns.
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ _one_at_a_time = Lock()
 
 
 @contextmanager
-def writers(context: SparkContext, query: str, tasks: int) -> Iterator[None]:
-    """On the driver, around the making of a function that writes a batch of this query in so many tasks."""
+def writers(context: SparkContext, tasks: int) -> Iterator[None]:
+    """On the driver, around the making of a function that writes in so many tasks."""
     with _one_at_a_time:
-        context.environment[WRITERS] = f"{query} {tasks}"
+        context.environment[WRITERS] = str(tasks)
         try:
             yield
         finally:
