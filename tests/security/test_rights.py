@@ -42,11 +42,13 @@ from acktree.schemas.errors import NotAuthorized
 from acktree.schemas.ids import root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
+from acktree.schemas.stats import Report
 from acktree.schemas.topology import parse_topology
 from acktree.spark import task_notes
 from acktree.spark.marks import BatchName
 from acktree.spark.options import SourceOptions
 from acktree.spark.reading import read_share, shares
+from acktree.spark.reporter import Reporter
 from acktree.spark.source_topics import UnknownPartition
 from acktree.spark.source_watch import check_source
 from acktree.spark.spout_driver import SpoutDriver
@@ -262,6 +264,25 @@ def test_a_spark_spout_needs_each_of_its_rights(secure: SecureBroker, missing: R
     rewind(secure)
     with pytest.raises((NotAuthorized, DeliveryFailed), match=r"(?i)authorization failed.*acl plan --role"):
         run_spark(secure, properties)
+
+
+def test_a_forbidden_report_is_said_by_the_call_that_learns_of_it(secure: SecureBroker):
+    missing = Right("topic", "guarded.stats", "Write")
+    kafka = {f"kafka.{key}": value for key, value in properties_without(secure, missing, Role.SPARK).items()}
+    reporter = Reporter(
+        SourceOptions.parse(
+            {"kafka.bootstrap.servers": secure.scram, "topology": "guarded", "spout": "lines", **kafka}
+        )
+    )
+    report = Report("spout", "lines", "lines-0", 0, {})
+    reporter.send("guarded.stats", [report])
+    reporter.settle()
+    with pytest.raises(NotAuthorized, match="acl plan --role"):
+        reporter.check()
+    with pytest.raises(NotAuthorized, match="acl plan --role"):
+        until(
+            lambda: reporter.send("guarded.stats", [report])
+        )  # librdkafka knows it soon, and says so at once
 
 
 GROWN = parse_topology(TEXT.format(name="grown"))

@@ -178,7 +178,8 @@ def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int
                 errors[plan.pieces[index].result_topic] = error
 
         value = encode_replay_command(ReplayCommand(piece.slot, piece.spans))
-        producer.produce(piece.result_topic, value, partition=0, on_delivery=note)
+        with clear_errors(bootstrap, f"topic {piece.result_topic}"):
+            producer.produce(piece.result_topic, value, partition=0, on_delivery=note)
     topics = dict.fromkeys(piece.result_topic for piece in plan.pieces)
     with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
         producer.flush(BROKER_TIMEOUT_S)

@@ -17,8 +17,6 @@ from acktree.schemas.clients import (
     consumer_settings,
     make_admin,
     make_consumer,
-    make_producer,
-    producer_settings,
 )
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
@@ -26,6 +24,7 @@ from acktree.spark.batch import Batch, Range
 from acktree.spark.driver_metrics import serve_driver
 from acktree.spark.log_bounds import check_ends
 from acktree.spark.options import SourceOptions
+from acktree.spark.reporter import Reporter
 from acktree.spark.source_topics import BoltTopics
 
 
@@ -47,12 +46,11 @@ class BoltDriver:
         self._consumer = make_consumer(consumer_settings(options.bootstrap, self._group, options.kafka))
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        self._producer = make_producer(producer_settings(options.bootstrap, options.kafka))
+        self._reporter = Reporter(options)
         self._executed, self._next_report_s = 0, 0.0
         self._instance = f"{options.bolt}-{uuid.uuid4().hex[:8]}"
         self._bolt = options.bolt
-        self.reported: tuple[Report, ...] = ()
-        self._metrics = serve_driver(options, lambda: self.reported)
+        self._metrics = serve_driver(options, lambda: self._reporter.latest)
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +128,7 @@ class BoltDriver:
         if self._registry.refresh():
             self.topology = self._registry.history.latest
         self._consumer.poll(wait_s)
+        self._reporter.check()
         if time.monotonic() >= self._next_report_s:
             self._report()
             self._next_report_s = time.monotonic() + STATS_INTERVAL_S
@@ -137,9 +136,7 @@ class BoltDriver:
     def _report(self) -> None:
         values = {"executed": self._executed, "acked": self._executed, "version": self.topology.version}
         report = Report("bolt", self._bolt, self._instance, int(time.time() * 1000), values)
-        self.reported = (report,)
-        self._producer.produce(self.topology.stats_topic, report.encode(), report.key())
-        self._producer.poll(0)
+        self._reporter.send(self.topology.stats_topic, [report])
 
     def progress(self, ends: Mapping[int, int]) -> dict[str, int]:
         """Return how far the bolt is: offsets not committed, records acked since the start."""
@@ -153,7 +150,7 @@ class BoltDriver:
     def settle(self) -> None:
         """Report once more; ``written`` has committed."""
         self._report()
-        self._producer.flush(BROKER_TIMEOUT_S)
+        self._reporter.settle()
 
     def close(self) -> None:
         self._consumer.close()

@@ -8,7 +8,7 @@ import time
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Producer, TopicPartition
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error
+from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error, clear_errors
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.spark.one_record import read_record
 from acktree.spark.task_ledger import DeadLetter
@@ -40,13 +40,14 @@ class DeadLetterWriter:
             return False
         headers = [*(message.headers() or []), *self._headers(letter, *message.timestamp())]
         refused: list[KafkaError] = []
-        self._producer.produce(
-            self._topic,
-            message.value(),
-            message.key(),
-            headers=headers,
-            on_delivery=lambda error, _message: refused.append(error) if error is not None else None,
-        )
+        with clear_errors(self._bootstrap, f"topic {self._topic}"):
+            self._producer.produce(
+                self._topic,
+                message.value(),
+                message.key(),
+                headers=headers,
+                on_delivery=lambda error, _message: refused.append(error) if error is not None else None,
+            )
         if self._producer.flush(BROKER_TIMEOUT_S):
             raise BrokerUnreachable(f"the dead letter could not be written to {self._topic} in time")
         if refused:

@@ -9,22 +9,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 
 from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    as_clear_error,
     consumer_settings,
-    is_forbidden,
     make_admin,
     make_consumer,
-    make_producer,
-    producer_settings,
 )
 from acktree.schemas.codec import Absent, ReplayCommand
 from acktree.schemas.ids import next_run
 from acktree.schemas.registry import Registry
-from acktree.schemas.stats import STATS_INTERVAL_S, Report
+from acktree.schemas.stats import STATS_INTERVAL_S
 from acktree.spark.batch import MAX_ATTEMPT_SPANS, MAX_REPLAYS, Batch, Range, Replays
 from acktree.spark.dead_letters import DeadLetterWriter
 from acktree.spark.driver_metrics import serve_driver
@@ -32,6 +27,7 @@ from acktree.spark.ledger import PartitionLedger
 from acktree.spark.log_bounds import is_removed
 from acktree.spark.options import SourceOptions
 from acktree.spark.replay_orders import Order, ReplayOrders
+from acktree.spark.reporter import Reporter
 from acktree.spark.result_cut import Opened
 from acktree.spark.results import ResultTopics, Told
 from acktree.spark.retries import RetryPolicy
@@ -71,21 +67,19 @@ class SpoutDriver:
         self._group = self.topology.group_of(options.spout)
         settings = consumer_settings(options.bootstrap, self._group, user, enable_partition_eof=True)
         self._consumer = make_consumer(settings)
-        self._refused: KafkaError | None = None
-        self._producer = make_producer(
-            {**producer_settings(options.bootstrap, user), "on_delivery": self._note_refusal}
-        )
+        self._reporter = Reporter(options)
         reader = make_consumer({**settings, "auto.offset.reset": "error", "queued.min.messages": 1})
         letters = self.topology.dead_letter_topic
-        self._letters = DeadLetterWriter(reader, self._producer, letters, self._group, options.bootstrap)
+        self._letters = DeadLetterWriter(
+            reader, self._reporter.producer, letters, self._group, options.bootstrap
+        )
         self._commits = SpoutCommits(self._consumer, self.topology, options.spout, options.bootstrap)
         self._orders = ReplayOrders(self._commits)
         self._tasks: dict[int, TaskLedger] = {}
         self._results = ResultTopics(self._consumer, options.bootstrap)
         self._crowds = Crowds()
         self._next_commit_s = self._next_report_s = -1e18
-        self.reported: tuple[Report, ...] = ()
-        self._metrics = serve_driver(options, lambda: self.reported)
+        self._metrics = serve_driver(options, lambda: self._reporter.latest)
 
     @property
     def is_open(self) -> bool:
@@ -221,8 +215,7 @@ class SpoutDriver:
             task.look(self._monotonic())
         for told in self._results.read(wait_s):
             self._take(told)
-        if self._refused is not None:
-            raise as_clear_error(self._refused, self._bootstrap)
+        self._reporter.check()
         self._registry.refresh()
         self._look_at_topics()
         obeyed = self._orders.obey(self._ledger_of)
@@ -330,27 +323,20 @@ class SpoutDriver:
             for slot, ledger in task.slots.items()
         )
 
-    def _note_refusal(self, error: KafkaError | None, _report: object) -> None:
-        """A report may get lost, but not be forbidden: then rights are missing."""
-        if is_forbidden(error):
-            self._refused = error
-
     def progress(self, ends: Mapping[int, int]) -> dict[str, int]:
         """Return how far the spout is, where the logs end at ``ends`` by slot."""
         return progress(self._tasks.values(), ends)
 
     def _report(self) -> None:
-        now_s = self._monotonic()
-        self.reported = reports(self._options.spout, self._tasks.values(), self.topology.version, now_s)
-        for report in self.reported:
-            self._producer.produce(self.topology.stats_topic, report.encode(), report.key())
-        self._producer.poll(0)
+        version = self.topology.version
+        told = reports(self._options.spout, self._tasks.values(), version, self._monotonic())
+        self._reporter.send(self.topology.stats_topic, told)
 
     def settle(self) -> None:
         """Commit what is done and report, whatever the time."""
         self._commits.commit()
         self._report()
-        self._producer.flush(BROKER_TIMEOUT_S)
+        self._reporter.settle()
 
     def close(self) -> None:
         """Commit what is done, report once more and let go of the broker."""
