@@ -164,6 +164,6 @@ def test_the_consumers_own_queue_stays_with_the_consumer(cluster: Cluster, readi
 
 def test_without_numba_there_are_no_columns(monkeypatch: pytest.MonkeyPatch, reading: Reading):
     monkeypatch.setitem(sys.modules, "acktree.producers.consume_loop", None)
-    monkeypatch.setattr(columns_in, "_compiled", columns_in._compiled.__wrapped__)
+    monkeypatch.setattr(columns_in, "compiled_loops", columns_in.compiled_loops.__wrapped__)
     with pytest.raises(NoColumns, match=r"acktree\[fast\]"):
         ColumnsIn(reading.consumer, reading.topic, 0)

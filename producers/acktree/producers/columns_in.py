@@ -61,7 +61,7 @@ class ColumnsIn:
         Raises:
             NoColumns: another build of confluent-kafka, another kind of machine, or no numba.
         """
-        self._library, self._loops = librdkafka(), _compiled()
+        self._library, self._loops = librdkafka(), compiled_loops()
         self._consumer = consumer
         handle = find_handle(consumer)
         self._queue = self._library.rd_kafka_queue_get_partition(handle, topic.encode(), partition)
@@ -117,6 +117,6 @@ class ColumnsIn:
 
 
 @cache
-def _compiled() -> Any:
+def compiled_loops() -> Any:
     """Return the compiled loops. Raises NoColumns."""
     return load_loops("acktree.producers.consume_loop", _FOR_THE_LOOPS)

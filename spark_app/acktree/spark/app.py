@@ -20,6 +20,7 @@ from acktree.schemas.errors import AcktreeError
 from acktree.spark.options import SourceOptions
 from acktree.spark.source import FORMAT, register
 from acktree.spark.source_watch import check_source
+from acktree.spark.spark_home import use_plain_files
 from acktree.spark.stage import Stage, Transform
 
 AVAILABLE_NOW = "available-now"
@@ -100,6 +101,8 @@ def make_session(app_name: str) -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        use_plain_files()
+        builder = builder.config("spark.python.daemon.module", "acktree.spark.daemon")
         builder = builder.master(f"local[{os.cpu_count() or 2},4]")
     if "SPARK_CONF_DIR" not in os.environ:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()

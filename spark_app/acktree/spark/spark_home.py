@@ -1,0 +1,33 @@
+"""A home for Spark without its zip files of Python.
+
+Spark puts the zip files of its home first on the path of every Python process. Out of a zip file Python keeps
+no bytecode: each process would compile PySpark anew, a second each, and five come before the first record.
+Where PySpark was installed from PyPI, the same files stand beside the zip files, and are found without them.
+"""
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyspark
+
+_PARTS = ("bin", "jars", "sbin")
+
+
+def use_plain_files() -> None:
+    """Set SPARK_HOME, unless it is set, or Python workers are to run another interpreter than this."""
+    package = Path(pyspark.__file__).parent
+    there = all((package / part).is_dir() for part in _PARTS)
+    if there and "SPARK_HOME" not in os.environ and os.environ.get("PYSPARK_PYTHON") == sys.executable:
+        os.environ["SPARK_HOME"] = _home(package).name
+
+
+@cache
+def _home(package: Path) -> TemporaryDirectory[str]:
+    """Return a folder of links to a PySpark; it goes when this process ends."""
+    home = TemporaryDirectory(prefix="acktree-spark-home-")
+    for part in _PARTS:
+        (Path(home.name) / part).symlink_to(package / part)
+    return home

@@ -1,0 +1,46 @@
+"""How Python workers of Spark begin: with all they need loaded, from files that Python keeps bytecode of."""
+
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from acktree.spark.spark_home import use_plain_files
+
+
+def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
+    def what_is_there(_: int) -> tuple[set[str], list[str], int]:
+        import gc
+        import sys
+
+        return set(sys.modules), sys.path, gc.get_freeze_count()
+
+    ((modules, paths, frozen),) = spark.sparkContext.parallelize([0], 1).map(what_is_there).collect()
+    assert {"acktree.spark.source", "acktree.spark.stage", "acktree.producers.fold_loop", "numba"} <= modules
+    assert not [path for path in paths if path.endswith(".zip") and Path(path).exists() and "spark" in path]
+    assert frozen
+
+
+def test_a_home_of_ones_own_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    use_plain_files()
+    assert os.environ["SPARK_HOME"] == "/opt/spark"
+
+
+def test_workers_of_another_interpreter_find_pyspark_where_spark_has_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    use_plain_files()
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_the_home_has_no_zip_files(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    use_plain_files()
+    home = Path(os.environ["SPARK_HOME"])
+    assert (home / "jars").samefile(Path(pyspark.__file__).parent / "jars")
+    assert not (home / "python").exists()
