@@ -76,7 +76,7 @@ def test_both_ways_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: p
     def absent() -> None:
         raise NoColumns("no numba here")
 
-    monkeypatch.setattr(columns_in, "_compiled", absent)
+    monkeypatch.setattr(columns_in, "compiled_loops", absent)
     one_by_one = Fetching(options(bootstrap, topic), topic, 0)
     assert one_by_one._columns is None
     assert same(fast, fetch(one_by_one))
