@@ -8,7 +8,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from acktree.spark.spark_home import use_plain_files
+from acktree.spark.spark_home import plain_files
 
 
 def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
@@ -26,21 +26,23 @@ def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
 
 def test_a_home_of_ones_own_is_left_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    use_plain_files()
+    with plain_files():
+        assert os.environ["SPARK_HOME"] == "/opt/spark"
     assert os.environ["SPARK_HOME"] == "/opt/spark"
 
 
 def test_workers_of_another_interpreter_find_pyspark_where_spark_has_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
-    use_plain_files()
-    assert "SPARK_HOME" not in os.environ
+    with plain_files():
+        assert "SPARK_HOME" not in os.environ
 
 
-def test_the_home_has_no_zip_files(monkeypatch: pytest.MonkeyPatch):
+def test_the_home_has_no_zip_files_and_is_no_other_sparks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    use_plain_files()
-    home = Path(os.environ["SPARK_HOME"])
-    assert (home / "jars").samefile(Path(pyspark.__file__).parent / "jars")
-    assert not (home / "python").exists()
+    with plain_files():
+        home = Path(os.environ["SPARK_HOME"])
+        assert (home / "jars").samefile(Path(pyspark.__file__).parent / "jars")
+        assert not (home / "python").exists()
+    assert "SPARK_HOME" not in os.environ

@@ -20,7 +20,7 @@ from acktree.schemas.errors import AcktreeError
 from acktree.spark.options import SourceOptions
 from acktree.spark.source import FORMAT, register
 from acktree.spark.source_watch import check_source
-from acktree.spark.spark_home import use_plain_files
+from acktree.spark.spark_home import plain_files
 from acktree.spark.stage import Stage, Transform
 
 AVAILABLE_NOW = "available-now"
@@ -99,9 +99,9 @@ def make_session(app_name: str) -> SparkSession:
     paths = [path for path in (str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     builder = SparkSession.builder.appName(app_name)
-    if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
+    is_local = "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        use_plain_files()
         builder = builder.config("spark.python.daemon.module", "acktree.spark.daemon")
         builder = builder.master(f"local[{os.cpu_count() or 2},4]")
     if "SPARK_CONF_DIR" not in os.environ:
@@ -109,7 +109,8 @@ def make_session(app_name: str) -> SparkSession:
         builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}")
     for key, value in _SESSION.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with plain_files() if is_local else contextlib.nullcontext():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     register(session)
     return session

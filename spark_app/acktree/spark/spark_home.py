@@ -7,6 +7,8 @@ Where PySpark was installed from PyPI, the same files stand beside the zip files
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +18,19 @@ import pyspark
 _PARTS = ("bin", "jars", "sbin")
 
 
-def use_plain_files() -> None:
-    """Set SPARK_HOME, unless it is set, or Python workers are to run another interpreter than this."""
+@contextmanager
+def plain_files() -> Iterator[None]:
+    """Around the start of a JVM: give it this home, unless it has one or workers run another interpreter."""
     package = Path(pyspark.__file__).parent
     there = all((package / part).is_dir() for part in _PARTS)
-    if there and "SPARK_HOME" not in os.environ and os.environ.get("PYSPARK_PYTHON") == sys.executable:
-        os.environ["SPARK_HOME"] = _home(package).name
+    if not there or "SPARK_HOME" in os.environ or os.environ.get("PYSPARK_PYTHON") != sys.executable:
+        yield
+        return
+    os.environ["SPARK_HOME"] = _home(package).name
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]  # another Spark that this process starts has a home of its own
 
 
 @cache
