@@ -18,7 +18,7 @@ from acktree.schemas.clients import (
     FIRST_LOOK_S,
     as_clear_error,
     clear_errors,
-    is_forbidden,
+    why_unanswered,
 )
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable
 from acktree.schemas.ids import next_run
@@ -119,18 +119,14 @@ def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str)
 
 
 def _first_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim | None:
-    """Read the claim with a consumer to which nothing is assigned yet.
-
-    A group that this principal may not see answers never; why, only an error event tells.
-    """
+    """Read the claim with a consumer to which nothing is assigned yet."""
     wait_s = FIRST_LOOK_S
     while True:
         try:
             return read_claim(consumer, result_topic, bootstrap, wait_s)
         except BrokerUnreachable:
-            event = consumer.poll(0)
-            if event is not None and is_forbidden(event.error()):
-                raise as_clear_error(event.error(), bootstrap) from None
+            if (why := why_unanswered(consumer)) is not None:
+                raise as_clear_error(why, bootstrap) from None
             if wait_s >= BROKER_TIMEOUT_S:
                 raise
             wait_s = min(3 * wait_s, BROKER_TIMEOUT_S)

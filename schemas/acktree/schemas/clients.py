@@ -257,6 +257,15 @@ def is_forbidden(error: Any) -> bool:
     return isinstance(error, KafkaError) and error.code() in _FORBIDDEN
 
 
+def why_unanswered(consumer: Consumer) -> KafkaError | None:
+    """Return why a consumer without assignment gets no answer of its group, if it may not see the group.
+
+    librdkafka asks such a group's broker for ever; only an error event says why.
+    """
+    event = consumer.poll(0)
+    return event.error() if event is not None and is_forbidden(event.error()) else None
+
+
 def as_clear_error(error: Any, bootstrap: str, what: str = "") -> AcktreeError:
     """Return the acktree error that says what a KafkaError means; ``what`` names what was asked for."""
     if isinstance(error, KafkaError) and error.code() in _AWAY:

@@ -13,7 +13,13 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from acktree.producers.outside_commit import commit_offsets
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, consumer_settings, is_forbidden, make_consumer
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    consumer_settings,
+    make_consumer,
+    why_unanswered,
+)
 
 FORMAT = "1"
 
@@ -83,9 +89,8 @@ class Marks:
         try:
             (found,) = self.consumer.committed([place], BROKER_TIMEOUT_S)
         except KafkaException:
-            event = self.consumer.poll(0)  # a group that may not be seen answers never; this says why
-            if event is not None and is_forbidden(event.error()):
-                raise KafkaException(event.error()) from None
+            if (why := why_unanswered(self.consumer)) is not None:
+                raise KafkaException(why) from None
             raise
         if found.error is not None:
             raise KafkaException(found.error)

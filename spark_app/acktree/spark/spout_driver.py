@@ -11,11 +11,7 @@ from dataclasses import replace
 
 from confluent_kafka import TopicPartition
 
-from acktree.schemas.clients import (
-    consumer_settings,
-    make_admin,
-    make_consumer,
-)
+from acktree.schemas.clients import consumer_settings, make_admin, make_consumer
 from acktree.schemas.codec import Absent, ReplayCommand
 from acktree.schemas.ids import next_run
 from acktree.schemas.registry import Registry
