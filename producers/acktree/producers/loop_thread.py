@@ -6,6 +6,7 @@ Invariant: who waits for the loop does not wait for a dead one: what ended it is
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, TypeVar
 
@@ -41,7 +42,14 @@ class LoopThread:
 
     def wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Let the loop run a coroutine; return its result, or raise its error or what ended the loop."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self.result(self.begin(work))
+
+    def begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+        """Let the loop run a coroutine meanwhile."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def result(self, future: Future[Answer]) -> Answer:
+        """Wait for what was begun; return its result, or raise its error or what ended the loop."""
         while True:
             try:
                 return future.result(LOOK_S)

@@ -111,7 +111,7 @@ class FirstRefusal:
     def check(self) -> None:
         """Raise DeliveryFailed if a record was refused."""
         if (error := self.error) is not None:
-            raise _refused(error, self._topic)
+            raise refused(error, self._topic)
 
 
 class Sending:
@@ -156,7 +156,7 @@ class Sending:
                 self._wait_for_room()
             except KafkaException as error:
                 if is_forbidden(error.args[0]):
-                    raise _refused(error.args[0], topic) from error
+                    raise refused(error.args[0], topic) from error
                 if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
                     raise TooLarge(
                         f"a record is too large for topic {topic}: {error.args[0].str()}"
@@ -226,15 +226,12 @@ class Sending:
                 self._wait_for_room()
             except KafkaException as error:
                 if is_forbidden(error.args[0]):
-                    raise _refused(error.args[0], topic) from error
+                    raise refused(error.args[0], topic) from error
                 if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                     raise
                 deadline_s = deadline_s or time.monotonic() + self.growth_timeout_s
                 if time.monotonic() >= deadline_s:
-                    raise MissingPartition(
-                        f"topic {topic} shows no partition {partition}, though the topology has an "
-                        "acker for it; apply the topology again: acktree topology apply FILE"
-                    ) from error
+                    raise missing_partition(topic, partition) from error
                 self._look_again(topic)
 
     def _look_again(self, topic: str) -> None:
@@ -292,7 +289,16 @@ class Sending:
             )
 
 
-def _refused(failure: KafkaError, topic: str) -> DeliveryFailed:
+def missing_partition(topic: str, partition: int) -> MissingPartition:
+    """Return what to raise when a partition does not show up."""
+    return MissingPartition(
+        f"topic {topic} shows no partition {partition}, though the topology has an acker for it; "
+        "apply the topology again: acktree topology apply FILE"
+    )
+
+
+def refused(failure: KafkaError, topic: str) -> DeliveryFailed:
+    """Return what to raise when the broker refuses a record."""
     rights = "; rights are printed by: acktree acl plan --role ROLE" if is_forbidden(failure) else ""
     return DeliveryFailed(
         f"the broker did not take a record for topic {topic}: {failure.str()}; "

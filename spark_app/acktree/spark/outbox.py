@@ -4,8 +4,10 @@ Invariant: ``settle`` returns only when everything sent is in the broker's log; 
 """
 
 import os
-from typing import Any
+from typing import Any, Protocol
 
+from acktree.producers.collector import UserHeaders
+from acktree.producers.columns import Rows, Unwritten
 from acktree.producers.outlet import Sending
 from acktree.schemas.clients import Settings, producer_settings
 from acktree.schemas.ids import EdgeSource
@@ -13,6 +15,41 @@ from acktree.schemas.ids import EdgeSource
 FLUSH_TIMEOUT_S = 120.0
 LINGER_MS = 20
 BATCH_BYTES = 262_144
+
+
+class Box(Protocol):
+    """What a task writes to."""
+
+    @property
+    def edges(self) -> EdgeSource:
+        """Where the edges of its tuples come from."""
+        ...
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: UserHeaders | None = None,
+    ) -> None: ...
+
+    def produce_rows(self, topic: str, rows: Rows) -> Unwritten: ...
+
+    def send(self, topic: str, partition: int, value: bytes) -> None: ...
+
+    def serve(self) -> None: ...
+
+    def settle_tuples(self) -> None:
+        """See that tuples sent so far are seen no later than what is sent next."""
+        ...
+
+    def settle(self) -> None:
+        """Return when all that was sent is in the log."""
+        ...
+
+    def give_up(self) -> None:
+        """End a task that failed."""
+        ...
 
 
 class Outbox(Sending):

@@ -18,14 +18,14 @@ from acktree.schemas.codec import EntryArray
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import IdArray, origins_of
 from acktree.schemas.registry import History, read_history
-from acktree.spark.outbox import Outbox
+from acktree.spark.outbox import Box
 
 
 class Telling:
     """Sends the inits and fails of a spout's stage, or the acks and fails of a bolt's."""
 
     def __init__(
-        self, bootstrap: str, user: Settings, history: History, spout: str, bolt: str, box: Outbox
+        self, bootstrap: str, user: Settings, history: History, spout: str, bolt: str, box: Box
     ) -> None:
         self._place = (bootstrap, history.name, user)
         self._history = history

@@ -22,7 +22,7 @@ from acktree.schemas.ids import IdArray, fnv1a64
 from acktree.schemas.registry import History
 from acktree.spark.anchoring import VALUES, Headers, anchor_rows, by_version, failed_roots, own_values
 from acktree.spark.marks import BatchName
-from acktree.spark.outbox import Outbox, outbox
+from acktree.spark.outbox import Box, outbox
 from acktree.spark.task_notes import forget_note, noted_anchors, read_note
 from acktree.spark.task_runs import TaskRuns
 from acktree.spark.telling import Telling
@@ -52,18 +52,18 @@ class StagePlan:
     def own_hashes(self) -> tuple[int, ...]:
         return (fnv1a64(self.bolt),) if self.bolt else ()
 
-    def telling(self, box: Outbox) -> Telling:
+    def telling(self, box: Box) -> Telling:
         return Telling(self.bootstrap, self.user, self.history, self.spout, self.bolt, box)
 
 
-Begin = Callable[[StagePlan], Outbox | None]
+Begin = Callable[[StagePlan], Box | None]
 """Returns what a task writes to, None if all was written before."""
 
 
 class Writer:
     """Writes the rows of one task to one topic."""
 
-    def __init__(self, plan: StagePlan, topic: str, box: Outbox) -> None:
+    def __init__(self, plan: StagePlan, topic: str, box: Box) -> None:
         self._version, self._topic, self._box = plan.version, topic, box
         self._reader_hashes = plan.history.readers(plan.version, topic).hashes
 
@@ -137,12 +137,12 @@ def _write_noted(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str,
         raise
 
 
-def in_transaction(plan: StagePlan) -> Outbox | None:
+def in_transaction(plan: StagePlan) -> Box | None:
     """Begin the transaction of what this task reads; None if an earlier run of the task has committed it."""
     return begin_transaction(plan.bootstrap, plan.user, plan.group, plan.batch, read_note())
 
 
-def without_transaction(plan: StagePlan) -> Outbox:
+def without_transaction(plan: StagePlan) -> Box:
     """Return what to write to, in a task that has read its rows itself."""
     read_note()
     return outbox(plan.bootstrap, plan.user)
@@ -192,7 +192,7 @@ def write_fails(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[
     yield _counted(len(failures))
 
 
-def _tell(parts: list[pa.RecordBatch], plan: StagePlan, box: Outbox, most: int | None = None) -> int:
+def _tell(parts: list[pa.RecordBatch], plan: StagePlan, box: Box, most: int | None = None) -> int:
     """Tell the acker of every root, and wait; more than ``most`` roots are refused before."""
     table = pa.Table.from_batches(parts, VALUES)
     reasons = table.column("reason")

@@ -1,0 +1,120 @@
+"""aiokafka beside librdkafka: its settings from the same properties, its errors as the same errors.
+
+Invariant: a property is translated with its meaning or not at all; then it is said which, and librdkafka,
+which knows them all, does the work.
+"""
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    ProducerFenced,
+)
+from aiokafka.errors import KafkaError as BatchClientError
+from confluent_kafka import KafkaError, KafkaException
+
+MESSAGE_BYTES = 1_000_000
+"""The largest record, as librdkafka's ``message.max.bytes``."""
+RETRY_BACKOFF_MS = 20
+_LIMIT = "message.max.bytes"
+_SECURE = ("SSL", "SASL_SSL")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_NAMES = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "transactional.id": "transactional_id",
+    "transaction.timeout.ms": "transaction_timeout_ms",
+    "metadata.max.age.ms": "metadata_max_age_ms",
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+}
+_NUMBERS = {"transaction_timeout_ms", "metadata_max_age_ms"}
+_SILENT = ("log.connection.close",)
+_FILES = {
+    "ssl.ca.location": "cafile",
+    "ssl.certificate.location": "certfile",
+    "ssl.key.location": "keyfile",
+    "ssl.key.password": "password",
+}
+
+
+class NoBatches(Exception):
+    """Whole batches cannot be sent with these properties or on this machine, for the reason given."""
+
+
+def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any], int]:
+    """Return the arguments of an AIOKafkaProducer, and the largest record in bytes.
+
+    Raises:
+        NoBatches: it has no such setting, or none that is known to mean the same.
+    """
+    settings: dict[str, Any] = {"acks": "all", "retry_backoff_ms": RETRY_BACKOFF_MS}
+    files: dict[str, str] = {}
+    for name, value in properties.items():
+        if name in _FILES:
+            files[_FILES[name]] = value
+        elif name in _NAMES:
+            settings[_NAMES[name]] = value
+        elif name != _LIMIT and name not in _SILENT:
+            raise NoBatches(f"{name} is set, which librdkafka alone has")
+    protocol = settings["security_protocol"] = settings.get("security_protocol", "PLAINTEXT").upper()
+    if protocol.startswith("SASL") and settings.get("sasl_mechanism") not in _MECHANISMS:
+        raise NoBatches("its SASL mechanism is none of " + ", ".join(_MECHANISMS))
+    if protocol.startswith("SASL") and not settings.keys() >= {"sasl_plain_username", "sasl_plain_password"}:
+        raise NoBatches("there is no user or password for SASL")
+    if "://" in settings["bootstrap_servers"]:
+        raise NoBatches("an address has a protocol, which librdkafka alone reads")
+    for name in _NUMBERS & settings.keys():
+        settings[name] = int(settings[name])
+    if protocol in _SECURE:
+        settings["ssl_context"] = _tls(**files)
+    return settings, int(properties.get(_LIMIT, MESSAGE_BYTES))
+
+
+def _tls(
+    cafile: str | None = None,
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    password: str | None = None,
+) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=cafile)
+        if certfile is not None:
+            context.load_cert_chain(certfile, keyfile, password)
+    except OSError as error:
+        raise NoBatches(f"Python's ssl cannot read the certificates or the key: {error}") from error
+    return context
+
+
+@contextmanager
+def told_by_librdkafka() -> Iterator[None]:
+    """Raise aiokafka's errors as the KafkaException that librdkafka would raise."""
+    try:
+        yield
+    except BatchClientError as error:
+        raise KafkaException(as_kafka_error(error)) from error
+    except TimeoutError as error:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker takes too long")) from error
+
+
+def as_kafka_error(error: BaseException) -> KafkaError:
+    """Return what librdkafka would have said."""
+    if isinstance(error, (KafkaTimeoutError, TimeoutError)):
+        return KafkaError(KafkaError._TIMED_OUT, str(error))
+    if isinstance(error, ProducerFenced):
+        return KafkaError(KafkaError._FENCED, str(error))
+    if isinstance(error, AuthenticationFailedError):
+        return KafkaError(KafkaError._AUTHENTICATION, str(error))
+    if isinstance(error, (KafkaConnectionError, NodeNotReadyError)):
+        return KafkaError(KafkaError._TRANSPORT, str(error))
+    code: int | None = getattr(error, "errno", None)
+    return KafkaError(KafkaError._FAIL, str(error)) if code is None else KafkaError(code)

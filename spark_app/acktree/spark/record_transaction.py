@@ -1,0 +1,111 @@
+"""The transaction of a Spark task by librdkafka, record by record: for all settings that this has."""
+
+import logging
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+
+from acktree.producers.outlet import RELIEF_S
+from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors
+from acktree.schemas.errors import AcktreeError
+from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
+from acktree.spark.outbox import FLUSH_TIMEOUT_S, Box, Outbox
+
+TRANSACTION_TIMEOUT_MS = 300_000
+"""The longest task. A transaction whose driver is dead and not started again holds readers so long."""
+
+log = logging.getLogger("acktree.spark")
+
+
+class TransactionLost(AcktreeError):
+    """The transaction of a task was aborted: another attempt took over, or it took too long."""
+
+
+def lost(error: KafkaError) -> TransactionLost:
+    """Return what to raise when a commit is refused."""
+    return TransactionLost(
+        f"the task's transaction was aborted: {error.str()}; another attempt took over, or "
+        "the task took longer than kafka.transaction.timeout.ms (give a larger one, or smaller "
+        "batches with maxOffsetsPerTrigger)"
+    )
+
+
+class Transaction(Box, Protocol):
+    """A box whose ``settle`` commits all or nothing; kept over the tasks of one share's place."""
+
+    is_spent: bool
+    """It must not be used again."""
+
+    def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
+        """Begin the transaction of a share; return False if the share is written already.
+
+        Raises:
+            KafkaException: fenced, or the broker does not answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class RecordTransaction(Outbox):
+    """See Transaction."""
+
+    def __init__(self, bootstrap: str, user: Settings, transactional_id: str) -> None:
+        """Fence and abort whoever used the id before.
+
+        Raises:
+            BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
+        """
+        user = {"transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS), **user}
+        super().__init__(bootstrap, user, transactional_id=transactional_id)
+        self.is_spent = False
+        with clear_errors(bootstrap):
+            self._producer.init_transactions(BROKER_TIMEOUT_S)
+
+    def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
+        """Begin the transaction of a share; see there."""
+        mark = mark_of_share(batch, share)
+        if held.is_set(mark):
+            return False
+        self._producer.begin_transaction()
+        group = held.consumer.consumer_group_metadata()
+        self._producer.send_offsets_to_transaction([mark], group, BROKER_TIMEOUT_S)
+        return True
+
+    def settle_tuples(self) -> None:
+        """Nothing to wait for: all becomes visible at once."""
+
+    def settle(self) -> None:
+        """Commit. Raises DeliveryFailed, TransactionLost."""
+        self._check()
+        try:
+            _insist(lambda: self._producer.commit_transaction(FLUSH_TIMEOUT_S))
+        except KafkaException as error:
+            self._check()
+            raise lost(error.args[0]) from error
+
+    def give_up(self) -> None:
+        """Abort what the task sent; who comes next begins with a producer of its own."""
+        self.is_spent = True
+        try:
+            self._producer.purge()
+            self._producer.abort_transaction(BROKER_TIMEOUT_S)
+        except KafkaException as error:
+            log.info("not aborted: %s", error.args[0].str(), extra={"action": "transaction_not_aborted"})
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.flush(RELIEF_S)
+
+
+def _insist(step: Any) -> None:
+    while True:
+        try:
+            step()
+            return
+        except KafkaException as error:
+            told: KafkaError = error.args[0]
+            if told.txn_requires_abort() or not told.retriable():
+                raise
