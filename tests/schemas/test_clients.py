@@ -1,6 +1,13 @@
 """Settings of our clients: a promise stands where nobody says otherwise, and only our own code may."""
 
-from acktree.schemas.clients import consumer_settings
+import asyncio
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as PlaceOfAnother
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.schemas.clients import consumer_settings, make_consumer, metadata_of
 
 
 def test_a_group_without_a_commit_begins_at_the_beginning_but_where_our_own_code_asks_otherwise():
@@ -10,3 +17,28 @@ def test_a_group_without_a_commit_begins_at_the_beginning_but_where_our_own_code
     agreeing = {"auto.offset.reset": "earliest"}
     assert (reset_of({}), reset_of(agreeing)) == ("earliest", "earliest")
     assert reset_of(agreeing, auto_offset_reset="error") == "error"
+
+
+def test_metadata_that_another_client_has_written_can_be_read_as_none_of_ours(bootstrap: str, unique: str):
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(unique, 1)])[unique].result()
+    ours = make_consumer(consumer_settings(bootstrap, unique, {}))
+    texts = [f"{number}|".ljust(number, "x") for number in range(2, 120)]
+    read = asyncio.run(read_each(bootstrap, unique, texts, ours))
+    ours.close()
+    for text, found in zip(texts, read, strict=True):
+        assert found.startswith(text) or found == "\ufffd"
+
+
+async def read_each(bootstrap: str, topic: str, texts: list[str], ours: Consumer) -> list[str]:
+    """Commit each text by aiokafka, which leaves its end out; return what librdkafka makes of it."""
+    place, read = PlaceOfAnother(topic, 0), []
+    stranger = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=topic, enable_auto_commit=False)
+    await stranger.start()
+    stranger.assign([place])
+    for text in texts:
+        await stranger.commit({place: (7, text)})
+        (found,) = ours.committed([TopicPartition(topic, 0)], 10)
+        read.append(metadata_of(found))
+    await stranger.stop()
+    return read

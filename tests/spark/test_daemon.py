@@ -20,6 +20,7 @@ def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
 
     ((modules, paths, frozen),) = spark.sparkContext.parallelize([0], 1).map(what_is_there).collect()
     assert {"acktree.spark.source", "acktree.spark.stage", "acktree.producers.fold_loop", "numba"} <= modules
+    assert {"acktree.spark.batch_transaction", "acktree.producers.batch_loop"} <= modules
     assert not [path for path in paths if path.endswith(".zip") and Path(path).exists() and "spark" in path]
     assert frozen
 

@@ -18,6 +18,7 @@ from acktree.schemas.clients import (
     FIRST_LOOK_S,
     as_clear_error,
     clear_errors,
+    metadata_of,
     why_unanswered,
 )
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable
@@ -90,7 +91,7 @@ def read_claim(
             raise KafkaException(committed.error)
     if committed.offset == OFFSET_INVALID:
         return None
-    return decode_claim(committed.metadata or "", committed.offset)
+    return decode_claim(metadata_of(committed), committed.offset)
 
 
 def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str) -> Claim:

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from acktree.producers.done_above import DoneAbove, decode_done, encode_done
 from acktree.producers.tuples import Hand, Record, Tuple
-from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error
+from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error, metadata_of
 from acktree.schemas.errors import MissingTopic
 
 Place = tuple[str, int]
@@ -152,7 +152,7 @@ class Inputs:
     def note_committed(self, offsets: Sequence[TopicPartition]) -> None:
         """Remember what is committed."""
         for each in offsets:
-            self._committed[each.topic, each.partition] = each.offset, each.metadata or ""
+            self._committed[each.topic, each.partition] = each.offset, metadata_of(each)
 
     def rewind(self) -> None:
         """Read again from the committed offsets, from the beginning where there is none.
@@ -171,7 +171,7 @@ class Inputs:
         """Return what is committed, and pass over from here on what is done above it."""
         committed = self._ask_committed(partitions) if partitions else []
         for place in committed:
-            above = decode_done(place.metadata or "", place.offset)
+            above = decode_done(metadata_of(place), place.offset)
             if above is not None:
                 self._above[place.topic, place.partition] = above
         return committed

@@ -138,3 +138,11 @@ def _batches(
         taken, end = loop.encode_rows(memory, rows, _NAME, places, counts)
         yield turn % partitions, EncodedBatch(memory[:end], taken)
         rows, turn = rows[taken:], turn + 1
+
+
+def warm_up() -> None:
+    """Compile or load the loops."""
+    cells = find_cells([b""], 1)
+    assert cells is not None
+    for _ in encode([cells] * 3, *no_headers(1), partitions=1, turn=0):
+        pass

@@ -229,8 +229,12 @@ def will_pass(error: BaseException) -> bool:
     cause = error.__cause__
     if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
         return False
-    told = cause.args[0]
-    return told.retriable() or told.code() in _AWAY | _UNSETTLED
+    return cause.args[0].code() in _AWAY or is_unsettled(cause.args[0])
+
+
+def is_unsettled(error: KafkaError) -> bool:
+    """Tell whether a broker that answers is only not ready yet: it may be asked again at once."""
+    return error.retriable() or error.code() in _UNSETTLED
 
 
 @contextmanager
@@ -255,6 +259,18 @@ _FORBIDDEN = frozenset(
 def is_forbidden(error: Any) -> bool:
     """Tell whether a KafkaError says that the principal may not do this: no further try can help."""
     return isinstance(error, KafkaError) and error.code() in _FORBIDDEN
+
+
+def metadata_of(commit: Any) -> str:
+    """Return the metadata of a commit (a TopicPartition), "" for none.
+
+    librdkafka does not know its end where another client wrote it, and what lies behind in memory may be no
+    text: then the commit is none of ours, and what is returned no metadata of ours.
+    """
+    try:
+        return commit.metadata or ""
+    except UnicodeDecodeError:
+        return "\ufffd"
 
 
 def why_unanswered(consumer: Consumer) -> KafkaError | None:

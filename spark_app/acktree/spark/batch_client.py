@@ -4,6 +4,7 @@ Invariant: a property is translated with its meaning or not at all; then it is s
 which knows them all, does the work.
 """
 
+import logging
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 MESSAGE_BYTES = 1_000_000
 """The largest record, as librdkafka's ``message.max.bytes``."""
-RETRY_BACKOFF_MS = 20
+RETRY_BACKOFF_MS = 50
 _LIMIT = "message.max.bytes"
 _SECURE = ("SSL", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -45,6 +46,9 @@ _FILES = {
     "ssl.key.location": "keyfile",
     "ssl.key.password": "password",
 }
+
+
+logging.getLogger("aiokafka").addHandler(logging.NullHandler())  # as librdkafka's: where logs are wanted
 
 
 class NoBatches(Exception):
@@ -111,7 +115,7 @@ def as_kafka_error(error: BaseException) -> KafkaError:
     if isinstance(error, (KafkaTimeoutError, TimeoutError)):
         return KafkaError(KafkaError._TIMED_OUT, str(error))
     if isinstance(error, ProducerFenced):
-        return KafkaError(KafkaError._FENCED, str(error))
+        return KafkaError(KafkaError._FENCED)
     if isinstance(error, AuthenticationFailedError):
         return KafkaError(KafkaError._AUTHENTICATION, str(error))
     if isinstance(error, (KafkaConnectionError, NodeNotReadyError)):

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
 from aiokafka.errors import KafkaError as BatchClientError
-from aiokafka.errors import KafkaTimeoutError
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as Mark
 from numpy.typing import NDArray
@@ -51,6 +51,8 @@ from acktree.spark.record_transaction import TRANSACTION_TIMEOUT_MS, lost
 
 SINGLE_ROWS = 2_000
 """Records produced one by one that wait to be laid out together."""
+END_OF_METADATA = "\0"
+"""What librdkafka writes behind a commit's metadata; without, it does not know the end when it reads it."""
 MOST_RECORDS = 2**30
 """Of one producer: aiokafka's sequence numbers go astray at 2**31 in a partition."""
 
@@ -104,7 +106,9 @@ class BatchTransaction:
         async with asyncio.timeout(BROKER_TIMEOUT_S):
             await self._producer.begin_transaction()
             place = TopicPartition(mark.topic, mark.partition)
-            await self._producer.send_offsets_to_transaction({place: (mark.offset, mark.metadata)}, group)
+            await self._producer.send_offsets_to_transaction(
+                {place: (mark.offset, f"{mark.metadata}\0")}, group
+            )
 
     def produce(
         self, topic: str, value: Payload, key: Payload = None, headers: UserHeaders | None = None
@@ -261,8 +265,23 @@ class BatchTransaction:
         self._loop.wait(_stop(self._producer))
 
 
+class _PatientProducer(AIOKafkaProducer):  # type: ignore[misc]
+    """Looks for the coordinator again when the connection breaks meanwhile; aiokafka itself gives up then."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._look_up = self.client.coordinator_lookup
+        self.client.coordinator_lookup = self._look_up_again
+
+    async def _look_up_again(self, *about: Any) -> Any:
+        try:
+            return await self._look_up(*about)
+        except KafkaConnectionError as error:
+            raise NodeNotReadyError(str(error)) from error  # what it does try again after
+
+
 async def _connect(settings: dict[str, Any]) -> AIOKafkaProducer:
-    producer = AIOKafkaProducer(**settings)
+    producer = _PatientProducer(**settings)
     try:
         async with asyncio.timeout(BROKER_TIMEOUT_S):
             await producer.start()
@@ -302,4 +321,15 @@ def _loop_thread() -> LoopThread:
     if os.getpid() not in _loops:
         _loops[os.getpid()] = thread = LoopThread()
         thread.start()
+        thread.wait(_note_complaints())
     return _loops[os.getpid()]
+
+
+async def _note_complaints() -> None:
+    """Let asyncio say in the log that nobody looked at a failure: aiokafka has told us otherwise before."""
+    asyncio.get_running_loop().set_exception_handler(_note)
+
+
+def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    told = context["message"], context.get("exception")
+    log.info("aiokafka: %s (%s)", *told, extra={"action": "batch_client"})

@@ -13,13 +13,15 @@ from contextlib import suppress
 import pyspark.worker  # noqa: F401 (what workers import first)
 from pyspark.daemon import manager
 
-import acktree.spark.source
-import acktree.spark.stage  # noqa: F401
 from acktree.producers.librdkafka import NoColumns
 from acktree.producers.warm_up import load
 
 if __name__ == "__main__":
     with suppress(NoColumns):  # each worker says so once it has no columns
         load()
+    with suppress(ImportError, RuntimeError):  # and of batches
+        from acktree.producers.record_batches import warm_up
+
+        warm_up()
     gc.freeze()  # a worker collects garbage after each task; what is here is none
     manager()

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicParti
 from pyroaring import BitMap64
 
 from acktree.producers.outside_commit import commit_offsets
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
+from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, metadata_of
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.done_set import CommitMetadata, decode_metadata
 from acktree.spark.task_ledger import SourcePartition
@@ -68,9 +68,9 @@ class GroupOffsets:
             if partition.offset == OFFSET_INVALID:
                 continue
             source = by_place[partition.topic, partition.partition]
-            if self._last.get(source.slot) == (partition.offset, partition.metadata or ""):
+            if self._last.get(source.slot) == (partition.offset, metadata_of(partition)):
                 continue
-            ours = decode_metadata(partition.metadata, partition.offset)
+            ours = decode_metadata(metadata_of(partition), partition.offset)
             if ours is not None and epochs is not None and ours.epoch > epochs[source.slot]:
                 raise ZombieDriver(
                     f"a newer driver (epoch {ours.epoch}, this one has {epochs[source.slot]}) commits for "

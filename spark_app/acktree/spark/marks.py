@@ -6,6 +6,7 @@ place keeps its newest mark alone.
 """
 
 import os
+import time
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,14 @@ from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     Settings,
     consumer_settings,
+    is_unsettled,
     make_consumer,
+    metadata_of,
     why_unanswered,
 )
 
 FORMAT = "1"
+ASK_AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +89,22 @@ class Marks:
         Raises:
             KafkaException: the broker does not answer, or the transaction is not decided in time.
         """
-        place = TopicPartition(mark.topic, mark.partition)
-        try:
-            (found,) = self.consumer.committed([place], BROKER_TIMEOUT_S)
-        except KafkaException:
-            if (why := why_unanswered(self.consumer)) is not None:
-                raise KafkaException(why) from None
-            raise
+        deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+        while True:
+            try:
+                return self._newest(mark) == metadata_of(mark)
+            except KafkaException as error:
+                if (why := why_unanswered(self.consumer)) is not None:
+                    raise KafkaException(why) from None
+                if not is_unsettled(error.args[0]) or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(ASK_AGAIN_S)
+
+    def _newest(self, mark: TopicPartition) -> str:
+        (found,) = self.consumer.committed([TopicPartition(mark.topic, mark.partition)], BROKER_TIMEOUT_S)
         if found.error is not None:
             raise KafkaException(found.error)
-        return found.offset != OFFSET_INVALID and found.metadata == mark.metadata
+        return metadata_of(found) if found.offset != OFFSET_INVALID else ""
 
     def set(self, mark: TopicPartition) -> None:
         """Commit a mark. Raises what ``commit_offsets`` raises."""

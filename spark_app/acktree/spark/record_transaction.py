@@ -1,10 +1,12 @@
 """The transaction of a Spark task by librdkafka, record by record: for all settings that this has."""
 
 import logging
+from contextlib import suppress
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
+from acktree.producers.errors import DeliveryFailed
 from acktree.producers.outlet import RELIEF_S
 from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors
 from acktree.schemas.errors import AcktreeError
@@ -97,7 +99,8 @@ class RecordTransaction(Outbox):
 
     def close(self) -> None:
         """Let go of it."""
-        self.flush(RELIEF_S)
+        with suppress(DeliveryFailed, KafkaException):
+            self.flush(RELIEF_S)
 
 
 def _insist(step: Any) -> None:

@@ -7,13 +7,13 @@ then the mark is looked at, so no attempt can commit behind the look.
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaException
 
 from acktree.schemas.clients import Settings, clear_errors
 from acktree.spark.batch_client import NoBatches
-from acktree.spark.batch_transaction import BatchTransaction
 from acktree.spark.marks import BatchName, ShareName, marks
 from acktree.spark.record_transaction import RecordTransaction, Transaction
 
@@ -57,7 +57,15 @@ def begin_transaction(
 
 def _connect(bootstrap: str, user: Settings, transactional_id: str) -> Transaction:
     try:
-        return BatchTransaction(bootstrap, user, transactional_id)
+        return _batch_transaction()(bootstrap, user, transactional_id)
     except NoBatches as reason:
         log.info("a task writes record by record: %s", reason, extra={"action": "no_batches"})
         return RecordTransaction(bootstrap, user, transactional_id)
+
+
+def _batch_transaction() -> Callable[[str, Settings, str], Transaction]:
+    try:
+        from acktree.spark.batch_transaction import BatchTransaction
+    except (ImportError, RuntimeError) as error:  # no folder for what numba compiles
+        raise NoBatches(str(error)) from error
+    return BatchTransaction

@@ -27,6 +27,7 @@ from acktree.schemas.clients import (
     consumer_settings,
     make_admin,
     make_consumer,
+    metadata_of,
     topics_there,
 )
 from acktree.schemas.errors import BrokerUnreachable
@@ -153,7 +154,7 @@ class Cluster:
             answer = self._admin.list_consumer_group_offsets(asked, request_timeout=BROKER_TIMEOUT_S)
             found = answer[group].result(BROKER_TIMEOUT_S).topic_partitions
         return {
-            (each.topic, each.partition): Committed(each.offset, each.metadata or "")
+            (each.topic, each.partition): Committed(each.offset, metadata_of(each))
             for each in found
             if each.error is None and each.offset not in (OFFSET_INVALID, -1)
         }

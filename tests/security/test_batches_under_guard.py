@@ -1,0 +1,99 @@
+"""Whole batches through TLS, SASL and an authorizer: let in by the same properties as all other clients."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from acktree.console.rights import Right
+from acktree.producers.columns import Rows
+from acktree.producers.errors import DeliveryFailed
+from acktree.schemas.clients import clear_errors
+from acktree.schemas.errors import AcktreeError, NotAuthorized
+from acktree.spark.batch_transaction import BatchTransaction
+from acktree.spark.marks import BatchName, Marks, ShareName
+from security.secure_broker import PASSWORD, SecureBroker
+
+NEEDED = (
+    Right("topic", "{}", "Write"),
+    Right("topic", "{}", "Describe"),
+    Right("topic", "{}", "Read"),
+    Right("group", "{}.stage", "Read"),
+    Right("transactional-id", "{}", "Write"),
+    Right("transactional-id", "{}", "Describe"),
+)
+BATCH = BatchName("query", 1)
+
+Way = Callable[[SecureBroker, str], tuple[str, dict[str, str]]]
+
+
+def by_scram(secure: SecureBroker, user: str) -> tuple[str, dict[str, str]]:
+    secure.add_user(user)
+    return secure.scram, secure.properties(user)
+
+
+def by_plain(secure: SecureBroker, user: str) -> tuple[str, dict[str, str]]:
+    return secure.open, {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": "plain",
+        "sasl.password": PASSWORD,
+    }
+
+
+def by_certificate(secure: SecureBroker, user: str) -> tuple[str, dict[str, str]]:
+    return secure.mutual, secure.certificate(user)
+
+
+def principal(way: Way, user: str) -> str:
+    return {by_scram: user, by_plain: "plain", by_certificate: "*"}[way]
+
+
+def write(address: str, user: dict[str, str], topic: str) -> None:
+    share = ShareName(topic, 0, 1, "digest")
+    held = Marks(address, user, topic)
+    transaction = BatchTransaction(address, user, topic)
+    try:
+        with clear_errors(address):
+            assert transaction.begin(BATCH, share, held)
+            transaction.produce_rows(topic, Rows([b"value"]))
+            transaction.settle()
+            assert not transaction.begin(BATCH, share, held)
+    finally:
+        transaction.close()
+        held.consumer.close()
+
+
+def prepare(
+    secure: SecureBroker, way: Way, topic: str, needed: tuple[Right, ...]
+) -> tuple[str, dict[str, str]]:
+    secure.admin.create_topics([NewTopic(topic, 1)])[topic].result()
+    address, user = way(secure, topic)
+    secure.allow(principal(way, topic), [replace(each, name=each.name.format(topic)) for each in needed])
+    return address, user
+
+
+@pytest.mark.parametrize("way", [by_scram, by_plain, by_certificate])
+def test_a_transaction_is_written_whichever_way_one_is_let_in(secure: SecureBroker, unique: str, way: Way):
+    address, user = prepare(secure, way, unique, NEEDED)
+    write(address, user, unique)
+
+
+@pytest.mark.parametrize("missing", [Right("topic", "{}", "Write"), *NEEDED[4:]], ids=str)
+def test_a_missing_right_is_said(secure: SecureBroker, unique: str, missing: Right):
+    needed = tuple(each for each in NEEDED if each.resource != missing.resource or each.name != missing.name)
+    address, user = prepare(secure, by_scram, unique, needed)
+    with pytest.raises((NotAuthorized, DeliveryFailed), match="acktree acl plan"):
+        write(address, user, unique)
+
+
+def test_a_wrong_password_and_a_strange_certificate_are_refused_without_naming_them(
+    secure: SecureBroker, unique: str
+):
+    address, user = by_scram(secure, unique)
+    with pytest.raises(AcktreeError) as refusal:
+        BatchTransaction(address, {**user, "sasl.password": "wrong-canary"}, unique)
+    assert "canary" not in str(refusal.value)
+    with pytest.raises(AcktreeError):
+        BatchTransaction(secure.mutual, secure.certificate(unique, secure.stranger), unique)

@@ -1,0 +1,379 @@
+"""A task's transaction on a real broker, in whole batches and record by record: the same promises."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from acktree.console.broker import LocalBroker
+from acktree.producers.columns import Rows
+from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
+from acktree.schemas.clients import make_consumer
+from acktree.schemas.errors import BrokerUnreachable, RefusedSetting
+from acktree.schemas.header import HEADER, single_headers
+from acktree.spark import batch_transaction, transactions
+from acktree.spark.batch_client import NoBatches
+from acktree.spark.batch_transaction import BatchTransaction
+from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
+from acktree.spark.record_transaction import RecordTransaction, Transaction, TransactionLost
+from acktree.spark.transactions import begin_transaction
+
+SHARE = ShareName("source", 0, 7, "digest")
+BATCH = BatchName("query", 3)
+KINDS = (BatchTransaction, RecordTransaction)
+PARTITIONS = 3
+Open = Callable[..., Transaction]
+
+
+@pytest.fixture
+def topic(bootstrap: str, unique: str) -> str:
+    return new_topic(bootstrap, unique)
+
+
+def new_topic(bootstrap: str, name: str, **config: str) -> str:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, PARTITIONS, config=settings)])[name].result()
+    admin.create_topics([NewTopic(SHARE.topic, 1)])[SHARE.topic].exception()  # it is there already, mostly
+    return name
+
+
+@pytest.fixture
+def held(bootstrap: str, unique: str) -> Iterator[Marks]:
+    made = Marks(bootstrap, {}, unique)
+    yield made
+    made.consumer.close()
+
+
+@pytest.fixture(params=KINDS, ids=["batches", "records"])
+def begun(request: pytest.FixtureRequest, bootstrap: str, unique: str, held: Marks) -> Iterator[Open]:
+    """Return a function that begins the transaction of a batch; each has the same transactional id."""
+    opened: list[Transaction] = []
+
+    def begin(number: int = BATCH.number, **user: str) -> Transaction:
+        settings = {key.replace("_", "."): value for key, value in user.items()}
+        opened.append(request.param(bootstrap, settings, unique))
+        assert opened[-1].begin(BatchName("query", number), SHARE, held)
+        return opened[-1]
+
+    yield begin
+    for transaction in opened:
+        transaction.close()
+
+
+def read(bootstrap: str, topic: str, at_least: int = 0) -> dict[int, list[tuple]]:
+    """Return what readers of committed records see: partition to (value, key, headers)."""
+    consumer: Consumer = make_consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"{topic}-reader-{time.monotonic_ns()}",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+        }
+    )
+    consumer.subscribe([topic])
+    found: dict[int, list[tuple]] = {}
+    ends: set[int] = set()
+    deadline_s = time.monotonic() + 30
+    while len(ends) < PARTITIONS or sum(map(len, found.values())) < at_least:
+        assert time.monotonic() < deadline_s, (ends, found)
+        for record in consumer.consume(1000, 0.5):
+            if record.error():
+                ends.add(record.partition())
+                continue
+            found.setdefault(record.partition(), []).append(
+                (record.value(), record.key(), record.headers() or [])
+            )
+    consumer.close()
+    return found
+
+
+def produce_one(transaction: Transaction, topic: str, value: bytes) -> None:
+    transaction.produce(topic, value)
+    transaction.serve()
+
+
+def write(transaction: Transaction, topic: str, *values: bytes) -> None:
+    transaction.produce_rows(topic, Rows(values))
+    transaction.settle()
+
+
+def test_rows_and_records_are_seen_as_they_were_given_once_all_is_committed(
+    begun: Open, bootstrap: str, topic: str, held: Marks
+):
+    transaction = begun()
+    own = single_headers(1, 1, np.arange(1, 4, dtype=np.uint64), np.arange(1, 4, dtype=np.uint64))
+    keyed = Rows([b"a", None, b"c"], [b"k1", b"k2", b"k3"], own)
+    assert transaction.produce_rows(topic, keyed) == []
+    pairs = [("user", b"x"), ("user", None), ("other", "text")]
+    transaction.produce(topic, "single", b"k1", pairs)
+    transaction.produce(topic, b"bare", None, None)
+    assert transaction.produce_rows(topic, Rows(["text"], [b"k1"])) == []
+    transaction.send(topic, 2, b"control")
+    transaction.serve()
+    assert read(bootstrap, topic) == {}
+    transaction.settle()
+    seen = read(bootstrap, topic)
+    rows = [row for partition in seen.values() for row in partition]
+    assert len(rows) == 7
+    for value, key, header in zip([b"a", None, b"c"], [b"k1", b"k2", b"k3"], own.tolist(), strict=True):
+        assert (value, key, [(HEADER, np.array(header, own.dtype).tobytes())]) in rows
+    assert (b"bare", None, []) in rows
+    assert (b"control", None, []) in seen[2]
+    (home,) = (partition for partition, there in seen.items() if any(row[1] == b"k1" for row in there))
+    sent = [("user", b"x"), ("user", None), ("other", b"text")]
+    of_k1 = [(value, headers[-1:]) for value, key, headers in seen[home] if key == b"k1"]
+    assert of_k1[1:] == [(b"single", sent[-1:]), (b"text", [])]
+    assert (b"single", b"k1", sent) in rows
+    assert not transaction.begin(BATCH, SHARE, held)
+
+
+def test_keys_have_the_same_partition_whoever_writes(bootstrap: str, unique: str, held: Marks):
+    homes = []
+    for kind in KINDS:
+        topic = new_topic(bootstrap, f"{unique}-{kind.__name__}")
+        transaction = kind(bootstrap, {}, topic)
+        assert transaction.begin(BatchName(topic, 1), SHARE, held)
+        keys = [b"", *(b"%d" % number * (number % 5 + 1) for number in range(200))]
+        transaction.produce_rows(topic, Rows([b"v"] * len(keys), keys))
+        transaction.settle()
+        transaction.close()
+        homes.append(
+            {row[1]: partition for partition, rows in read(bootstrap, topic).items() for row in rows}
+        )
+    assert homes[0] == homes[1]
+    assert len(homes[0]) == 201
+
+
+def test_nothing_is_seen_of_what_was_given_up(begun: Open, bootstrap: str, topic: str, held: Marks):
+    transaction = begun()
+    transaction.produce_rows(topic, Rows([b"never"] * 10_000))
+    transaction.produce(topic, b"never")
+    transaction.send(topic, 1, b"never")
+    transaction.give_up()
+    assert transaction.is_spent
+    after = begun()
+    after.produce_rows(topic, Rows([b"seen"]))
+    after.settle()
+    assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"seen"]
+
+
+def test_who_begins_later_fences_who_began_before(begun: Open, bootstrap: str, topic: str, held: Marks):
+    zombie = begun()
+    zombie.produce_rows(topic, Rows([b"zombie"] * 100))
+    heir = begun()
+    with pytest.raises((TransactionLost, DeliveryFailed), match="fenced"):
+        zombie.settle()
+    zombie.give_up()
+    heir.produce_rows(topic, Rows([b"heir"]))
+    heir.settle()
+    assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"heir"]
+    assert not heir.begin(BATCH, SHARE, held)
+
+
+def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: Marks):
+    zombie = begun()
+    zombie.settle()
+    begun(number=4).settle()
+    with pytest.raises(KafkaException, match="fenced"):
+        zombie.begin(BatchName("query", 5), SHARE, held)
+
+
+def test_a_mark_is_known_again_whatever_its_length(begun: Open, topic: str, held: Marks):
+    transaction = begun(number=0)
+    for length in range(60):
+        transaction.settle()
+        batch = BatchName("q" * length, length)
+        assert transaction.begin(batch, SHARE, held)
+        transaction.settle()
+        assert not transaction.begin(batch, SHARE, held)
+        assert transaction.begin(BatchName("next", length), SHARE, held)
+    transaction.settle()
+
+
+def test_a_coordinator_that_is_not_ready_is_asked_again(held: Marks, monkeypatch: pytest.MonkeyPatch):
+    answers: list[KafkaError | None] = [KafkaError(KafkaError.NOT_COORDINATOR), None]
+
+    def committed(places: list[TopicPartition], _timeout_s: float) -> list[TopicPartition]:
+        if (error := answers.pop(0)) is not None:
+            raise KafkaException(error)
+        return [mark]
+
+    class Answering:
+        poll = staticmethod(lambda _timeout_s: None)
+        committed = staticmethod(committed)
+
+    mark = mark_of_share(BATCH, SHARE)
+    with monkeypatch.context() as there:
+        there.setattr(held, "consumer", Answering)
+        assert held.is_set(mark)
+    assert not answers
+
+
+def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topic: str, held: Marks):
+    transaction = begun(number=1)
+    for number in range(2, 22):
+        transaction.produce_rows(topic, Rows([b"%d" % number] * 50))
+        transaction.settle()
+        assert not transaction.is_spent
+        assert transaction.begin(BatchName("query", number), SHARE, held)
+    transaction.settle()
+    assert sum(map(len, read(bootstrap, topic, 1000).values())) == 1000
+
+
+def test_a_record_that_is_too_large_is_told_as_such(begun: Open, bootstrap: str, topic: str):
+    transaction = begun()
+    ((row, error),) = transaction.produce_rows(topic, Rows([b"small", b"x" * 1_000_001]))
+    assert row == 1
+    assert isinstance(error, TooLarge)
+    with pytest.raises(TooLarge, match="too large for topic"):
+        produce_one(transaction, topic, b"x" * 1_000_001)
+
+
+def test_a_larger_limit_of_the_user_holds(begun: Open, bootstrap: str, unique: str):
+    topic = new_topic(bootstrap, unique, max_message_bytes="3000000")
+    transaction = begun(message_max_bytes="2500000")
+    assert transaction.produce_rows(topic, Rows([b"x" * 2_000_000])) == []
+    transaction.settle()
+    assert sum(map(len, read(bootstrap, topic, 1).values())) == 1
+
+
+def test_a_batch_that_the_broker_refuses_fails_the_task(begun: Open, bootstrap: str, unique: str):
+    topic = new_topic(bootstrap, unique, max_message_bytes="1000")
+    transaction = begun()
+    with pytest.raises(DeliveryFailed, match=f"did not take a record for topic {topic}: .*too large"):
+        write(transaction, topic, b"x" * 2_000)
+    transaction.give_up()
+
+
+def test_a_partition_that_is_made_later_is_found(begun: Open, bootstrap: str, topic: str):
+    transaction = begun()
+    transaction.send(topic, 0, b"known")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
+    transaction.send(topic, PARTITIONS, b"new")
+    transaction.settle()
+    assert [row[0] for row in read(bootstrap, topic, 2)[PARTITIONS]] == [b"new"]
+
+
+def test_a_partition_that_never_shows_is_told(
+    bootstrap: str, unique: str, topic: str, held: Marks, monkeypatch: pytest.MonkeyPatch
+):
+    transaction = BatchTransaction(bootstrap, {}, unique)
+    assert transaction.begin(BATCH, SHARE, held)
+    monkeypatch.setattr(BatchTransaction, "growth_timeout_s", 0.5)
+    with pytest.raises(MissingPartition, match=f"topic {topic} shows no partition 9.* apply the topology"):
+        transaction.send(topic, 9, b"nowhere")
+    transaction.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broker_that_is_killed_meanwhile_has_all_once(
+    kind: type, own_broker: Callable[..., LocalBroker], unique: str
+):
+    broker = own_broker()
+    topic = new_topic(broker.bootstrap, unique)
+    held = Marks(broker.bootstrap, {}, unique)
+    transaction = kind(broker.bootstrap, {}, unique)
+    assert transaction.begin(BATCH, SHARE, held)
+    values = [b"%d" % number for number in range(60_000)]
+    transaction.produce_rows(topic, Rows(values[:30_000]))
+    broker.kill()
+    with ThreadPoolExecutor(1) as task:  # the broker ends with the thread that starts it
+        rest = task.submit(write, transaction, topic, *values[30_000:])
+        broker.start()
+        rest.result()
+    seen = sorted(int(row[0]) for rows in read(broker.bootstrap, topic, 60_000).values() for row in rows)
+    assert seen == list(range(60_000))
+    assert not transaction.begin(BATCH, SHARE, held)
+    transaction.close()
+    held.consumer.close()
+
+
+def test_a_broker_that_is_not_there_is_told():
+    with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:9"):
+        BatchTransaction("127.0.0.1:9", {}, "x")
+
+
+def test_a_broken_promise_is_refused():
+    with pytest.raises(RefusedSetting, match="acks=1 is refused"):
+        BatchTransaction("127.0.0.1:9", {"acks": "1"}, "x")
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"compression.type": "zstd"}, "compression.type is set"),
+        ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}, "SASL mechanism"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "no user or password"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot read the certificates"),
+    ],
+)
+def test_what_batches_cannot_do_is_left_to_librdkafka(user: dict[str, str], said: str):
+    with pytest.raises(NoBatches, match=said):
+        BatchTransaction("127.0.0.1:9", user, "x")
+
+
+@pytest.fixture
+def kept() -> Iterator[dict[tuple, Transaction]]:
+    """The transactions that are kept for the tasks to come, closed at the end."""
+    yield transactions._open
+    for transaction in transactions._open.values():
+        transaction.close()
+    transactions._open.clear()
+
+
+def test_a_task_writes_as_its_properties_need(
+    bootstrap: str, unique: str, topic: str, kept: dict, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, "acktree.spark")
+    plain = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
+    assert isinstance(plain, BatchTransaction)
+    plain.settle()
+    compressed = begin_transaction(bootstrap, {"compression.type": "lz4"}, f"{unique}-lz4", BATCH, SHARE)
+    assert isinstance(compressed, RecordTransaction)
+    compressed.settle()
+    assert "record by record: compression.type is set" in caplog.text
+
+
+def test_without_its_packages_a_task_writes_record_by_record(
+    bootstrap: str, unique: str, topic: str, kept: dict, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "acktree.spark.batch_transaction", None)
+    begun = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
+    assert isinstance(begun, RecordTransaction)
+    begun.settle()
+
+
+def test_a_producer_is_kept_until_it_is_fenced_or_has_written_much(
+    bootstrap: str, unique: str, topic: str, kept: dict, monkeypatch: pytest.MonkeyPatch
+):
+    def begin(number: int) -> Transaction:
+        begun = begin_transaction(bootstrap, {}, unique, BatchName("query", number), SHARE)
+        assert begun is not None
+        return begun
+
+    first = begin(1)
+    first.settle()
+    assert begin(2) is first
+    first.produce_rows(topic, Rows([b"v"] * 11))
+    monkeypatch.setattr(batch_transaction, "MOST_RECORDS", 10)
+    first.settle()
+    second = begin(3)
+    assert second is not first
+    second.settle()
+    stranger = BatchTransaction(bootstrap, {}, f"{unique}.stage-{SHARE.topic}-{SHARE.partition}")
+    third = begin(4)
+    assert third not in (first, second)
+    third.settle()
+    assert begin_transaction(bootstrap, {}, unique, BatchName("query", 4), SHARE) is None
+    stranger.close()
+    assert list(kept.values()) == [third]
