@@ -4,7 +4,6 @@ import json
 import os
 import platform
 from contextlib import ExitStack
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -89,13 +88,13 @@ def spark(bootstrap: str | None, records: int, rounds: int, rival: bool, small: 
     CPU is that of Spark's driver, JVM and Python workers and of the acker; the broker's is left out.
     """
     from acktree.console.benches import spark_stage
-    from acktree.console.benches.cpu_time import cpu_s
+    from acktree.console.benches.cpu_time import CpuClock
 
     _tell_machine(style)
     with ExitStack() as running:
         broker = None if bootstrap else running.enter_context(LocalBroker())
         address = broker.bootstrap if broker else bootstrap or ""
-        clock = partial(cpu_s, os.getpid(), broker.pid if broker else None)
+        clock = running.enter_context(CpuClock(os.getpid(), broker.pid if broker else None))
         source = spark_stage.fill(address, 0 if small else records)
         own = spark_stage.OwnSpark(address, source, records, clock)
         if small:
