@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -207,13 +208,10 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(held: Marks, monkeypatch
             raise KafkaException(error)
         return [mark]
 
-    class Answering:
-        poll = staticmethod(lambda _timeout_s: None)
-        committed = staticmethod(committed)
-
+    answering = SimpleNamespace(poll=lambda _timeout_s: None, committed=committed)
     mark = mark_of_share(BATCH, SHARE)
     with monkeypatch.context() as there:
-        there.setattr(held, "consumer", Answering)
+        there.setattr(held, "consumer", answering)
         assert held.is_set(mark)
     assert not answers
 
