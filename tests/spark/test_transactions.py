@@ -19,7 +19,7 @@ from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import BrokerUnreachable, RefusedSetting
 from acktree.schemas.header import HEADER, single_headers
 from acktree.spark import batch_transaction, transactions
-from acktree.spark.batch_client import NoBatches
+from acktree.spark.batch_client import NoBatches, batch_client_settings
 from acktree.spark.batch_transaction import BatchTransaction
 from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
 from acktree.spark.record_transaction import RecordTransaction, Transaction, TransactionLost
@@ -312,6 +312,8 @@ def test_a_broken_promise_is_refused():
         ({"compression.type": "zstd"}, "compression.type is set"),
         ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}, "SASL mechanism"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "no user or password"),
+        ({"message.max.bytes": "many"}, "is no number"),
+        ({"transaction.timeout.ms": "long"}, "is no number"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot read the certificates"),
     ],
 )
@@ -327,6 +329,12 @@ def kept() -> Iterator[dict[tuple, Transaction]]:
     for transaction in transactions._open.values():
         transaction.close()
     transactions._open.clear()
+
+
+def test_what_is_for_consumers_alone_changes_nothing():
+    plain = batch_client_settings({"bootstrap.servers": "a:1"})
+    mixed = {"fetch.min.bytes": "9", "max.poll.interval.ms": "9", "queued.min.messages": "9"}
+    assert batch_client_settings({"bootstrap.servers": "a:1", **mixed}) == plain
 
 
 def test_a_task_writes_as_its_properties_need(

@@ -40,6 +40,17 @@ _NAMES = {
 }
 _NUMBERS = {"transaction_timeout_ms", "metadata_max_age_ms"}
 _SILENT = ("log.connection.close",)
+_OF_CONSUMERS = (
+    "auto.",
+    "enable.auto.",
+    "fetch.",
+    "group.",
+    "heartbeat.",
+    "max.poll.",
+    "queued.",
+    "session.",
+)
+"""Prefixes of what a producer has no use for: one set of properties goes to all clients."""
 _FILES = {
     "ssl.ca.location": "cafile",
     "ssl.certificate.location": "certfile",
@@ -68,7 +79,7 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
             files[_FILES[name]] = value
         elif name in _NAMES:
             settings[_NAMES[name]] = value
-        elif name != _LIMIT and name not in _SILENT:
+        elif name != _LIMIT and name not in _SILENT and not name.startswith(_OF_CONSUMERS):
             raise NoBatches(f"{name} is set, which librdkafka alone has")
     protocol = settings["security_protocol"] = settings.get("security_protocol", "PLAINTEXT").upper()
     if protocol.startswith("SASL") and settings.get("sasl_mechanism") not in _MECHANISMS:
@@ -77,11 +88,15 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
         raise NoBatches("there is no user or password for SASL")
     if "://" in settings["bootstrap_servers"]:
         raise NoBatches("an address has a protocol, which librdkafka alone reads")
-    for name in _NUMBERS & settings.keys():
-        settings[name] = int(settings[name])
+    try:
+        for name in _NUMBERS & settings.keys():
+            settings[name] = int(settings[name])
+        most_bytes = int(properties.get(_LIMIT, MESSAGE_BYTES))
+    except ValueError as error:
+        raise NoBatches(f"a property is no number: {error}") from error
     if protocol in _SECURE:
         settings["ssl_context"] = _tls(**files)
-    return settings, int(properties.get(_LIMIT, MESSAGE_BYTES))
+    return settings, most_bytes
 
 
 def _tls(

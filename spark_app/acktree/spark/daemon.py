@@ -15,12 +15,14 @@ from pyspark.daemon import manager
 
 from acktree.producers.librdkafka import NoColumns
 from acktree.producers.warm_up import load
+from acktree.spark import source, stage  # noqa: F401 (what tasks import)
 
 if __name__ == "__main__":
     with suppress(NoColumns):  # each worker says so once it has no columns
         load()
     with suppress(ImportError, RuntimeError):  # and of batches
         from acktree.producers.record_batches import warm_up
+        from acktree.spark import batch_transaction  # noqa: F401
 
         warm_up()
     gc.freeze()  # a worker collects garbage after each task; what is here is none
