@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -352,7 +353,10 @@ def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: 
     values = Counter(each.value for each in outcome.emitted)
     assert (values[b"1"], values[b"twice"]) == (1, 8)
     assert [(each.key, each.anchors) for each in outcome.emitted if each.value == b"1"] == [(b"k", (1,))]
-    assert sum((each.anchors for each in outcome.emitted if each.value == b"all"), ()) == (0, 1, 2, 3)
+    of_all = [
+        each.anchors for each in outcome.emitted if each.value == b"all"
+    ]  # the broker may cut them apart
+    assert sorted(chain.from_iterable(of_all)) == [0, 1, 2, 3]
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 3}, {2: "not two"}, {2})
 
 
