@@ -1,5 +1,6 @@
 """Members that come and go and counts that change, all under load: no replay, and progress all along."""
 
+import os
 import random
 import subprocess
 import sys
@@ -17,8 +18,9 @@ PROTOCOLS = {"classic": {}, "kip-848": {"group.protocol": "consumer"}}
 
 @pytest.fixture
 def busy():
-    """Keep the processors busy with processes that do nothing else."""
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BURNERS)]
+    """Keep the processors busy with processes that do nothing else; they end with us."""
+    code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    burners = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(BURNERS)]
     yield burners
     for burner in burners:
         burner.kill()

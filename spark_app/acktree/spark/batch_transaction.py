@@ -82,6 +82,7 @@ class BatchTransaction:
         self.is_spent = False
         self._singles: dict[str, list[Single]] = {}
         self._turns: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
         self._records = 0
         self._sent: list[tuple[str, asyncio.Future[Any]]] = []
         self._feeding: Any = None
@@ -100,6 +101,7 @@ class BatchTransaction:
             return False
         with told_by_librdkafka():
             self._loop.wait(self._begin(mark, held.group))
+        self._counts.clear()
         return True
 
     async def _begin(self, mark: Mark, group: str) -> None:
@@ -162,6 +164,7 @@ class BatchTransaction:
             if time.monotonic() >= deadline_s:
                 raise missing_partition(topic, partition)
             self._loop.wait(self._look_again())
+            self._counts.clear()
         columns = [cells for column in ([value], None, None) if (cells := find_cells(column, 1))]
         batches = encode(columns, *no_headers(1), partitions=1, turn=0)
         self._feed([(TopicPartition(topic, partition), batch) for _, batch in batches])
@@ -171,10 +174,13 @@ class BatchTransaction:
         await asyncio.sleep(RELIEF_S)
 
     def _partitions(self, topic: str) -> int:
-        try:
-            return len(self._loop.wait(self._producer.partitions_for(topic)))
-        except BatchClientError as error:
-            raise refused(as_kafka_error(error), topic) from error
+        """Return how many partitions a topic has, as of the transaction's first record for it."""
+        if topic not in self._counts:
+            try:
+                self._counts[topic] = len(self._loop.wait(self._producer.partitions_for(topic)))
+            except BatchClientError as error:
+                raise refused(as_kafka_error(error), topic) from error
+        return self._counts[topic]
 
     def _feed(self, batches: Addressed) -> None:
         """Send batches once those before have left."""

@@ -26,7 +26,13 @@ from confluent_kafka.admin import NewTopic
 from acktree.console.demo.children import Child
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.owner import die_with_owner
-from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    clear_errors,
+    make_admin,
+    make_producer,
+    producer_settings,
+)
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -37,6 +43,8 @@ PIPELINES = ("pass-through", "line-split")
 RIVAL_VERSION = "4.0.0"
 RIVAL_PACKAGES = (f"pyspark=={RIVAL_VERSION}", "pyarrow>=18", "pandas<3")
 COMPLAINT_LINES = 60
+FORGETFUL = {"log.segment.delete.delay.ms": "1000"}
+"""Settings of a broker that frees what a run has filled before the next one is through."""
 Transform = Callable[[Any], Any]
 
 TOPOLOGY = """
@@ -80,6 +88,17 @@ def new_topic(bootstrap: str) -> str:
         admin = make_admin(bootstrap, {})  # kept: the answer never comes to a client that is gone
         admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result()
     return topic
+
+
+def drop_topics(bootstrap: str, prefix: str) -> None:
+    """Delete the topics whose names begin so: runs alike do not pay for what those before have filled."""
+    with clear_errors(bootstrap):
+        admin = make_admin(bootstrap, {})
+        names = [
+            name for name in admin.list_topics(timeout=BROKER_TIMEOUT_S).topics if name.startswith(prefix)
+        ]
+        for deleted in admin.delete_topics(names).values():
+            deleted.result()
 
 
 def send(bootstrap: str, topic: str, records: int) -> None:
@@ -161,6 +180,7 @@ class OwnSpark:
         text = TOPOLOGY.format(name=name, ackers=ackers, source=self._source, most=self._most)
         apply_topology(self._bootstrap, parse_topology(text), {})
         with ExitStack() as running:
+            running.callback(drop_topics, self._bootstrap, f"{name}.")
             folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
             if ackers:
                 command = ["acker", "run", "--topology", name, "-b", self._bootstrap]
@@ -216,12 +236,15 @@ class Rival:
         return self._run(pipeline, python=True)
 
     def _run(self, pipeline: str, python: bool) -> Run:
-        request = {"bootstrap": self._bootstrap, "source": self._source, "sink": new_topic(self._bootstrap)}
+        sink = new_topic(self._bootstrap)
+        request = {"bootstrap": self._bootstrap, "source": self._source, "sink": sink}
         assert self._process.stdin is not None
         before_s = self._cpu()
         self._process.stdin.write(json.dumps({**request, "kind": pipeline, "python": python}) + "\n")
         self._process.stdin.flush()
-        return Run(self._answer()["seconds"], self._cpu() - before_s)
+        run = Run(self._answer()["seconds"], self._cpu() - before_s)
+        drop_topics(self._bootstrap, sink)
+        return run
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

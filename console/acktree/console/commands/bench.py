@@ -92,7 +92,7 @@ def spark(bootstrap: str | None, records: int, rounds: int, rival: bool, small: 
 
     _tell_machine(style)
     with ExitStack() as running:
-        broker = None if bootstrap else running.enter_context(LocalBroker())
+        broker = None if bootstrap else running.enter_context(LocalBroker(settings=spark_stage.FORGETFUL))
         address = broker.bootstrap if broker else bootstrap or ""
         clock = running.enter_context(CpuClock(os.getpid(), broker.pid if broker else None))
         source = spark_stage.fill(address, 0 if small else records)
