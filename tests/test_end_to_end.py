@@ -90,6 +90,12 @@ def send(bootstrap: str, topic: str) -> list[str]:
     return lines
 
 
+def check_running(children: dict[str, Child], deadline: float) -> None:
+    """Fail, with what the processes said, if the time is up or Spark has ended."""
+    assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
+    assert children["spark"].exit_code is None, children["spark"].tail()
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["acker-1", "worker", "spark"])
 def test_the_account_is_exact_whoever_is_killed(
@@ -103,8 +109,7 @@ def test_the_account_is_exact_whoever_is_killed(
     with pipeline(bootstrap, unique, tmp_path, FAIL_EVERY) as children:
         deadline = time.monotonic() + DEADLINE_S
         while committed_offsets(bootstrap, group, topic, PARTITIONS)[1] < LINES // 4:
-            assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
-            assert children["spark"].exit_code is None, children["spark"].tail()
+            check_running(children, deadline)
         children[victim].kill()
         children[victim].start()
         while children["spark"].exit_code is None:
@@ -130,12 +135,11 @@ def test_the_acker_count_changes_under_load_without_a_replay(
         deadline = time.monotonic() + DEADLINE_S
         for version, done, ackers in ((2, LINES // 5, 5), (3, LINES // 5 * 2, 1)):
             while committed_offsets(bootstrap, group, topic, PARTITIONS)[1] < done:
-                assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
-                assert children["spark"].exit_code is None, children["spark"].tail()
+                check_running(children, deadline)
             children["worker"].stop()
             publish(bootstrap, unique, ackers=ackers, timeout_s=60)
             while newest_report(bootstrap, unique).values["version"] < version:
-                assert children["spark"].exit_code is None, children["spark"].tail()
+                check_running(children, deadline)
             children["worker"].start()
         while children["spark"].exit_code is None:
             assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}

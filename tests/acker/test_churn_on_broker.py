@@ -1,6 +1,5 @@
 """Members that come and go and counts that change, all under load: no replay, and progress all along."""
 
-import os
 import random
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import time
 import pytest
 
 from acker.cluster import wait_for
+from acktree.console.owner import die_with_owner
 from acktree.schemas.errors import BrokerRefused
 
 CHANGE_S, CHURN_S, CHANGES = 0.5, 6.0, 12
@@ -19,8 +19,8 @@ PROTOCOLS = {"classic": {}, "kip-848": {"group.protocol": "consumer"}}
 @pytest.fixture
 def busy():
     """Keep the processors busy with processes that do nothing else; they end with us."""
-    code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
-    burners = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(BURNERS)]
+    command = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(command, preexec_fn=die_with_owner()) for _ in range(BURNERS)]
     yield burners
     for burner in burners:
         burner.kill()

@@ -26,13 +26,7 @@ from confluent_kafka.admin import NewTopic
 from acktree.console.demo.children import Child
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.owner import die_with_owner
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    clear_errors,
-    make_admin,
-    make_producer,
-    producer_settings,
-)
+from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -90,14 +84,11 @@ def new_topic(bootstrap: str) -> str:
     return topic
 
 
-def drop_topics(bootstrap: str, prefix: str) -> None:
-    """Delete the topics whose names begin so: runs alike do not pay for what those before have filled."""
+def drop_topics(bootstrap: str, topics: list[str]) -> None:
+    """Delete topics: runs alike do not pay for what those before have filled."""
     with clear_errors(bootstrap):
         admin = make_admin(bootstrap, {})
-        names = [
-            name for name in admin.list_topics(timeout=BROKER_TIMEOUT_S).topics if name.startswith(prefix)
-        ]
-        for deleted in admin.delete_topics(names).values():
+        for deleted in admin.delete_topics(topics).values():
             deleted.result()
 
 
@@ -178,9 +169,9 @@ class OwnSpark:
         """Publish a topology and run its acker; yield its name and a folder."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         text = TOPOLOGY.format(name=name, ackers=ackers, source=self._source, most=self._most)
-        apply_topology(self._bootstrap, parse_topology(text), {})
+        plan = apply_topology(self._bootstrap, parse_topology(text), {})
         with ExitStack() as running:
-            running.callback(drop_topics, self._bootstrap, f"{name}.")
+            running.callback(drop_topics, self._bootstrap, [topic for topic, *_ in plan.create])
             folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
             if ackers:
                 command = ["acker", "run", "--topology", name, "-b", self._bootstrap]
@@ -243,7 +234,7 @@ class Rival:
         self._process.stdin.write(json.dumps({**request, "kind": pipeline, "python": python}) + "\n")
         self._process.stdin.flush()
         run = Run(self._answer()["seconds"], self._cpu() - before_s)
-        drop_topics(self._bootstrap, sink)
+        drop_topics(self._bootstrap, [sink])
         return run
 
     def _answer(self) -> dict[str, Any]:
