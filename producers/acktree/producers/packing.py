@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from acktree.schemas.codec import ENTRY, Ack, AckInit, EntryArray, Fail, encode_ack, encode_ack_init
 from acktree.schemas.ids import IdArray, acker_partition
-from acktree.schemas.registry import History
+from acktree.schemas.registry import History, Published
 
 Send = Callable[[str, int, bytes], None]
 
@@ -65,14 +64,17 @@ def _fold_neighbours(roots: IdArray, values: IdArray) -> tuple[IdArray, IdArray]
     return roots[starts], np.bitwise_xor.reduceat(values, starts)
 
 
-def split_by_partition(roots: IdArray, ackers: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield each acker partition that owns some of the roots, with the indexes of those roots."""
-    partitions = (roots % np.uint64(ackers)).astype(np.uint16)
+def split_by_partition(entries: EntryArray, ackers: int) -> Iterator[tuple[int, EntryArray]]:
+    """Yield each acker partition that owns some of the roots, with their entries."""
+    if ackers == 1 and len(entries):
+        yield 0, entries
+        return
+    partitions = (entries["root"] % np.uint64(ackers)).astype(np.uint16)
     order = np.argsort(partitions, kind="stable")
     bounds = np.flatnonzero(np.diff(partitions[order])) + 1
     for indexes in np.split(order, bounds):
         if len(indexes):
-            yield int(partitions[indexes[0]]), indexes
+            yield int(partitions[indexes[0]]), entries[indexes]
 
 
 class _Entries:
@@ -95,14 +97,24 @@ class _Entries:
 
     def packed(self, ackers: int) -> Iterator[tuple[int, EntryArray]]:
         """Yield (acker partition, folded entries)."""
-        entries = fold_entries(np.frombuffer(self.roots, np.uint64), np.frombuffer(self.values, np.uint64))
-        for partition, indexes in split_by_partition(entries["root"], ackers):
-            yield partition, entries[indexes]
+        yield from split_by_partition(self.folded(), ackers)
+
+    def folded(self) -> EntryArray:
+        return fold_entries(np.frombuffer(self.roots, np.uint64), np.frombuffer(self.values, np.uint64))
 
 
 def _chunks(entries: EntryArray) -> Iterator[EntryArray]:
     for start in range(0, len(entries), MAX_ENTRIES):
         yield entries[start : start + MAX_ENTRIES]
+
+
+def init_records(published: Published, spout_task: int, entries: EntryArray) -> Iterator[tuple[int, bytes]]:
+    """Yield (acker partition, record) for roots of one spout task and version, one entry per root."""
+    if not published.ackers:
+        return
+    for partition, inits in split_by_partition(entries, published.ackers):
+        for chunk in _chunks(inits):
+            yield partition, encode_ack_init(AckInit(spout_task, published.version, chunk))
 
 
 class InitPacker:
@@ -138,12 +150,8 @@ class InitPacker:
         waiting, self._inits = self._inits, {}
         for version, entries in waiting.items():
             published = self._history.at(version)
-            if not published.ackers:
-                continue
-            for partition, inits in entries.packed(published.ackers):
-                for chunk in _chunks(inits):
-                    record = AckInit(self._spout_task, version, chunk)
-                    self._send(published.ack_init_topic, partition, encode_ack_init(record))
+            for partition, record in init_records(published, self._spout_task, entries.folded()):
+                self._send(published.ack_init_topic, partition, record)
 
 
 class _Said:

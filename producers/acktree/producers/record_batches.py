@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.record.util import calc_crc32c
 from numpy.typing import NDArray
 
 from acktree.producers import batch_loop as loop
@@ -29,7 +29,6 @@ _HEAD = struct.Struct(">qiibI")
 _STATE = struct.Struct(">hiqqqhii")
 _LENGTH_AND_OFFSET_BYTES, _STATE_AT = 12, 21
 _FORMAT, _IN_TRANSACTION = 2, 0x10
-_NAME = np.frombuffer(HEADER.encode(), np.uint8)
 _UNKNOWN_LEADER_EPOCH = -1
 
 
@@ -59,13 +58,12 @@ class EncodedBatch(BatchBuilder):  # type: ignore[misc]
     def _build(self) -> bytes:
         if self._bytes is None:
             now_ms = int(time.time() * 1000)
-            memory = self._memory.data
             state = (_IN_TRANSACTION, self._count - 1, now_ms, now_ms, *self._producer_state, self._count)
-            _STATE.pack_into(memory, _STATE_AT, *state)
-            checksum = calc_crc32c(memory[_STATE_AT:])
-            following = len(memory) - _LENGTH_AND_OFFSET_BYTES
-            _HEAD.pack_into(memory, 0, 0, following, _UNKNOWN_LEADER_EPOCH, _FORMAT, checksum)
-            self._bytes = memory.tobytes()
+            _STATE.pack_into(self._memory.data, _STATE_AT, *state)
+            checked = self._memory[_STATE_AT:].tobytes()
+            following = len(self._memory) - _LENGTH_AND_OFFSET_BYTES
+            head = (0, following, _UNKNOWN_LEADER_EPOCH, _FORMAT, google_crc32c.value(checked))
+            self._bytes = _HEAD.pack(*head) + checked
         return self._bytes
 
 
@@ -101,6 +99,9 @@ def _cell(part: bytes | str | None) -> bytes:
         size.append((rest & 127) | 128)
         rest >>= 7
     return bytes((*size, rest)) + text
+
+
+_NAME = np.frombuffer(_cell(HEADER), np.uint8)
 
 
 def encode(

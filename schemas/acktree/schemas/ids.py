@@ -21,8 +21,8 @@ MAX_RUN = (1 << 8) - 1
 MAX_OFFSET = (1 << 40) - 1
 ATTEMPT_MASK = 0xF
 
-_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_M1_INVERSE, _M2_INVERSE = pow(_M1, -1, 1 << 64), pow(_M2, -1, 1 << 64)
+M1, M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+M1_INVERSE, M2_INVERSE = pow(M1, -1, 1 << 64), pow(M2, -1, 1 << 64)
 
 
 class Origin(NamedTuple):
@@ -49,27 +49,27 @@ def mix(x: int) -> int:
     ('0x5692161d100b05e5', True)
     """
     x ^= x >> 30
-    x = x * _M1 & MASK
+    x = x * M1 & MASK
     x ^= x >> 27
-    x = x * _M2 & MASK
+    x = x * M2 & MASK
     return x ^ x >> 31
 
 
 def unmix(x: int) -> int:
     """Return the one y with ``mix(y) == x``."""
     x ^= x >> 31 ^ x >> 62
-    x = x * _M2_INVERSE & MASK
+    x = x * M2_INVERSE & MASK
     x ^= x >> 27 ^ x >> 54
-    x = x * _M1_INVERSE & MASK
+    x = x * M1_INVERSE & MASK
     return x ^ x >> 30 ^ x >> 60
 
 
 def mix_array(x: IdArray) -> IdArray:
     """Return ``mix`` of every element."""
     x = x ^ x >> np.uint64(30)
-    x *= np.uint64(_M1)
+    x *= np.uint64(M1)
     x ^= x >> np.uint64(27)
-    x *= np.uint64(_M2)
+    x *= np.uint64(M2)
     x ^= x >> np.uint64(31)
     return x
 
@@ -77,9 +77,9 @@ def mix_array(x: IdArray) -> IdArray:
 def unmix_array(x: IdArray) -> IdArray:
     """Return ``unmix`` of every element."""
     x = x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))
-    x *= np.uint64(_M2_INVERSE)
+    x *= np.uint64(M2_INVERSE)
     x ^= (x >> np.uint64(27)) ^ (x >> np.uint64(54))
-    x *= np.uint64(_M1_INVERSE)
+    x *= np.uint64(M1_INVERSE)
     x ^= (x >> np.uint64(30)) ^ (x >> np.uint64(60))
     return x
 

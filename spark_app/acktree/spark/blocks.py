@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from acktree.schemas.ids import run_at_least
-from acktree.spark.done_set import next_done
+from acktree.spark.done_set import next_done, set_of
 
 
 def block_end(first: int, end: int, size: int) -> int:
@@ -96,7 +96,7 @@ class Blocks:
         Of an emission older than the block as it is known only the first record is sure to be in its tree.
         """
         if not self.stretches:
-            return BitMap64(firsts.astype(np.uint64))
+            return set_of(firsts)
         covered = BitMap64()
         for first in firsts.tolist():
             covered.add_range(first, first + 1 if self.is_older(first, run) else self.end_of(first))

@@ -21,9 +21,10 @@ if __name__ == "__main__":
     with suppress(NoColumns):  # each worker says so once it has no columns
         load()
     with suppress(ImportError, RuntimeError):  # and of batches
-        from acktree.producers.record_batches import warm_up
-        from acktree.spark import batch_transaction  # noqa: F401
+        from acktree.producers import record_batches
+        from acktree.spark import anchor_loop, batch_transaction  # noqa: F401
 
-        warm_up()
+        record_batches.warm_up()
+        anchor_loop.warm_up()
     gc.freeze()  # a worker collects garbage after each task; what is here is none
     manager()

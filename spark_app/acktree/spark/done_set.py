@@ -7,15 +7,19 @@ and :func:`encode_done` says how far the text reaches. Text that is not ours, or
 import base64
 import binascii
 import zlib
+from array import array
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from acktree.schemas.codec import varint
 
 FORMAT = "1"
 MAX_METADATA_CHARS = 4_000
+FEW = 10
+"""Offsets that are added one by one in the time of a run of them."""
 
 
 class CommitMetadata(NamedTuple):
@@ -24,6 +28,18 @@ class CommitMetadata(NamedTuple):
     epoch: int
     incarnation: str
     done: BitMap64
+
+
+def set_of(offsets: NDArray[np.int64]) -> BitMap64:
+    """Return offsets in any order as a set; those that lie together, as a batch's do, are added together."""
+    ordered = np.sort(offsets)
+    breaks = np.flatnonzero(np.diff(ordered) > 1)
+    if len(breaks) >= len(ordered) // FEW:
+        return BitMap64(array("Q", ordered.astype(np.uint64).tobytes()))
+    made = BitMap64()
+    for first, last in zip(ordered[[0, *(breaks + 1)]], ordered[[*breaks, -1]], strict=True):
+        made.add_range(int(first), int(last) + 1)
+    return made
 
 
 def first_absent(done: BitMap64, start: int) -> int:
@@ -148,4 +164,4 @@ def _encode_bits(frontier: int, done: BitMap64, room: int) -> tuple[bytes, int]:
 
 def _decode_bits(frontier: int, raw: bytes) -> BitMap64:
     flags = np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")
-    return BitMap64((np.flatnonzero(flags) + frontier).astype(np.uint64))
+    return set_of(np.flatnonzero(flags) + frontier)

@@ -85,7 +85,7 @@ class PartitionLedger:
         wanted = (firsts > self.frontier - self._largest) & (firsts < self.next_offset)
         runs_of = generations >> 4
         finished = BitMap64()
-        for run in np.unique(runs_of[wanted]).tolist():
+        for run in np.flatnonzero(np.bincount(runs_of[wanted])).tolist():
             finished |= self._cover(firsts[wanted & (runs_of == run)], run)
         finished.remove_range(0, self.frontier)
         finished.remove_range(self.next_offset, EVERYTHING)

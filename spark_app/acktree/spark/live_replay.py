@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from acktree.schemas.codec import Span
 from acktree.schemas.ids import run_at_least
 from acktree.spark.blocks import block_end, split
-from acktree.spark.done_set import first_absent, runs
+from acktree.spark.done_set import first_absent, runs, set_of
 from acktree.spark.retries import Retries
 
 
@@ -57,7 +57,7 @@ class LiveReplay:
         """Return those of the first offsets that ``owns`` says are the command's, each once."""
         if not run_at_least(run, self.floor):
             return firsts[:0]
-        return np.asarray((BitMap64(firsts.astype(np.uint64)) & self.offsets).to_array(), np.int64)
+        return np.asarray((set_of(firsts) & self.offsets).to_array(), np.int64)
 
     def first_of(self, offset: int) -> int:
         """Return where the block of one of the offsets begins."""
@@ -76,7 +76,7 @@ class LiveReplay:
     def cover(self, firsts: NDArray[np.int64]) -> BitMap64:
         """Return the offsets of the command's blocks that begin at ``firsts``."""
         if self.block == 1:
-            return BitMap64(firsts.astype(np.uint64))
+            return set_of(firsts)
         covered = BitMap64()
         for first in firsts.tolist():
             covered.add_range(first, self.end_of(first))

@@ -147,7 +147,7 @@ class TaskLedger:
     def _take_acked(self, result: Result, now_s: float) -> dict[int, int]:
         slots, generations, offsets = origins_of(result.acked)
         highest: dict[int, int] = {}
-        for slot in np.unique(slots).tolist():
+        for slot in np.flatnonzero(np.bincount(slots)).tolist():
             ledger = self.slots.get(slot)
             if ledger is None:
                 continue

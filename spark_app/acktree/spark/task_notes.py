@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from pyspark import SparkContext, SparkFiles, TaskContext
 
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import ANCHOR
 from acktree.spark.marks import BatchName, ShareName
 
 _WANTED = "acktree.notes"
@@ -77,11 +80,13 @@ def read_note() -> ShareName:
         return ShareName.from_line(note.readline().decode())
 
 
-def noted_anchors() -> bytes:
-    """Return the anchors of all rows this task has read; call when the rows have ended."""
+def noted_anchors() -> NDArray[np.void]:
+    """Return the anchors, (n,) of ANCHOR, of all rows this task has read; call when the rows have ended."""
     path = _path()
     assert path is not None, "read_note comes first"
-    return path.read_bytes().partition(b"\n")[2]
+    with path.open("rb") as note:
+        note.readline()
+        return np.fromfile(note, ANCHOR)
 
 
 def forget_note() -> None:

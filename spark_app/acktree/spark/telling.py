@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.producers.packing import AckPacker, InitPacker
+from acktree.producers.packing import AckPacker, init_records
 from acktree.schemas.clients import Settings
 from acktree.schemas.codec import EntryArray
 from acktree.schemas.header import ANCHOR
-from acktree.schemas.ids import IdArray, origins_of
-from acktree.schemas.registry import History, read_history
+from acktree.schemas.ids import origins_of
+from acktree.schemas.registry import History, Published, read_history
+from acktree.spark.anchoring import Told
 from acktree.spark.outbox import Box
+
+A_FEW = 65_536
+"""Roots that are told of at once: what is made of them on the way stays in the processor's caches."""
 
 
 class Telling:
@@ -61,36 +65,42 @@ class Telling:
             self._history = read_history(*self._place)
         return AckPacker(self._history, f"{self._spout or self._bolt}@spark", self._box.send)
 
-    def tell(self, version: int, entries: EntryArray, failed: Mapping[int, str]) -> None:
-        """Tell of roots born in one version, one entry per root; ``failed`` says why by root.
+    def tell(self, told: Told) -> None:
+        """Tell of roots, one entry per root.
 
         Raises:
-            UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
+            UnknownVersion: their version is not published. DeliveryFailed: a record was refused.
         """
-        acks = self._acks(version)
-        roots, values = entries["root"].copy(), entries["value"].copy()
-        rejected = np.isin(roots, np.fromiter(failed, np.uint64, len(failed)))
-        for root, reason in failed.items():
-            acks.fail(version, root, reason)
+        acks = self._acks(told.version)
+        entries, rejected = told.entries, None
+        if told.failed:
+            rejected = np.isin(entries["root"], np.fromiter(told.failed, np.uint64, len(told.failed)))
+        for root, reason in told.failed.items():
+            acks.fail(told.version, root, reason)
         if self._bolt:
-            acks.ack_many(version, roots[~rejected], values[~rejected])
+            sound = entries if rejected is None else entries[~rejected]
+            acks.ack_many(told.version, sound["root"], sound["value"])
         else:
-            values[rejected] = self._box.edges.many(int(rejected.sum()))
-            self._send_inits(version, roots, values)
+            if rejected is not None:
+                entries = entries.copy()
+                entries["value"][rejected] = self._box.edges.many(int(rejected.sum()))
+            self._send_inits(told.version, entries)
         acks.flush()
 
-    def _send_inits(self, version: int, roots: IdArray, values: IdArray) -> None:
-        for task, chosen in self._by_spout_task(version, roots):
-            inits = InitPacker(self._history, task, self._box.send)
-            inits.add_many(version, roots[chosen], values[chosen])
-            inits.flush()
-
-    def _by_spout_task(self, version: int, roots: IdArray) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    def _send_inits(self, version: int, entries: EntryArray) -> None:
         published = self._history.at(version)
-        task_of: NDArray[Any] = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
-        for slot in published.slots:
-            if slot.spout in published.spout_tasks:
-                task_of[slot.slot] = published.task_of(slot)
-        tasks = task_of[origins_of(roots)[0]]
-        for task in np.unique(tasks).tolist():
-            yield task, tasks == task
+        for at in range(0, len(entries), A_FEW):
+            for task, chosen in _by_spout_task(published, entries[at : at + A_FEW]):
+                for partition, record in init_records(published, task, chosen):
+                    self._box.send(published.ack_init_topic, partition, record)
+
+
+def _by_spout_task(published: Published, entries: EntryArray) -> Iterator[tuple[int, EntryArray]]:
+    """Yield each spout task with its roots."""
+    task_of: NDArray[Any] = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
+    for slot in published.slots:
+        if slot.spout in published.spout_tasks:
+            task_of[slot.slot] = published.task_of(slot)
+    tasks = task_of[origins_of(entries["root"])[0]]
+    for task in set(tasks.tolist()):
+        yield task, entries if (tasks == task).all() else entries[tasks == task]

@@ -14,13 +14,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acktree.producers.columns import Rows, plain
-from acktree.producers.packing import fold_entries
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import HEADER
-from acktree.schemas.ids import IdArray, fnv1a64
+from acktree.schemas.header import ANCHOR, HEADER
+from acktree.schemas.ids import fnv1a64
 from acktree.schemas.registry import History
-from acktree.spark.anchoring import VALUES, Headers, anchor_rows, by_version, failed_roots, own_values
+from acktree.spark.anchoring import (
+    Headers,
+    Told,
+    anchor_rows,
+    failed_roots,
+    fold,
+    fold_in_order,
+    from_arrow,
+    own_values,
+    to_arrow,
+)
 from acktree.spark.marks import BatchName
 from acktree.spark.outbox import Box, outbox
 from acktree.spark.task_notes import forget_note, noted_anchors, read_note
@@ -67,20 +76,18 @@ class Writer:
         self._version, self._topic, self._box = plan.version, topic, box
         self._reader_hashes = plan.history.readers(plan.version, topic).hashes
 
-    def write(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def write(self, batch: pa.RecordBatch) -> list[Told]:
         """Write rows (value, anchors, optional key, headers, fail); return what they say of their roots."""
-        said = []
+        told: list[Told] = []
         if "fail" in batch.schema.names and batch.column("fail").null_count < len(batch):
             rejected = batch.filter(pc.is_valid(batch.column("fail")))
-            said.append(failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail"))))
+            told += failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail")))
             batch = batch.filter(pc.is_null(batch.column("fail")))
         anchors = batch.column("anchors")
         headers, values = anchor_rows(anchors, self._version, self._box.edges, self._reader_hashes)
-        if values is not None:
-            said.append(values)
         self._produce({name: batch.column(name) for name in batch.schema.names}, headers)
         self._box.serve()
-        return said
+        return told + values
 
     def _produce(self, columns: dict[str, pa.Array], headers: Headers) -> None:
         values, keys = columns["value"], columns.get("key")
@@ -127,14 +134,23 @@ def _write_noted(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str,
         return 0
     try:
         writer = Writer(plan, topic, box)
-        said: list[pa.RecordBatch] = []
+        told: list[Told] = []
         for batch in chain(() if first is None else (first,), batches):
-            said += writer.write(batch)
-        inputs = own_values(noted_anchors(), plan.own_hashes)
-        return _tell([inputs, *said], plan, box, most=len(inputs))
+            told += writer.write(batch)
+        return _tell(_fold_noted(noted_anchors(), told, plan), plan, box)
     except BaseException:
         box.give_up()
         raise
+
+
+def _fold_noted(inputs: NDArray[np.void], told: list[Told], plan: StagePlan) -> list[Told]:
+    if not plan.own_hashes and (folded := fold_in_order(inputs, told)) is not None:
+        return [folded]
+    own = fold(own_values(inputs, plan.own_hashes))
+    folded_all = fold([*own, *told])
+    if _roots_in(folded_all) > _roots_in(own):
+        raise NotNarrow("a row of this task has a root that was read by another one")
+    return folded_all
 
 
 def in_transaction(plan: StagePlan) -> Box | None:
@@ -155,7 +171,7 @@ def write_tuples(
     box = outbox(plan.bootstrap, plan.user)
     writer = Writer(plan, topic, box)
     for batch in batches:
-        yield from writer.write(batch)
+        yield from map(to_arrow, fold(writer.write(batch)))
     box.settle()
     runs.note(topic)
 
@@ -163,65 +179,48 @@ def write_tuples(
 def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
     """Yield what the inputs themselves add per root, so that a record that yields no row is told, too."""
     for batch in batches:
-        yield own_values(b"".join(filter(None, batch.column("anchors").to_pylist())), plan.own_hashes)
+        anchors = b"".join(filter(None, batch.column("anchors").to_pylist()))
+        yield from map(to_arrow, fold(own_values(np.frombuffer(anchors, ANCHOR), plan.own_hashes)))
 
 
 def input_failures(batches: Iterator[pa.RecordBatch], reason: str) -> Iterator[pa.RecordBatch]:
     """Yield that all roots of the inputs failed."""
     for batch in batches:
         anchors = batch.column("anchors").to_pylist()
-        yield failed_roots(anchors, [reason] * len(anchors))
+        yield from map(to_arrow, failed_roots(anchors, [reason] * len(anchors)))
 
 
 def write_control(
     batches: Iterator[pa.RecordBatch], plan: StagePlan, runs: TaskRuns
 ) -> Iterator[pa.RecordBatch]:
     """Fold all values of each root of this task and write its one init, ack or fail; yield how many roots."""
-    yield _counted(_tell(list(batches), plan, outbox(plan.bootstrap, plan.user)))
+    yield _counted(_tell(fold(from_arrow(batches)), plan, outbox(plan.bootstrap, plan.user)))
     runs.note("control")
 
 
 def write_fails(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
     """Fail all roots of this task, of which an init or ack is written; yield how many roots."""
-    failures = pa.Table.from_batches(list(batches), VALUES)
+    failures = fold(from_arrow(batches))
     box = outbox(plan.bootstrap, plan.user)
     telling = plan.telling(box)
-    for version in failures.column("version").unique().to_pylist():
-        telling.fail(version, _reasons(failures, version))
+    for told in failures:
+        telling.fail(told.version, told.failed)
     box.settle()
-    yield _counted(len(failures))
+    yield _counted(_roots_in(failures))
 
 
-def _tell(parts: list[pa.RecordBatch], plan: StagePlan, box: Box, most: int | None = None) -> int:
-    """Tell the acker of every root, and wait; more than ``most`` roots are refused before."""
-    table = pa.Table.from_batches(parts, VALUES)
-    reasons = table.column("reason")
-    failures = table.filter(pc.is_valid(reasons)) if reasons.null_count < len(table) else table.slice(0, 0)
-    versions = table.column("version").to_numpy()
-    roots = table.column("root").to_numpy().view(np.uint64)
-    values = table.column("value").to_numpy().view(np.uint64)
-    folded = {}
-    for version, mine in by_version(versions):
-        folded[version] = fold_entries(roots[mine], values[mine])
-    count = sum(map(len, folded.values()))
-    if most is not None and count > most:
-        raise NotNarrow("a row of this task has a root that was read by another one")
+def _tell(folded: list[Told], plan: StagePlan, box: Box) -> int:
+    """Tell the acker of every root, and wait; return how many there are."""
     box.settle_tuples()
     telling = plan.telling(box)
-    for version, entries in folded.items():
-        telling.tell(version, entries, _reasons(failures, version))
+    for told in folded:
+        telling.tell(told)
     box.settle()
-    return count
+    return _roots_in(folded)
 
 
-def _reasons(failures: pa.Table, version: int) -> dict[int, str]:
-    failed = failures.filter(pc.equal(failures.column("version"), version))
-    return dict(zip(_roots(failed).tolist(), failed.column("reason").to_pylist(), strict=True))
-
-
-def _roots(table: pa.Table) -> IdArray:
-    column: NDArray[np.int64] = table.column("root").to_numpy()
-    return column.view(np.uint64)
+def _roots_in(folded: list[Told]) -> int:
+    return sum(len(told.entries) for told in folded)
 
 
 def _counted(count: int) -> pa.RecordBatch:
