@@ -1,10 +1,18 @@
 """Done sets: first absent offset, runs, and the metadata text that carries them."""
 
+import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from acktree.spark.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, first_absent, runs
+from acktree.spark.done_set import (
+    MAX_METADATA_CHARS,
+    decode_metadata,
+    encode_metadata,
+    first_absent,
+    runs,
+    set_of,
+)
 
 FRONTIERS = st.sampled_from([0, 1, 63, 2**31, 2**40 - 5_000])
 SHAPES = st.one_of(
@@ -32,6 +40,13 @@ def test_a_block_that_is_not_there_at_all_is_absent() -> None:
 def test_runs_cover_exactly_the_set(offsets: set[int]) -> None:
     covered = {offset for begin, end in runs(BitMap64(offsets), 0, 1_000) for offset in range(begin, end)}
     assert covered == offsets
+
+
+@example([])
+@example([*range(5, 900), 3, 5])
+@given(st.lists(st.integers(0, 400)) | st.lists(st.integers(0, 2**40), max_size=20))
+def test_a_set_holds_the_offsets_it_is_made_of(offsets: list[int]) -> None:
+    assert set_of(np.array(offsets, np.int64)) == BitMap64(offsets)
 
 
 @example(0, {131_072, 65_535}, 0)

@@ -14,8 +14,9 @@ from acktree.producers.librdkafka import NoColumns
 from acktree.schemas.clients import make_producer, producer_settings
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.spark.bolt_anchors import BoltAnchors
-from acktree.spark.fetching import Fetched, Fetching
+from acktree.spark.fetching import Fetched, Fetching, fetching
 from acktree.spark.options import SourceOptions
+from acktree.spark.reading import SMALL_BATCH, Piece, _read
 from producers.cluster import Cluster
 
 RECORDS = 300
@@ -117,3 +118,19 @@ def test_anchors_of_many_tuples_are_those_of_each(bootstrap: str, topic: str):
         assert elsewhere.null_count == len(headers)
 
     check()
+
+
+def test_a_partition_read_to_its_end_is_let_go_and_one_with_more_is_kept(bootstrap: str, topic: str) -> None:
+    """Who is assigned at the end of a log asks for more fifty times a second while the process lives."""
+    of = options(bootstrap, topic)
+    producer = make_producer(producer_settings(bootstrap, {}))
+    half = SMALL_BATCH + 1
+    for _ in range(2 * half):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(30) == 0
+    source = fetching(of, topic, 0)
+    for start, end, is_kept in ((0, half, True), (half, 2 * half, False)):
+        read = _read(Piece(of, topic, 0, 0, 16, 1, False, None, start, end))
+        assert [offset for fetched in read for offset in fetched.offsets.tolist()] == list(range(start, end))
+        assert bool(source.consumer.assignment()) is is_kept
+        assert source.position == (end if is_kept else None)

@@ -100,6 +100,14 @@ class Fetching:
         """Go on at an offset."""
         self.consumer.assign([TopicPartition(*self._place, offset)])
 
+    def is_ahead_of(self, offset: int) -> bool:
+        """Tell whether the client knows of records from there on, and so has begun to fetch them.
+
+        Where there are none it would ask the broker many times a second, to the end of this process.
+        """
+        _, next_offset = self.consumer.get_watermark_offsets(TopicPartition(*self._place), cached=True)
+        return next_offset > offset
+
     def take(self, most: int, timeout_s: float) -> Fetched:
         """Return what has come, at most so many records, waiting so long for the last of them."""
         if self._columns is None:

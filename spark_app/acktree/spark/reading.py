@@ -236,10 +236,10 @@ def _read(piece: Piece) -> Iterator[Fetched]:
                     f"(of {piece.start} to {piece.end}) for {STALL_S:g} s"
                 )
             position = following
-    if piece.end - piece.start <= SMALL_BATCH:
-        source.consumer.unassign()
-    elif position == piece.end:
+    if position == piece.end and piece.end - piece.start > SMALL_BATCH and source.is_ahead_of(position):
         source.position = position
+    else:
+        source.consumer.unassign()
 
 
 def _go_on(piece: Piece, source: Fetching, position: int) -> int:

@@ -1,0 +1,153 @@
+"""What rows say of their roots: both ways of anchoring agree, and the fold in order is the fold."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from acktree.producers.packing import fold_entries
+from acktree.schemas.codec import ENTRY
+from acktree.schemas.header import ANCHOR, SINGLE
+from acktree.schemas.ids import EdgeSource, emitted_values, fnv1a64, root_ids
+from acktree.spark import anchoring
+from acktree.spark.anchoring import Told, anchor_rows, fold, fold_in_order, from_arrow, own_values, to_arrow
+from acktree.spark.binary_rows import binary_of
+
+READERS = (fnv1a64("one"), fnv1a64("two"))
+
+
+def inputs(offsets: list[int], version: int = 1, generation: int = 16) -> NDArray[np.void]:
+    rows = np.zeros(len(offsets), ANCHOR)
+    rows["version"] = version
+    rows["root"] = root_ids(3, generation, np.array(offsets, np.int64))
+    return rows
+
+
+def told(offsets: list[int], version: int = 1) -> Told:
+    """Return what somebody says of the roots of offsets, each time another value."""
+    entries = np.empty(len(offsets), ENTRY)
+    entries["root"] = inputs(offsets)["root"]
+    entries["value"] = np.arange(1, len(offsets) + 1) * 0x1234567
+    return Told(version, entries)
+
+
+def folded(entries: NDArray[np.void]) -> list[tuple[int, int]]:
+    return sorted(fold_entries(*(np.ascontiguousarray(entries[n]) for n in ("root", "value"))).tolist())
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("readers", [(), READERS[:1], READERS])
+def test_headers_hold_the_edges_that_are_folded(
+    compiled: bool, readers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(anchoring, "_loops", lambda: None)
+    rows = inputs([5, 5, 7, 5, 8])
+    headers, said = anchor_rows(binary_of(rows), 9, EdgeSource(), readers)
+    assert isinstance(headers, np.ndarray)
+    assert headers.dtype == SINGLE
+    assert set(headers["format"].tolist()) == {1}
+    assert set(headers["emission"].tolist()) == {9}
+    assert headers["version"].tolist() == [1] * 5
+    assert headers["root"].tolist() == rows["root"].tolist()
+    assert len(set(headers["edge"].tolist())) == 5
+    expected = fold_entries(rows["root"].copy(), emitted_values(headers["edge"].copy(), readers))
+    assert [each.version for each in said] == [1]
+    assert folded(said[0].entries) == sorted(expected.tolist())
+
+
+def test_rows_born_in_several_versions_are_told_by_version() -> None:
+    rows = np.concatenate([inputs([1, 2]), inputs([3], version=2)])
+    headers, said = anchor_rows(binary_of(rows), 9, EdgeSource(), READERS)
+    assert headers is not None
+    assert {each.version: each.entries["root"].tolist() for each in said} == {
+        1: rows["root"][:2].tolist(),
+        2: rows["root"][2:].tolist(),
+    }
+
+
+ORDERED = st.lists(st.integers(0, 40), max_size=30).map(sorted)
+
+
+@settings(deadline=None)
+@given(read=ORDERED, data=st.data())
+@example(read=[], data=None)
+def test_the_fold_in_order_is_the_fold_where_it_folds(read: list[int], data: Any) -> None:
+    """Any rows may come out: of records that were read, in any order; in order it must not give up."""
+    said = data.draw(st.lists(st.sampled_from(read), max_size=40)) if read and data else []
+    for offsets in (said, sorted(said)):
+        rows = inputs(read)
+        parts = [told(offsets[:7]), told(offsets[7:])]
+        fast = fold_in_order(rows, parts)
+        slow = fold([*own_values(rows, ()), *parts])
+        if fast is not None:
+            assert [each.version for each in slow] == [fast.version]
+            assert sorted(fast.entries.tolist()) == sorted(slow[0].entries.tolist())
+            assert len(set(fast.entries["root"].tolist())) == len(fast.entries)
+        else:
+            assert not read or offsets != sorted(said)
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (inputs([1, 2, 3]), [told([2, 1])]),
+        (inputs([1, 2, 3]), [told([1, 9])]),
+        (inputs([2, 1]), []),
+        (inputs([1, 2, 1]), []),
+        (np.concatenate([inputs([1, 2]), inputs([3], version=2)]), []),
+        (inputs([1, 2]), [told([1], version=2)]),
+        (inputs([1, 2]), [Told(1, told([1]).entries, {int(inputs([1])["root"][0]): "bad"})]),
+        (inputs([]), []),
+    ],
+    ids=[
+        "out of order",
+        "a stranger",
+        "read backwards",
+        "read twice",
+        "two versions",
+        "another",
+        "failed",
+        "none",
+    ],
+)
+def test_what_is_not_in_order_is_left_to_the_fold(read: NDArray[np.void], said: list[Told]) -> None:
+    assert fold_in_order(read, said) is None
+
+
+def test_without_compiled_code_all_is_left_to_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fold_in_order(inputs([1]), []) is not None
+    monkeypatch.setattr(anchoring, "_loops", lambda: None)
+    assert fold_in_order(inputs([1]), []) is None
+
+
+def test_what_was_told_goes_through_arrow_unchanged() -> None:
+    failed = Told(2, told([4, 5]).entries, {int(inputs([5])["root"][0]): "no good"})
+    batches = [*map(to_arrow, fold([told([1, 2, 1]), failed, told([1])]))]
+    back = {each.version: each for each in fold(from_arrow(batches))}
+    assert set(back) == {1, 2}
+    assert folded(back[1].entries) == folded(np.concatenate([told([1, 2, 1]).entries, told([1]).entries]))
+    assert folded(back[2].entries) == folded(failed.entries)
+    assert back[2].failed == failed.failed
+    assert not back[1].failed
+
+
+def test_the_first_reason_of_a_root_stands() -> None:
+    root = int(inputs([1])["root"][0])
+    said = [Told(1, told([1]).entries, {root: reason}) for reason in ("first", "second")]
+    assert fold(said)[0].failed == {root: "first"}
+    back = fold(from_arrow(pa.Table.from_batches([*map(to_arrow, said)]).to_batches()))
+    assert back[0].failed == {root: "first"}
+
+
+def test_a_bolts_inputs_add_the_consumer_edges_it_owns() -> None:
+    rows = inputs([1, 2])
+    rows["edge"] = [77, 78]
+    (own,) = own_values(rows, READERS[:1])
+    assert own.entries["value"].tolist() == emitted_values(rows["edge"].copy(), READERS[:1]).tolist()
+    (nothing,) = own_values(rows, ())
+    assert not nothing.entries["value"].any()
