@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +34,8 @@ from acktree.schemas.topology import parse_topology
 PARTITIONS = 2
 LINE = "one record of a hundred bytes that is split into some twenty words so that the stage has a lot to do"
 PIPELINES = ("pass-through", "line-split")
+WARM_UP_ROUNDS = 2
+"""Spark's JVM compiles what a query needs for two runs of half a minute."""
 RIVAL_VERSION = "4.0.0"
 RIVAL_PACKAGES = (f"pyspark=={RIVAL_VERSION}", "pyarrow>=18", "pandas<3")
 COMPLAINT_LINES = 60
@@ -49,6 +51,7 @@ message_timeout_s = 300
 topics = ["{source}"]
 emits = ["{name}.out"]
 max_pending = {most}
+block = {block}
 """
 
 
@@ -105,14 +108,16 @@ def send(bootstrap: str, topic: str, records: int) -> None:
     producer.flush()
 
 
-def compare(measures: dict[str, Measure], rounds: int) -> Iterator[tuple[str, dict[str, list[Run]]]]:
-    """Yield the runs of each pipeline: all kinds in turn, ``rounds`` times after one unmeasured round."""
-    for pipeline in PIPELINES:
+def compare(
+    measures: dict[str, Measure], rounds: int, pipelines: Iterable[str] = PIPELINES
+) -> Iterator[tuple[str, dict[str, list[Run]]]]:
+    """Yield the runs of each pipeline, all kinds in turn: ``rounds`` after WARM_UP_ROUNDS that do not count."""
+    for pipeline in pipelines:
         runs: dict[str, list[Run]] = {kind: [] for kind in measures}
-        for number in range(rounds + 1):
+        for number in range(rounds + WARM_UP_ROUNDS):
             for kind, measure in measures.items():
                 run = measure(pipeline)
-                if number:
+                if number >= WARM_UP_ROUNDS:
                     runs[kind].append(run)
         yield pipeline, runs
 
@@ -151,8 +156,12 @@ class OwnSpark:
     def untracked(self, pipeline: str) -> Run:
         return self._run(pipeline, ackers=0)
 
-    def _run(self, pipeline: str, ackers: int) -> Run:
-        with self.topology(ackers) as (name, folder):
+    def tracked_by_block(self, block: int) -> Measure:
+        """Return what measures with one root for so many records that follow each other."""
+        return lambda pipeline: self._run(pipeline, ackers=1, block=block)
+
+    def _run(self, pipeline: str, ackers: int, block: int = 1) -> Run:
+        with self.topology(ackers, block) as (name, folder):
             before_s, began_s = self._cpu(), time.perf_counter()
             self.start(pipeline, name, folder, "available-now").awaitTermination()
             return Run(time.perf_counter() - began_s, self._cpu() - before_s)
@@ -165,10 +174,11 @@ class OwnSpark:
         return app.start(self._spark, self._transforms[pipeline], options, folder / "checkpoint", trigger)
 
     @contextmanager
-    def topology(self, ackers: int) -> Iterator[tuple[str, Path]]:
+    def topology(self, ackers: int, block: int = 1) -> Iterator[tuple[str, Path]]:
         """Publish a topology and run its acker; yield its name and a folder."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
-        text = TOPOLOGY.format(name=name, ackers=ackers, source=self._source, most=self._most)
+        told = {"name": name, "ackers": ackers, "source": self._source, "most": self._most}
+        text = TOPOLOGY.format(**told, block=block)
         plan = apply_topology(self._bootstrap, parse_topology(text), {})
         with ExitStack() as running:
             running.callback(drop_topics, self._bootstrap, [topic for topic, *_ in plan.create])

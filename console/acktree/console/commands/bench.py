@@ -79,10 +79,27 @@ def acker(
 @own_broker_option
 @click.option("--records", default=200_000, show_default=True, help="Records of 100 bytes a run.")
 @click.option("--rounds", default=3, show_default=True, help="Measured runs of each kind, in turn.")
+@click.option(
+    "--pipeline",
+    "pipelines",
+    multiple=True,
+    type=click.Choice(["pass-through", "line-split"]),
+    help="Default: both.",
+)
+@click.option("--block", default=0, metavar="N", help="Also tracked by blocks of N records.")
 @click.option("--rival", is_flag=True, help="Beside Spark's own Kafka connector, too; fetches Spark 4.0.")
 @click.option("--small", is_flag=True, help="Measure triggers of 100 records instead.")
 @format_option
-def spark(bootstrap: str | None, records: int, rounds: int, rival: bool, small: bool, style: str) -> None:
+def spark(
+    bootstrap: str | None,
+    records: int,
+    rounds: int,
+    pipelines: tuple[str, ...],
+    block: int,
+    rival: bool,
+    small: bool,
+    style: str,
+) -> None:
     """Measure Spark with tracking beside Spark without, start of the query included.
 
     CPU is that of Spark's driver, JVM and Python workers and of the acker; the broker's is left out.
@@ -107,11 +124,13 @@ def spark(bootstrap: str | None, records: int, rounds: int, rival: bool, small: 
             )
             return
         measures: dict[str, spark_stage.Measure] = {"tracked": own.tracked, "untracked": own.untracked}
+        if block > 1:
+            measures[f"tracked by blocks of {block}"] = own.tracked_by_block(block)
         if rival:
             other = spark_stage.Rival(address, source, clock)
             running.callback(other.stop)
             measures |= {"Spark's connector": other.plain, "with Python": other.with_python}
-        for pipeline, runs in spark_stage.compare(measures, rounds):
+        for pipeline, runs in spark_stage.compare(measures, rounds, pipelines or spark_stage.PIPELINES):
             lines = spark_stage.table(pipeline, runs, records)
             for (kind, of_kind), line in zip(runs.items(), lines, strict=True):
                 about = {"pipeline": pipeline, "kind": kind, "records": records}
