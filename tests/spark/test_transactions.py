@@ -244,6 +244,15 @@ def test_a_larger_limit_of_the_user_holds(begun: Open, bootstrap: str, unique: s
     assert sum(map(len, read(bootstrap, topic, 1).values())) == 1
 
 
+def test_a_smaller_limit_of_the_user_bounds_the_batches(begun: Open, bootstrap: str, unique: str):
+    """A topic may take less at once than a batch has by default; what it is has to be said."""
+    topic = new_topic(bootstrap, unique, max_message_bytes="150000")
+    transaction = begun(message_max_bytes="140000")
+    assert transaction.produce_rows(topic, Rows([b"x" * 1_000] * 900)) == []
+    transaction.settle()
+    assert sum(map(len, read(bootstrap, topic, 900).values())) == 900
+
+
 def test_a_batch_that_the_broker_refuses_fails_the_task(begun: Open, bootstrap: str, unique: str):
     topic = new_topic(bootstrap, unique, max_message_bytes="1000")
     transaction = begun()

@@ -299,10 +299,12 @@ def missing_partition(topic: str, partition: int) -> MissingPartition:
 
 def refused(failure: KafkaError, topic: str) -> DeliveryFailed:
     """Return what to raise when the broker refuses a record."""
-    rights = "; rights are printed by: acktree acl plan --role ROLE" if is_forbidden(failure) else ""
+    hint = "; rights are printed by: acktree acl plan --role ROLE" if is_forbidden(failure) else ""
+    if failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        hint = "; where the topic takes less than a megabyte at once, set message.max.bytes to what it takes"
     return DeliveryFailed(
         f"the broker did not take a record for topic {topic}: {failure.str()}; "
-        f"the inputs behind it were not committed and will be read again{rights}"
+        f"the inputs behind it were not committed and will be read again{hint}"
     )
 
 

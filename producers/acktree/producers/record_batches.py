@@ -21,8 +21,11 @@ from acktree.producers.columns import Pairs
 from acktree.producers.columns_out import Cells, find_cells
 from acktree.schemas.header import HEADER
 
-BATCH_BYTES = 262_144
-"""A batch's limit, far below the broker's default of a megabyte; a larger record has one of its own."""
+BATCH_BYTES = 786_432
+"""A batch's limit, below the broker's default of a megabyte; a larger record has one of its own.
+
+Each batch costs client and broker about as much as two thousand records in it.
+"""
 RECORD_BYTES = 64
 """More than a record takes beside its key, its value and what its headers take beside name and value."""
 _HEAD = struct.Struct(">qiibI")
@@ -105,22 +108,28 @@ _NAME = np.frombuffer(_cell(HEADER), np.uint8)
 
 
 def encode(
-    columns: Sequence[Cells], others: Cells, counts: NDArray[np.int64], partitions: int, turn: int
+    columns: Sequence[Cells],
+    others: Cells,
+    counts: NDArray[np.int64],
+    partitions: int,
+    turn: int,
+    most_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, EncodedBatch]]:
     """Yield batches, each with its partition, of rows of a topic with so many ``partitions``.
 
     ``columns`` are values, keys and own headers; ``others`` and ``counts`` as of ``other_headers``. Rows
-    without a key go, batch by batch, to one partition after another, the first to number ``turn``.
+    without a key go, batch by batch, to one partition after another, the first to number ``turn``. A batch of
+    several rows is no larger than ``most_bytes``.
     """
     keys = columns[1].places
     if (keys[1] < 0).all():
-        yield from _batches(np.arange(keys.shape[1]), columns, others, counts, partitions, turn)
+        yield from _batches(np.arange(keys.shape[1]), columns, others, counts, partitions, turn, most_bytes)
         return
     placed = loop.place_keys(keys, partitions, turn % partitions)
     order = np.argsort(placed, kind="stable")
     bounds = np.flatnonzero(np.diff(placed[order])) + 1
     for rows in np.split(order, bounds):
-        for _, batch in _batches(rows, columns, others, counts, 1, 0):
+        for _, batch in _batches(rows, columns, others, counts, 1, 0, most_bytes):
             yield int(placed[rows[0]]), batch
 
 
@@ -131,11 +140,13 @@ def _batches(
     counts: NDArray[np.int64],
     partitions: int,
     turn: int,
+    most_bytes: int,
 ) -> Iterator[tuple[int, EncodedBatch]]:
     places = tuple(np.ascontiguousarray(cells.places) for cells in (*columns, others))
     most = record_bytes(columns, others)
     while len(rows):
-        memory = np.empty(max(BATCH_BYTES, loop.HEAD_BYTES + int(most[rows[0]])), np.uint8)
+        one, all_ = (loop.HEAD_BYTES + int(most[some].sum()) for some in (rows[:1], rows))
+        memory = np.empty(max(one, min(most_bytes, all_)), np.uint8)
         taken, end = loop.encode_rows(memory, rows, _NAME, places, counts)
         yield turn % partitions, EncodedBatch(memory[:end], taken)
         rows, turn = rows[taken:], turn + 1

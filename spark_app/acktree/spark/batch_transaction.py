@@ -29,6 +29,7 @@ from acktree.producers.errors import DeliveryFailed, TooLarge
 from acktree.producers.loop_thread import LoopThread
 from acktree.producers.outlet import RELIEF_S, missing_partition, refused
 from acktree.producers.record_batches import (
+    BATCH_BYTES,
     RECORD_BYTES,
     EncodedBatch,
     encode,
@@ -147,7 +148,8 @@ class BatchTransaction:
             return [(row, TooLarge(f"a record is too large for topic {topic}: {said}"))]
         if len(sizes):
             turn = self._turns[topic] if topic in self._turns else random.getrandbits(16)
-            batches = list(encode(columns, others, counts, self._partitions(topic), turn))
+            most_bytes = min(BATCH_BYTES, self._most_bytes)
+            batches = list(encode(columns, others, counts, self._partitions(topic), turn, most_bytes))
             self._turns[topic] = turn + len(batches)
             self._feed([(TopicPartition(topic, partition), batch) for partition, batch in batches])
         return []

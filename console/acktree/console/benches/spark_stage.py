@@ -111,7 +111,7 @@ def send(bootstrap: str, topic: str, records: int) -> None:
 def compare(
     measures: dict[str, Measure], rounds: int, pipelines: Iterable[str] = PIPELINES
 ) -> Iterator[tuple[str, dict[str, list[Run]]]]:
-    """Yield the runs of each pipeline, all kinds in turn: ``rounds`` after WARM_UP_ROUNDS that do not count."""
+    """Yield each pipeline's runs, all kinds in turn: ``rounds`` after WARM_UP_ROUNDS that do not count."""
     for pipeline in pipelines:
         runs: dict[str, list[Run]] = {kind: [] for kind in measures}
         for number in range(rounds + WARM_UP_ROUNDS):
