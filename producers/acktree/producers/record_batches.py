@@ -145,8 +145,9 @@ def _batches(
     places = tuple(np.ascontiguousarray(cells.places) for cells in (*columns, others))
     most = record_bytes(columns, others)
     while len(rows):
-        one, all_ = (loop.HEAD_BYTES + int(most[some].sum()) for some in (rows[:1], rows))
-        memory = np.empty(max(one, min(most_bytes, all_)), np.uint8)
+        sizes = most[rows]
+        room = max(most_bytes, loop.HEAD_BYTES + int(sizes[0]))
+        memory = np.empty(min(room, loop.HEAD_BYTES + int(sizes.sum())), np.uint8)
         taken, end = loop.encode_rows(memory, rows, _NAME, places, counts)
         yield turn % partitions, EncodedBatch(memory[:end], taken)
         rows, turn = rows[taken:], turn + 1

@@ -72,35 +72,47 @@ class Telling:
             UnknownVersion: their version is not published. DeliveryFailed: a record was refused.
         """
         acks = self._acks(told.version)
-        entries, rejected = told.entries, None
-        if told.failed:
-            rejected = np.isin(entries["root"], np.fromiter(told.failed, np.uint64, len(told.failed)))
         for root, reason in told.failed.items():
             acks.fail(told.version, root, reason)
+        entries = self._never_zero_if_failed(told) if told.failed else told.entries
         if self._bolt:
-            sound = entries if rejected is None else entries[~rejected]
-            acks.ack_many(told.version, sound["root"], sound["value"])
+            acks.ack_many(told.version, entries["root"], entries["value"])
         else:
-            if rejected is not None:
-                entries = entries.copy()
-                entries["value"][rejected] = self._box.edges.many(int(rejected.sum()))
             self._send_inits(told.version, entries)
         acks.flush()
 
+    def _never_zero_if_failed(self, told: Told) -> EntryArray:
+        """Return the entries with a random edge in the init of a root that failed, without its ack."""
+        rejected = np.isin(told.entries["root"], np.fromiter(told.failed, np.uint64, len(told.failed)))
+        if self._bolt:
+            return told.entries[~rejected]
+        entries = told.entries.copy()
+        entries["value"][rejected] = self._box.edges.many(int(rejected.sum()))
+        return entries
+
     def _send_inits(self, version: int, entries: EntryArray) -> None:
         published = self._history.at(version)
+        task_of = _spout_tasks(published)
         for at in range(0, len(entries), A_FEW):
-            for task, chosen in _by_spout_task(published, entries[at : at + A_FEW]):
+            for task, chosen in _by_spout_task(task_of, entries[at : at + A_FEW]):
                 for partition, record in init_records(published, task, chosen):
                     self._box.send(published.ack_init_topic, partition, record)
 
 
-def _by_spout_task(published: Published, entries: EntryArray) -> Iterator[tuple[int, EntryArray]]:
-    """Yield each spout task with its roots."""
+def _spout_tasks(published: Published) -> NDArray[Any]:
+    """Return the spout task of each slot, -1 for a slot without one."""
     task_of: NDArray[Any] = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
     for slot in published.slots:
         if slot.spout in published.spout_tasks:
             task_of[slot.slot] = published.task_of(slot)
+    return task_of
+
+
+def _by_spout_task(task_of: NDArray[Any], entries: EntryArray) -> Iterator[tuple[int, EntryArray]]:
+    """Yield each spout task with its roots, of which there are some."""
     tasks = task_of[origins_of(entries["root"])[0]]
-    for task in set(tasks.tolist()):
-        yield task, entries if (tasks == task).all() else entries[tasks == task]
+    if (tasks == tasks[0]).all():
+        yield int(tasks[0]), entries
+        return
+    for task in np.unique(tasks).tolist():
+        yield task, entries[tasks == task]

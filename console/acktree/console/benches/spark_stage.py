@@ -33,7 +33,6 @@ from acktree.schemas.topology import parse_topology
 
 PARTITIONS = 2
 LINE = "one record of a hundred bytes that is split into some twenty words so that the stage has a lot to do"
-PIPELINES = ("pass-through", "line-split")
 WARM_UP_ROUNDS = 2
 """Spark's JVM compiles what a query needs for two runs of half a minute."""
 RIVAL_VERSION = "4.0.0"
@@ -109,7 +108,7 @@ def send(bootstrap: str, topic: str, records: int) -> None:
 
 
 def compare(
-    measures: dict[str, Measure], rounds: int, pipelines: Iterable[str] = PIPELINES
+    measures: dict[str, Measure], rounds: int, pipelines: Iterable[str]
 ) -> Iterator[tuple[str, dict[str, list[Run]]]]:
     """Yield each pipeline's runs, all kinds in turn: ``rounds`` after WARM_UP_ROUNDS that do not count."""
     for pipeline in pipelines:
@@ -177,8 +176,8 @@ class OwnSpark:
     def topology(self, ackers: int, block: int = 1) -> Iterator[tuple[str, Path]]:
         """Publish a topology and run its acker; yield its name and a folder."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
-        told = {"name": name, "ackers": ackers, "source": self._source, "most": self._most}
-        text = TOPOLOGY.format(**told, block=block)
+        most, source = self._most, self._source
+        text = TOPOLOGY.format(name=name, ackers=ackers, source=source, most=most, block=block)
         plan = apply_topology(self._bootstrap, parse_topology(text), {})
         with ExitStack() as running:
             running.callback(drop_topics, self._bootstrap, [topic for topic, *_ in plan.create])

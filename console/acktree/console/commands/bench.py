@@ -13,6 +13,8 @@ from acktree.console.broker import LocalBroker
 from acktree.console.commands.options import client_settings_option, format_option, own_broker_option
 from acktree.console.owner import leaving_on_sigterm
 
+PIPELINES = ("pass-through", "line-split")
+
 
 @click.group()
 @click.pass_context
@@ -83,8 +85,10 @@ def acker(
     "--pipeline",
     "pipelines",
     multiple=True,
-    type=click.Choice(["pass-through", "line-split"]),
-    help="Default: both.",
+    type=click.Choice(PIPELINES),
+    default=PIPELINES,
+    show_default=True,
+    help="What the stage does; may be given twice.",
 )
 @click.option("--block", default=0, metavar="N", help="Also tracked by blocks of N records.")
 @click.option("--rival", is_flag=True, help="Beside Spark's own Kafka connector, too; fetches Spark 4.0.")
@@ -130,7 +134,7 @@ def spark(
             other = spark_stage.Rival(address, source, clock)
             running.callback(other.stop)
             measures |= {"Spark's connector": other.plain, "with Python": other.with_python}
-        for pipeline, runs in spark_stage.compare(measures, rounds, pipelines or spark_stage.PIPELINES):
+        for pipeline, runs in spark_stage.compare(measures, rounds, pipelines):
             lines = spark_stage.table(pipeline, runs, records)
             for (kind, of_kind), line in zip(runs.items(), lines, strict=True):
                 about = {"pipeline": pipeline, "kind": kind, "records": records}
