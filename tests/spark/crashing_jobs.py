@@ -11,15 +11,17 @@ from typing import NamedTuple
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 FATAL = b"fatal"
 DEADLINE_S = 240
 ARROW_ROWS = 1_000
+LONG = 300
 SCHEMA = "value binary, anchors binary"
 
 
 class Crash(NamedTuple):
-    """Who is killed ("driver", "executor" or "task"), when, and where that is noted."""
+    """Who is killed (driver, executor, task, "task and what it reads"), when, and where that is noted."""
 
     who: str
     point: str
@@ -44,6 +46,12 @@ def doubled(rows: DataFrame) -> dict[str, DataFrame]:
     return {_output(): rows.select("value", "anchors").union(_dying(rows))}
 
 
+def shuffled(rows: DataFrame) -> dict[str, DataFrame]:
+    """One task reads a shuffle and dies; its rows are too long to wait in buffers on their way out."""
+    read = rows.select("value", "anchors").repartition(1)
+    return {_output(): _dying(read).select(f.rpad("value", LONG, b" ").alias("value"), "anchors")}
+
+
 def _output() -> str:
     return f"{os.environ['CRASH_TOPOLOGY']}.a"
 
@@ -62,8 +70,17 @@ def _die_once(batches: Iterator[pa.RecordBatch], crash: Crash) -> Iterator[pa.Re
                 os.killpg(crash.driver, signal.SIGKILL)
             if crash.who == "executor":
                 os.kill(_executor(), signal.SIGKILL)
+            if crash.who == "task and what it reads":
+                _lose_shuffles()
             os.kill(os.getpid(), signal.SIGKILL)
         yield batch
+
+
+def _lose_shuffles() -> None:
+    """Remove what tasks wrote for other tasks, as if the disk was lost."""
+    for place in os.environ["SPARK_LOCAL_DIRS"].split(","):
+        for file in Path(place).glob("*/shuffle_*"):
+            file.unlink()
 
 
 def _executor() -> int:

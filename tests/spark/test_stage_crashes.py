@@ -105,14 +105,17 @@ def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
     assert tester.committed() == [BIG, SMALL]
 
 
-@pytest.mark.parametrize("who", ["driver", "task"])
+@pytest.mark.parametrize(
+    ("who", "job"), [("driver", "doubled"), ("task", "doubled"), ("task and what it reads", "shuffled")]
+)
 def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
-    tester: Tester, crash: Callable[[str, str], None], who: str
+    tester: Tester, crash: Callable[[str, str], None], who: str, job: str
 ) -> None:
+    """Where a task cannot read what it read before, Spark runs its stage anew, with attempts from 0 on."""
     crash(who, "some is written")
     if who == "driver":
-        killed_run(tester, "doubled")
-    tester.start(crashing_jobs.doubled)
+        killed_run(tester, job)
+    tester.start(getattr(crashing_jobs, job))
     tester.until(lambda: len(tester.failed) == BIG + SMALL)  # an emission may be whole and acked before
     tester.until_the_end()
     assert set(tester.failed.values()) == {CUT_OFF}

@@ -268,7 +268,9 @@ class Sending:
         finally:
             self._refusal.forget()
         if left:
-            raise DeliveryFailed(f"{left} records were not taken within {timeout_s:g} s and were dropped")
+            raise DeliveryFailed(
+                f"the broker has not taken all records within {timeout_s:g} s; those left were dropped"
+            )
 
     def drain(self) -> None:
         """Wait until the broker has everything, with no limit but a stop's. Raises DeliveryFailed."""
@@ -284,8 +286,8 @@ class Sending:
         self._refusal.check()
         if len(self._producer) and time.monotonic() > self._deadline_s:
             raise DeliveryFailed(
-                f"the broker has not taken {len(self._producer)} records within {STOP_TIMEOUT_S:g} s of "
-                "the stop; the inputs behind them were not committed and will be read again"
+                f"the broker has not taken all records within {STOP_TIMEOUT_S:g} s of the stop; "
+                "the inputs behind them were not committed and will be read again"
             )
 
 

@@ -141,19 +141,21 @@ class Stage:
 
     def _guarded(self, batch: DataFrame, plan: StagePlan, write: Callable[[TaskRuns], int]) -> int:
         """Write outside of transactions, once: the roots of a batch that was cut off are failed."""
+        context = batch.sparkSession.sparkContext
         mark = mark_of_batch(plan.batch, registry_topic(self._options.topology))
         with clear_errors(self._options.bootstrap):
             is_begun = self._marks.is_set(mark)
         if is_begun:
             untracked = batch.where("anchors is null")
-            self._write_shuffled(untracked, plan, TaskRuns(batch.sparkSession.sparkContext))
-            again = TaskRuns(batch.sparkSession.sparkContext)
-            return self._fail(batch, partial(write_control, plan=plan, runs=again), plan)
+            self._write_shuffled(untracked, plan, TaskRuns(context))
+            return self._fail(batch, partial(write_control, plan=plan, runs=TaskRuns(context)), plan)
         self._marks.set(mark)
-        runs = TaskRuns(batch.sparkSession.sparkContext)
+        runs = TaskRuns(context)
         with resetting(self._reset_every_s, Resets(batch, plan, lambda _share: False).send):
             roots = write(runs)
-        return self._fail(batch, partial(write_fails, plan=plan), plan) if runs.show_a_repetition() else roots
+        if runs.show_a_repetition(context):
+            return self._fail(batch, partial(write_fails, plan=plan), plan)
+        return roots
 
     def _write_shuffled(self, batch: DataFrame, plan: StagePlan, runs: TaskRuns) -> int:
         tasks = batch.sparkSession.sparkContext.defaultParallelism

@@ -1,13 +1,16 @@
 """How often the tasks of one job ran: a task that wrote outside of a transaction must have run once.
 
 Invariant: a second run of a task that ended shows, be it another attempt of a failed one or one whose rows
-were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended.
+were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. What did not end
+shows by the number of its attempt, or by its stage's: where a task cannot fetch what it reads, Spark runs the
+stage anew and counts the tasks' attempts from 0.
 """
 
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import AccumulatorParam
 
-Run = tuple[str, int, int]
+Run = tuple[str, int, int, int]
+"""Part of the job, number of its task, attempt, stage."""
 
 
 class _Concatenated(AccumulatorParam[list[Run]]):
@@ -28,9 +31,12 @@ class TaskRuns:
         """In a task of the job's part of that name: say that it ends."""
         task = TaskContext.get()
         assert task is not None, "only inside of a Spark task"
-        self._ended.add([(part, task.partitionId(), task.attemptNumber())])
+        self._ended.add([(part, task.partitionId(), task.attemptNumber(), task.stageId())])
 
-    def show_a_repetition(self) -> bool:
-        """Tell, after the job, whether some task ran more than once."""
+    def show_a_repetition(self, context: SparkContext) -> bool:
+        """Tell, on the driver after the job, whether some task ran more than once."""
         ended = self._ended.value
-        return len({run[:2] for run in ended}) < len(ended) or any(attempt for _, _, attempt in ended)
+        if len({run[:2] for run in ended}) < len(ended) or any(attempt for _, _, attempt, _ in ended):
+            return True
+        stages = map(context.statusTracker().getStageInfo, {run[-1] for run in ended})
+        return any(stage is not None and stage.currentAttemptId for stage in stages)
