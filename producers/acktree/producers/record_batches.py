@@ -63,10 +63,12 @@ class EncodedBatch(BatchBuilder):  # type: ignore[misc]
             now_ms = int(time.time() * 1000)
             state = (_IN_TRANSACTION, self._count - 1, now_ms, now_ms, *self._producer_state, self._count)
             _STATE.pack_into(self._memory.data, _STATE_AT, *state)
-            checked = self._memory[_STATE_AT:].tobytes()
+            checked = self._memory[_STATE_AT:]
+            checked.flags.writeable = False  # else it is taken for bytes that may change meanwhile
             following = len(self._memory) - _LENGTH_AND_OFFSET_BYTES
             head = (0, following, _UNKNOWN_LEADER_EPOCH, _FORMAT, google_crc32c.value(checked))
-            self._bytes = _HEAD.pack(*head) + checked
+            _HEAD.pack_into(self._memory.data, 0, *head)
+            self._bytes = self._memory.tobytes()
         return self._bytes
 
 
