@@ -1,7 +1,7 @@
 """A stage in Spark on a real broker, with the test as the bolts and ackers behind it."""
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acktree.schemas.codec import Cause, Failure, Result, decode_ack, decode_ack_init, encode_result
 from acktree.schemas.header import TupleHeader, decode_header, find_header
-from acktree.schemas.ids import consumer_edge, fnv1a64
+from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
+from acktree.spark.stage import CUT_OFF
 
 DEADLINE_S = 240
 A_FEW = 5_000
@@ -161,6 +162,13 @@ class Tester:
             assert time.monotonic() < deadline, (len(self.inits), len(self.tuples), self.failed)
             assert self.query.exception() is None
             self.read()
+
+    def check_replayed(self, roots: int) -> None:
+        """Check that of each of so many the first emission was cut off, and the second one is acked."""
+        assert set(self.failed.values()) == {CUT_OFF}
+        assert not self.twice
+        emissions = Counter((origin_of(root).attempt, root in self.failed) for root in self.answered)
+        assert emissions == {(0, True): roots, (1, False): roots}
 
     def committed(self) -> list[int]:
         group = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})

@@ -6,11 +6,19 @@ shows by the number of its attempt, or by its stage's: where a task cannot fetch
 stage anew and counts the tasks' attempts from 0.
 """
 
+from typing import NamedTuple
+
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import AccumulatorParam
 
-Run = tuple[str, int, int, int]
-"""Part of the job, number of its task, attempt, stage."""
+
+class Run(NamedTuple):
+    """A run of a task that ended; ``part`` of the job has a task of number ``partition``."""
+
+    part: str
+    partition: int
+    attempt: int
+    stage: int
 
 
 class _Concatenated(AccumulatorParam[list[Run]]):
@@ -31,12 +39,13 @@ class TaskRuns:
         """In a task of the job's part of that name: say that it ends."""
         task = TaskContext.get()
         assert task is not None, "only inside of a Spark task"
-        self._ended.add([(part, task.partitionId(), task.attemptNumber(), task.stageId())])
+        self._ended.add([Run(part, task.partitionId(), task.attemptNumber(), task.stageId())])
 
     def show_a_repetition(self, context: SparkContext) -> bool:
         """Tell, on the driver after the job, whether some task ran more than once."""
         ended = self._ended.value
-        if len({run[:2] for run in ended}) < len(ended) or any(attempt for _, _, attempt, _ in ended):
+        tasks = {(run.part, run.partition) for run in ended}
+        if len(tasks) < len(ended) or any(run.attempt for run in ended):
             return True
-        stages = map(context.statusTracker().getStageInfo, {run[-1] for run in ended})
+        stages = map(context.statusTracker().getStageInfo, {run.stage for run in ended})
         return any(stage is not None and stage.currentAttemptId for stage in stages)
