@@ -1,45 +1,59 @@
-# `make demo` runs the main job on a fresh machine; `make test` passes the tests; `make check` lints and types.
+# `make demo` runs the main job on a fresh machine; `make test` passes the tests, and `make test-all` those that take
+# longer, too; `make check` lints and checks types.
 PYTHON ?= python3
 VENV   ?= .venv
 LINES  ?= all
 MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
+TEST_JOBS ?= 4
 BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup
 
-.PHONY: demo test check mutate check-containers docs env clean
+.PHONY: demo test test-slow test-all check mutate check-containers docs env clean
 
-env: $(VENV)/.installed
+env: $(VENV)/.warm
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+# One environment that grows: what the demo needs, what the tests need, what linting needs.
+$(VENV)/.%: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	touch $@
 
-demo: env
+# The loops compiled once: else each of the tests' processes would compile them at its start.
+$(VENV)/.warm: $(VENV)/.test
+	$(BIN)/python tests/warm_up.py
+	touch $@
+
+demo: $(VENV)/.demo
 	$(BIN)/acktree demo --lines $(LINES)
 
-test: env
-	$(BIN)/python -m pytest
+test: $(VENV)/.warm
+	$(PYTEST) -m 'not slow'
 
-check: env
+# What `make test` leaves out, and the properties with more examples.
+test-slow: $(VENV)/.warm
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m 'slow or hypothesis'
+
+test-all: test test-slow
+
+check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # Without --quiet: it would hide the warnings that --strict counts.
-docs: env
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 # Builds the image and runs docker/compose.yaml with podman; tests/containers/check.py says what it needs.
-check-containers: env
+check-containers: $(VENV)/.dev
 	LINES=$(if $(filter all,$(LINES)),20000,$(LINES)) BASE=$(BASE) $(BIN)/python tests/containers/check.py
 
 # Half an hour on two idle cores. An interrupted run goes on, unless a mutated source has changed since.
-mutate: $(MUTANTS)
+mutate: $(MUTANTS) | $(VENV)/.test
 	$(BIN)/python tests/acker/mutate.py $(MUTANTS) mutation.toml $(JOBS)
 
-$(MUTANTS): mutation.toml $(wildcard acker_consumer/acktree/acker/*.py acker_consumer/acktree/acker/kernels/*.py) | env
+$(MUTANTS): mutation.toml $(wildcard acker_consumer/acktree/acker/*.py acker_consumer/acktree/acker/kernels/*.py) | $(VENV)/.test
 	$(BIN)/python -m pip install --quiet 'cosmic-ray>=8.7'
 	rm -f $@.new
 	$(BIN)/cosmic-ray init mutation.toml $@.new

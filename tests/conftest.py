@@ -19,6 +19,7 @@ from docker import from_env
 from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 
+import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 import lacking
 from acktree.console import ports
 from acktree.console.broker import LocalBroker
@@ -29,14 +30,38 @@ from security.secure_broker import SecureBroker
 
 SERVE_TIMEOUT_S = 60
 KAFKA_IMAGE = os.environ.get("ACKTREE_TEST_KAFKA_IMAGE", f"apache/kafka:{KAFKA_VERSION}")
+NO_KAFKA = (MissingJava, JarsUnavailable)
+GIVEN = "KAFKA_BOOTSTRAP_SERVERS"
 BROKER_FIXTURES = {"bootstrap", "own_broker", "secure"}
+ONE_PROCESS = {"spark", "secure"}
 MANY_DESCRIPTORS = 300
 
 
+def allowed_s(item: pytest.Item) -> float:
+    """Return how long a test may take, by its mark."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark is not None else 0.0
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=allowed_s, reverse=True)  # nobody waits at the end for a long test that began last
     for item in items:
-        if BROKER_FIXTURES & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if BROKER_FIXTURES & fixtures:
             item.add_marker(pytest.mark.broker)
+        for one_of_a_run in sorted(ONE_PROCESS & fixtures):
+            item.add_marker(pytest.mark.xdist_group(one_of_a_run))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a run in which groups are ignored: each process would start a Spark and brokers of its own."""
+    if getattr(session.config.option, "loadgroup", False):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError(
+                    f"pytest-xdist ignores the group of {item.nodeid}: is it made for this pytest?"
+                )
 
 
 def pytest_runtest_logfinish() -> None:
@@ -45,15 +70,32 @@ def pytest_runtest_logfinish() -> None:
         gc.collect()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where tests run in several processes, start their shared broker in the one that outlives them."""
+    config = session.config
+    is_controller = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
+    if is_controller and not config.option.collectonly and GIVEN not in os.environ:
+        running = ExitStack()
+        config.add_cleanup(running.close)
+        try:
+            os.environ[GIVEN] = _shared(running)  # the workers inherit it
+        except NO_KAFKA:
+            pass  # each test that needs one says so
+
+
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
     """The address of the Kafka that all tests share: KAFKA_BOOTSTRAP_SERVERS, Docker, or from its jars."""
-    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-    if given:
+    if given := os.environ.get(GIVEN):
         yield given
         return
     with ExitStack() as running:
-        yield _in_docker(running) or _started(LocalBroker(), running).bootstrap
+        try:
+            address = _shared(running)
+        except NO_KAFKA as reason:
+            lacking.give_up(f"no Kafka to test with: {reason}")
+        yield address
 
 
 @pytest.fixture
@@ -92,11 +134,18 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         yield SecureBroker(start, folder)
 
 
+def _shared(running: ExitStack) -> str:
+    """Start the Kafka that all tests share, and return its address."""
+    if (address := _in_docker(running)) is None:
+        address = running.enter_context(LocalBroker()).bootstrap
+    return address
+
+
 def _started(broker: LocalBroker, running: ExitStack) -> LocalBroker:
     """Start a broker; where this machine cannot run one, skip the test, or fail it in CI."""
     try:
         broker.start()
-    except (MissingJava, JarsUnavailable) as reason:
+    except NO_KAFKA as reason:
         lacking.give_up(f"no Kafka to test with: {reason}")
     running.callback(broker.stop)
     return broker

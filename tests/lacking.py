@@ -6,6 +6,9 @@ from typing import NoReturn
 
 import pytest
 
+from acktree.console.jars import JarsUnavailable, broker_jars
+from acktree.console.java import MissingJava, find_java
+
 
 def give_up(reason: str) -> NoReturn:
     """Skip the test, or fail it where CI is set: a green run there has tried everything."""
@@ -20,3 +23,12 @@ def program(*names: str) -> str:
         if found := shutil.which(name):
             return found
     give_up(f"no {names[0]} to test with: install it")
+
+
+def kafka() -> None:
+    """Give the test up where this machine cannot run a Kafka of its own; starts none to know it."""
+    try:
+        find_java()
+        broker_jars()
+    except (MissingJava, JarsUnavailable) as reason:
+        give_up(f"no Kafka to test with: {reason}")

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import types
 import zipfile
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -15,13 +16,20 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import lacking
 from acktree.console import jars, ports
 from acktree.console.broker import AlreadyRunning, BrokerDied, LocalBroker
-from acktree.console.broker_files import FormatFailed, ReservedSetting, _escaped, new_cluster_id
+from acktree.console.broker_files import (
+    BrokerFiles,
+    FolderInUse,
+    FormatFailed,
+    ReservedSetting,
+    new_cluster_id,
+)
 from acktree.console.ports import PortUnavailable
 
-pytestmark = pytest.mark.timeout(120)
-WAIT_S = 30
+pytestmark = pytest.mark.xdist_group("broker")
+WAIT_S = 120
 
 
 def write(bootstrap: str, value: bytes) -> None:
@@ -56,46 +64,57 @@ def await_end(pid: int) -> bool:
         os.close(process)
 
 
-def test_another_start_on_the_same_folder_finds_the_same_cluster_and_records(own_broker, tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of ``broker``."""
+    return tmp_path_factory.mktemp("broker") / "kafka"
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path) -> Iterator[LocalBroker]:
+    """One running broker, for the tests that neither stop nor configure it."""
+    lacking.kafka()
+    with LocalBroker(data_dir=folder) as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_records_and_cluster_outlive_a_kill_and_another_start_on_the_folder_and_the_address_a_kill(
+    own_broker, tmp_path
+):
     first = own_broker(data_dir=tmp_path / "kafka")
-    before = cluster_id(first.bootstrap)
-    write(first.bootstrap, b"a record")
-    first.stop()
-    second = own_broker(data_dir=tmp_path / "kafka")
-    assert cluster_id(second.bootstrap) == before
-    assert read(second.bootstrap) == b"a record"
-
-
-def test_a_killed_broker_comes_back_at_its_address_with_its_records(own_broker):
-    broker = own_broker()
-    address = broker.bootstrap
+    address, cluster, pid = first.bootstrap, cluster_id(first.bootstrap), first.pid
     write(address, b"a record")
-    broker.kill()
+    first.kill()
+    assert await_end(pid)
     assert not ports.listens(int(address.split(":")[1]))
-    broker.start()
-    assert broker.bootstrap == address
-    assert read(address) == b"a record"
+    first.start()
+    assert (first.bootstrap, cluster_id(address), read(address)) == (address, cluster, b"a record")
+    pid = first.pid
+    first.stop()
+    assert await_end(pid)
+    second = own_broker(data_dir=tmp_path / "kafka")
+    assert (cluster_id(second.bootstrap), read(second.bootstrap)) == (cluster, b"a record")
 
 
-def test_a_temporary_folder_goes_with_its_broker(own_broker, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_broker_that_died_raises_where_it_is_awaited_and_its_temporary_folder_goes_at_a_stop_or_two(
+    own_broker, tmp_path, monkeypatch
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     broker = own_broker(data_dir=None)
     assert [path.name for path in tmp_path.iterdir()] != []
+    os.kill(broker.pid, signal.SIGKILL)
+    with pytest.raises(BrokerDied, match="code -9"):
+        broker.wait()
     broker.stop()
     assert [path.name for path in tmp_path.iterdir()] == []
-
-
-def test_a_stopped_broker_may_be_stopped_again(own_broker):
-    broker = own_broker()
-    pid = broker.pid
-    broker.stop()
     broker.stop()
     broker.kill()
-    assert await_end(pid)
 
 
-def test_the_jvm_dies_when_its_owner_is_killed(own_broker, tmp_path):
-    own_broker().stop()  # the jars are there, or this test is skipped
+def test_the_jvm_dies_when_its_owner_is_killed(tmp_path):
+    lacking.kafka()
     program = (
         "import signal, sys; from acktree.console.broker import LocalBroker;"
         "print(LocalBroker(data_dir=sys.argv[1]).start().pid, flush=True); signal.pause()"
@@ -109,34 +128,46 @@ def test_the_jvm_dies_when_its_owner_is_killed(own_broker, tmp_path):
     assert await_end(jvm)
 
 
-def test_the_jvm_is_not_in_the_session_of_its_owner(own_broker):
-    broker = own_broker()
+@pytest.mark.slow
+def test_the_jvm_is_not_in_the_session_of_its_owner(broker):
     assert os.getsid(broker.pid) == broker.pid != os.getsid(0)
 
 
-def test_nobody_else_can_reach_it(own_broker):
-    broker = own_broker()
+def test_nobody_else_can_reach_it(broker):
     with socket.socket() as neighbour:  # refused if the broker listened on every address
         neighbour.bind(("127.0.0.2", int(broker.bootstrap.split(":")[1])))
 
 
-def test_topics_are_not_made_by_asking_for_them(own_broker):
-    broker = own_broker()
+def test_topics_are_not_made_by_asking_for_them(broker):
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000})
     failures = []
     producer.produce("misspelled", b"", on_delivery=lambda error, _message: failures.append(error))
     producer.flush(WAIT_S)
     assert failures[0] is not None
+    assert "misspelled" not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics().topics
 
 
-def test_a_port_in_use_is_told_before_anything_starts(own_broker, tmp_path):
+def test_a_running_broker_is_not_started_twice(broker):
+    with pytest.raises(AlreadyRunning):
+        broker.start()
+
+
+def test_a_second_broker_on_one_folder_is_refused_and_the_first_serves_on(broker, folder):
+    with pytest.raises(FolderInUse, match=f"another broker runs in the folder {folder}"):
+        LocalBroker(data_dir=folder).start()
+    assert cluster_id(broker.bootstrap)
+
+
+def test_a_port_in_use_is_told_before_anything_starts(tmp_path):
+    lacking.kafka()
     with socket.create_server((ports.LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortUnavailable, match=f"port {port} cannot be had .*in use"):
-            own_broker(port=port, data_dir=tmp_path / "kafka")
+            LocalBroker(port=port, data_dir=tmp_path / "kafka").start()
     assert not (tmp_path / "kafka" / "data").exists()
 
 
+@pytest.mark.slow
 def test_a_port_lost_to_somebody_faster_is_replaced(own_broker, monkeypatch):
     with socket.create_server((ports.LOOPBACK, 0)) as faster:
         lost = faster.getsockname()[1]
@@ -147,14 +178,8 @@ def test_a_port_lost_to_somebody_faster_is_replaced(own_broker, monkeypatch):
     assert not draws
 
 
-def test_two_brokers_on_one_folder_are_refused_with_the_log_of_kafka(own_broker, tmp_path):
-    own_broker(data_dir=tmp_path / "kafka")
-    with pytest.raises(BrokerDied, match="lock"):
-        own_broker(data_dir=tmp_path / "kafka")
-
-
-def test_the_end_of_a_log_tells_causes_and_no_stack_frames(own_broker):
-    files = own_broker()._files
+def test_the_end_of_a_log_tells_causes_and_no_stack_frames(tmp_path):
+    files = BrokerFiles(tmp_path, {})
     files.log_file.write_text("java.lang.Cause: lock\n" + "\tat a.b.c(D.java:1)\n" * 1000 + "x" * 9000 + "\n")
     tail = files.log_tail()
     assert "java.lang.Cause: lock" in tail
@@ -162,31 +187,19 @@ def test_the_end_of_a_log_tells_causes_and_no_stack_frames(own_broker):
     assert len(tail) < 1000
 
 
-def test_a_setting_that_kafka_refuses_is_told_in_its_words(own_broker):
+def test_a_setting_that_kafka_refuses_is_told_in_its_words(tmp_path):
+    lacking.kafka()
     with pytest.raises(FormatFailed, match=r"Invalid value many for configuration num\.network\.threads"):
-        own_broker(settings={"num.network.threads": "many"})
+        LocalBroker(data_dir=tmp_path, settings={"num.network.threads": "many"}).start()
 
 
-def test_a_setting_that_follows_from_port_or_folder_is_refused(own_broker):
+def test_a_setting_that_follows_from_port_or_folder_is_refused(tmp_path):
     with pytest.raises(ReservedSetting, match="listeners"):
-        own_broker(settings={"listeners": "PLAINTEXT://0.0.0.0:9092"})
+        BrokerFiles(tmp_path, {"listeners": "PLAINTEXT://0.0.0.0:9092"})
 
 
-def test_a_running_broker_is_not_started_twice(own_broker):
-    broker = own_broker()
-    with pytest.raises(AlreadyRunning):
-        broker.start()
-
-
-def test_waiting_for_a_broker_that_dies_raises(own_broker):
-    broker = own_broker()
-    os.kill(broker.pid, signal.SIGKILL)
-    with pytest.raises(BrokerDied, match="code -9"):
-        broker.wait()
-
-
-def test_a_start_that_is_interrupted_leaves_nothing_running(own_broker, monkeypatch, tmp_path):
-    own_broker().stop()
+def test_a_start_that_is_interrupted_leaves_nothing_running(monkeypatch, tmp_path):
+    lacking.kafka()
     broker = LocalBroker(data_dir=tmp_path / "kafka")
     pids = []
 
@@ -221,8 +234,10 @@ def test_free_ports_are_different_and_free():
         ("ü\n🙂", r"\u00fc\u000a\ud83d\ude42"),
     ],
 )
-def test_a_value_is_written_as_java_reads_it(value, written):
-    assert _escaped(value) == written
+def test_a_value_is_written_as_java_reads_it(tmp_path, value, written):
+    files = BrokerFiles(tmp_path, {"some.setting": value})
+    files.write_settings(1, 2, {})
+    assert f"some.setting={written}\n" in files.settings_file.read_text("ascii")
 
 
 class FakeArtifact:

@@ -1,4 +1,7 @@
-"""The command line as other programs see it: stdout, exit codes, signals, one sentence an error."""
+"""The command line as other programs see it: stdout, exit codes, signals, one sentence an error.
+
+Commands run in this process; what only a process shows (signals, exit codes, imports) has one of its own.
+"""
 
 import doctest
 import json
@@ -7,51 +10,52 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import lacking
 from acktree.console import ports
 from acktree.console.commands.options import bootstrap_option, parse_settings
-from acktree.console.main import COMMANDS, Command, MissingExtra, load
+from acktree.console.main import COMMANDS, Command, MissingExtra, load, main
 
-pytestmark = pytest.mark.timeout(120)
 ACKTREE = Path(sys.executable).with_name("acktree")
-WAIT_S = 30
-LEAVE = pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
+WAIT_S = 120
 
 
-def environment(**changes: str | None) -> dict[str, str]:
-    """Return this process's environment with some variables set, or taken out where the value is None."""
-    merged = {**os.environ, "ACKTREE_BOOTSTRAP_SERVER": None, **changes}
-    return {name: value for name, value in merged.items() if value is not None}
+@pytest.fixture(autouse=True)
+def kept_signal_handlers() -> Iterator[None]:
+    """Put back the signal handlers that a command sets for its process, which is this one."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-def acktree(*arguments: object, **changes: str | None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [ACKTREE, *map(str, arguments)],
-        env=environment(**changes),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+def acktree(*arguments: object, **changes: str | None) -> Result:
+    """Run a command in this process, with some environment variables set, or taken out where None."""
+    environment = {"ACKTREE_BOOTSTRAP_SERVER": None, **changes}
+    done = CliRunner(env=environment).invoke(main, [*map(str, arguments)], prog_name="acktree")
+    if not isinstance(done.exception, SystemExit | None):
+        raise done.exception  # the runner would make exit code 1 of it
+    return done
 
 
 def await_file(path: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + WAIT_S
     while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
+        assert time.monotonic() < deadline_s, f"{path} did not appear"
         time.sleep(0.01)
 
 
-def assert_one_sentence(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert done.returncode == 2, done
+def assert_one_sentence(done: Result, *words: str) -> None:
+    assert done.exit_code == 2, done.output
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -62,17 +66,23 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *words: str) -> 
 # --- broker
 
 
-@LEAVE
-def test_broker_prints_its_address_alone_and_leaves_cleanly(own_broker, tmp_path, how):
-    own_broker().stop()
+@pytest.mark.parametrize(
+    ("how", "style"), [(signal.SIGTERM, "text"), (signal.SIGINT, "json")], ids=["SIGTERM-text", "SIGINT-json"]
+)
+def test_broker_prints_its_address_alone_and_leaves_cleanly(tmp_path, how, style):
+    lacking.kafka()
     with subprocess.Popen(
-        [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka"],
+        [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka", "--format", style],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as broker:
         assert broker.stdout is not None
         address = broker.stdout.readline().rstrip("\n")
+        if style == "json":
+            told = json.loads(address)
+            address = told["bootstrap"]
+            os.kill(told["pid"], 0)
         assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=WAIT_S).brokers
         broker.send_signal(how)
         stdout, stderr = broker.communicate(timeout=WAIT_S)
@@ -85,20 +95,8 @@ def test_broker_prints_its_address_alone_and_leaves_cleanly(own_broker, tmp_path
     assert (tmp_path / "kafka" / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_broker_tells_its_address_as_json(own_broker):
-    own_broker().stop()
-    command = [ACKTREE, "broker", "--port", "0", "--format", "json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
-        assert broker.stdout is not None
-        told = json.loads(broker.stdout.readline())
-        os.kill(told["pid"], 0)
-        assert AdminClient({"bootstrap.servers": told["bootstrap"]}).list_topics(timeout=WAIT_S).brokers
-        broker.terminate()
-    assert broker.returncode == 0
-
-
-def test_broker_leaves_cleanly_while_it_still_starts(own_broker, tmp_path):
-    own_broker().stop()
+def test_broker_leaves_cleanly_while_it_still_starts(tmp_path):
+    lacking.kafka()
     with subprocess.Popen(
         [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka"],
         stdout=subprocess.PIPE,
@@ -110,10 +108,10 @@ def test_broker_leaves_cleanly_while_it_still_starts(own_broker, tmp_path):
     assert (broker.returncode, stdout) == (0, "")
 
 
-def test_broker_passes_its_settings_to_kafka(own_broker):
-    own_broker().stop()
+def test_broker_passes_its_settings_to_kafka():
+    lacking.kafka()
     done = acktree("broker", "--port", "0", "-X", "log.roll.hours=0")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "Invalid value 0 for configuration log.roll.hours" in done.stderr
 
 
@@ -170,14 +168,14 @@ def test_a_dry_run_says_what_apply_then_does(bootstrap, topology_name, topology_
         acktree("topology", "show", "--topology", topology_name, "-b", bootstrap), "is not published"
     )
     done = acktree("topology", "apply", topology_file, "-b", bootstrap)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == dry.stdout
 
 
 def test_applying_the_same_file_again_publishes_nothing(bootstrap, topology_name, topology_file):
     acktree("topology", "apply", topology_file, "-b", bootstrap)
     again = acktree("topology", "apply", topology_file, "-b", bootstrap)
-    assert again.returncode == 0
+    assert again.exit_code == 0
     assert again.stdout == f"nothing to do: version 1 of topology {topology_name} says the same\n"
 
 
@@ -209,7 +207,7 @@ def test_show_leaves_out_a_topic_that_only_ends_like_a_registry(bootstrap, topol
     producer.produce(f"{topology_name}.of-a-town.topology", b"streets", b"1")
     producer.flush()
     shown = acktree("topology", "show", "-b", bootstrap)
-    assert shown.returncode == 0
+    assert shown.exit_code == 0
     assert topology_name not in shown.stdout
 
 
@@ -224,51 +222,50 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path):
 
 def test_the_help_lists_every_command():
     done = acktree("--help")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     for name, command in COMMANDS.items():
         assert f"{name} " in done.stdout
         assert command.summary in done.stdout
 
 
-def written(name: str, command: Command) -> object:
-    """Return a command to test; one that is only announced must fail until its module is there."""
-    missing = find_spec(command.target.split(":")[0]) is None
-    return pytest.param(
-        name, marks=pytest.mark.xfail(strict=True, reason="not written yet") if missing else ()
-    )
-
-
-@pytest.mark.parametrize("name", [written(*each) for each in COMMANDS.items()])
-def test_every_command_explains_itself(name):
-    pages = [[name]]
-    while pages:
-        page = pages.pop()
+def test_every_command_and_verb_explains_itself():
+    pages = [[name] for name in COMMANDS]
+    for page in pages:  # it grows by the verbs
         done = acktree(*page, "--help")
-        assert done.returncode == 0, done.stderr
-        assert f"Usage: acktree {' '.join(page)}" in done.stdout
+        assert done.exit_code == 0, done.output
+        assert f"Usage: acktree {' '.join(page)} [OPTIONS]" in done.stdout, page
         if len(page) == 1:
-            command = load(name, COMMANDS[name])
-            pages += [[name, verb] for verb in getattr(command, "commands", ())]
+            command = load(page[0], COMMANDS[page[0]])
+            pages += [[*page, verb] for verb in getattr(command, "commands", ())]
+    assert ["topology", "apply"] in pages
 
 
-@pytest.mark.parametrize(
-    ("arguments", "heavy"),
-    [
-        (["--help"], {"pyspark", "numba", "numpy", "pandas", "pyarrow", "pydantic", "confluent_kafka"}),
-        (["broker", "--help"], {"pyspark", "numba", "numpy", "pandas", "pyarrow", "pydantic", "jgo"}),
-        (["topology", "--help"], {"pyspark", "numba", "pandas", "pyarrow"}),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_command_imports_only_what_it_needs(arguments, heavy):
+def test_a_command_imports_only_what_it_needs():
+    heavy = {"pyspark", "numba", "pandas", "pyarrow"}
+    not_for_broker = heavy | {"numpy", "pydantic", "jgo"}
+    # in the order of what they may import, as all run in one process
+    refused = {"": not_for_broker | {"confluent_kafka"}, "broker": not_for_broker, "topology": heavy}
     program = (
-        "import sys; from acktree.console.main import main; main(sys.argv[1:], standalone_mode=False);"
-        "print('imported:', *sys.modules)"
+        "import json, sys; from acktree.console.main import main\n"
+        "for page in sys.argv[1:]:\n"
+        "    main([*page.split(), '--help'], standalone_mode=False)\n"
+        "    print('imported:', json.dumps([*sys.modules]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *refused], capture_output=True, text=True, check=True
     )
-    assert heavy & set(done.stdout.rpartition("imported:")[2].split()) == set()
+    lines = [line for line in done.stdout.splitlines() if line.startswith("imported: ")]
+    for (page, modules), line in zip(refused.items(), lines, strict=True):
+        assert modules & set(json.loads(line.removeprefix("imported: "))) == set(), page
+
+
+def test_a_real_process_ends_an_error_with_its_sentence_and_exit_code_2(tmp_path):
+    file = tmp_path / "topology.toml"
+    file.write_text("name = 'x'\nakers = 4\n")
+    command = [ACKTREE, "topology", "apply", file, "-b", "127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == acktree(*command[1:]).stderr
 
 
 @pytest.mark.parametrize(
@@ -301,7 +298,7 @@ def test_a_missing_module_of_our_own_is_a_bug_and_no_extra():
 @pytest.mark.parametrize("value", ["linger.ms", "=5", " =5", ""])
 def test_a_setting_that_is_not_key_and_value_is_a_usage_error(value):
     done = acktree("topology", "show", "-b", "127.0.0.1:1", "-X", value)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "is not KEY=VALUE" in done.stderr
 
 
@@ -311,7 +308,7 @@ def test_the_last_setting_of_a_key_wins():
 
 def test_a_bootstrap_server_must_be_given():
     done = acktree("topology", "show")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "--bootstrap-server" in done.stderr
 
 

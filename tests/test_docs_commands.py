@@ -8,7 +8,6 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -50,9 +49,10 @@ def commands(line: str, program: str) -> Iterator[list[str]]:
         yield arguments[:end]
 
 
-def told(program: str) -> list[Any]:
+def told(program: str) -> list[tuple[str, list[str]]]:
+    """Return what the docs tell to type of a program: page and arguments."""
     return [
-        pytest.param(arguments, id=f"{page.name}: {' '.join(arguments)}")
+        (page.name, arguments)
         for page in PAGES
         for line in shell_lines(page)
         for arguments in commands(line, program)
@@ -67,32 +67,61 @@ def test_the_docs_tell_what_to_type():
     assert len(MAKE) > 3
 
 
-@pytest.mark.parametrize("arguments", ACKTREE)
-def test_a_command_of_the_docs_exists_with_its_options(arguments: list[str]):
+def mistake(arguments: list[str]) -> str | None:
+    """Return what is wrong with a call of acktree, None if it exists with its options."""
     command: click.Command = main
     left = list(arguments)
     while isinstance(command, click.Group) and left:
         found = command.get_command(click.Context(command), left.pop(0))
-        assert found is not None, f"there is no acktree {' '.join(arguments)}"
+        if found is None:
+            return "there is no such command"
         command = found
     known = {flag for parameter in command.params for flag in parameter.opts} | {"--help", "--version"}
-    assert {word for word in left if word.startswith("-")} <= known
+    if unknown := {word for word in left if word.startswith("-")} - known:
+        return f"it has no {sorted(unknown)}"
     is_whole = not isinstance(command, click.Group) and not any(word.isupper() for word in left)
     if is_whole and left and "-b" in left:
-        command.make_context("acktree", left)  # types and required arguments, too
+        try:
+            command.make_context("acktree", left)  # types and required arguments, too
+        except click.UsageError as error:
+            return error.format_message()
+    return None
 
 
-@pytest.mark.parametrize("arguments", MAKE)
-def test_a_target_of_make_in_the_docs_exists(arguments: list[str]):
+def test_every_command_of_the_docs_exists_with_its_options():
+    found = {(page, " ".join(arguments)): mistake(arguments) for page, arguments in ACKTREE}
+    assert {told: wrong for told, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("nothing", "no such command"),
+        ("topology nothing", "no such command"),
+        ("broker --prot 1", "--prot"),
+        ("topology show -b here --format yaml", "yaml"),
+    ],
+)
+def test_a_mistake_in_a_command_is_found(line: str, says: str):
+    assert says in str(mistake(line.split()))
+
+
+def test_every_target_of_make_in_the_docs_exists():
     targets = set(re.findall(r"^([a-z-]+):", (HOUSE / "Makefile").read_text(), re.MULTILINE))
-    assert {word for word in arguments if "=" not in word} <= targets
+    wanted = {(page, word) for page, arguments in MAKE for word in arguments if "=" not in word}
+    assert {(page, word) for page, word in wanted if word not in targets} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_the_docs_install_can_be_had(page: Path):
-    extras = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for names in re.findall(r"acktree\[([a-z,]+)\]", page.read_text()):
-        assert set(names.split(",")) <= set(extras)
+def test_what_the_docs_install_can_be_had():
+    extras = set(tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    installed = {
+        (page.name, name)
+        for page in PAGES
+        for names in re.findall(r"acktree\[([a-z,]+)\]", page.read_text())
+        for name in names.split(",")
+    }
+    assert {name for _, name in installed} >= {"spark", "broker"}
+    assert {(page, name) for page, name in installed if name not in extras} == set()
 
 
 class Shell:

@@ -133,6 +133,7 @@ def console(tmp_path: Path) -> Iterator[Console]:
     opened.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_getting_started_and_then_the_readme_work_as_they_are_written(console: Console, tmp_path: Path):

@@ -97,7 +97,14 @@ def check_running(children: dict[str, Child], deadline: float) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("victim", ["acker-1", "worker", "spark"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "spark",
+        pytest.param("acker-1", marks=pytest.mark.slow),
+        pytest.param("worker", marks=pytest.mark.slow),
+    ],
+)
 def test_the_account_is_exact_whoever_is_killed(
     bootstrap: str, unique: str, tmp_path: Path, victim: str
 ) -> None:
@@ -121,6 +128,7 @@ def test_the_account_is_exact_whoever_is_killed(
     assert words == count_words(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_acker_count_changes_under_load_without_a_replay(
     bootstrap: str, unique: str, tmp_path: Path

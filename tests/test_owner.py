@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who is whose child")
 ACKTREE = Path(sys.executable).with_name("acktree")
-WAIT_S = 90
+WAIT_S = 240
 LATENCY = (["worker", "--latency", "--seconds", "600"], "acker run", "bolt run")
 RATES = (["worker", "--records", "200000", "--rounds", "100", "--kinds", "plain"], "worker_rate")
 SPARK = (["spark", "--small", "--rounds", "100"], "acker run", "org.apache.spark")
@@ -81,7 +80,7 @@ def started(bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> I
         pytest.param(LATENCY, signal.SIGTERM, id="latency-SIGTERM"),
         pytest.param(LATENCY, signal.SIGINT, id="latency-SIGINT"),
         pytest.param(LATENCY, signal.SIGKILL, id="latency-SIGKILL"),
-        pytest.param(SPARK, signal.SIGTERM, id="spark-SIGTERM", marks=pytest.mark.spark),
+        pytest.param(SPARK, signal.SIGTERM, id="spark-SIGTERM", marks=[pytest.mark.spark, pytest.mark.slow]),
     ],
     indirect=["started"],
 )

@@ -7,9 +7,9 @@ from acktree.producers import BasicBolt, Context, Emit, Tuple
 
 TABLES = """
 create table if not exists words(
-    origin integer, place integer, word text, primary key(origin, place)
+    origin text, place integer, word text, primary key(origin, place)
 ) without rowid;
-create table if not exists failures(origin integer primary key);
+create table if not exists failures(origin text primary key);
 """
 
 
@@ -26,7 +26,8 @@ class CountWords(BasicBolt):
     def execute(self, tuple: Tuple, emit: Emit) -> None:
         origin = tuple.origin
         assert origin is not None, "this topology tracks every tuple"
-        key = origin.partition << 48 | origin.offset
+        key = f"{origin.topic_id}/{origin.partition}/{origin.offset}"
+        assert tuple.value is not None, "the stage writes words"
         place, _, word = tuple.value.decode().partition(" ")
         if self.fail_every and place == "0" and origin.attempt == 0 and origin.offset % self.fail_every == 0:
             self.database.execute("insert or ignore into failures values (?)", (key,))

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from itertools import count
 
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -19,6 +20,7 @@ from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import parse_topology
 
 DEADLINE_S = 40
+IDLE_ROOTS = 10**9
 COMPILE_DEADLINE_S = 90  # the first start on a machine compiles
 TOPOLOGY = """
 name = "{name}"
@@ -63,7 +65,7 @@ class RunningAcker:
 
     @property
     def partitions(self):
-        return sorted(self.acker._ownership.partitions)
+        return sorted(self.acker.ownership.partitions)
 
     def leave(self):
         """Begin to stop, without waiting for the end."""
@@ -125,7 +127,9 @@ class Cluster:
         self.settings = {"timeout_s": timeout_s, "orphan_s": orphan_s, "tasks": tasks}
         self.apply(ackers)
         self.acked, self.failed, self.when = [], {}, {}
-        self._results = self._reader([f"{name}.spout-{task}" for task in range(tasks)])
+        self._idle = count(IDLE_ROOTS)
+        self.appended_ms = 0  # when the broker appended what was sent last
+        self._results = self.reader([f"{name}.spout-{task}" for task in range(tasks)])
 
     def apply(self, ackers, **changes):
         """Publish the topology with this many ackers; its records are of this version from here on."""
@@ -136,7 +140,7 @@ class Cluster:
         # A producer that has seen a topic does not learn of new partitions for minutes.
         self.producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
 
-    def _reader(self, topics):
+    def reader(self, topics):
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.test"})
         consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
         self.running.callback(consumer.close)
@@ -199,8 +203,26 @@ class Cluster:
         return shares
 
     def send(self, topic, partition, value):
-        self.producer.produce(f"{self.name}.{topic}", value, partition=partition)
+        self.producer.produce(
+            f"{self.name}.{topic}", value, partition=partition, on_delivery=self._on_delivery
+        )
         self.producer.poll(0)
+        return self
+
+    def _on_delivery(self, error, message):
+        if error is None:
+            self.appended_ms = max(self.appended_ms, message.timestamp()[1])
+
+    def let_log_time_pass(self, ms):
+        """Send inits of trees that are done at once, until the broker appends them so much later."""
+        self.init(next(self._idle), 0).sent()
+        until_ms = self.appended_ms + ms
+        wait_for(
+            lambda: self.appended_ms >= until_ms,
+            f"log time to go on by {ms} ms",
+            DEADLINE_S + ms / 1000,
+            lambda: (time.sleep(0.02), self.init(next(self._idle), 0).sent()),
+        )
         return self
 
     def sent(self):
@@ -255,7 +277,7 @@ class Cluster:
         return [self._results.get_watermark_offsets(place, 10)[1] for place in self.places()]
 
     def last_report(self):
-        consumer = self._reader([f"{self.name}.stats"])
+        consumer = self.reader([f"{self.name}.stats"])
         reports = []
         wait_for(
             lambda: bool(reports),

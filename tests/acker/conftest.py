@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import Phase, settings
 
+import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 from acker.cluster import Cluster
 
 

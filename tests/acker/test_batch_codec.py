@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acker.tester import entries
@@ -21,6 +21,7 @@ from acktree.schemas.codec import (
     zigzag,
 )
 from acktree.schemas.errors import MalformedRecord
+from hypothesis_profiles import examples
 
 U64, I32 = st.integers(0, 2**64 - 1), st.integers(-(2**31), 2**31 - 1)
 PAIRS = st.lists(st.tuples(U64, U64), max_size=5)
@@ -80,7 +81,7 @@ def reference(decode, data):
 @example([ACK_INIT_FRAME + b"\x00\x00\x02" + bytes(16) + b"\x80\x00"])
 @example([ACK_INIT_FRAME + b"\x00\x00\x01" + zigzag(17) + bytes(16) + b"\x00"])
 @example([ACK_INIT_FRAME + b"\x00\x00" + zigzag(-(2**63)) + b"\x00"])
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 def test_inits_are_decoded_or_refused_as_the_reference_does(values):
     batch = decode_init_batch(values)
     for number, data in enumerate(values):
@@ -98,7 +99,7 @@ def test_inits_are_decoded_or_refused_as_the_reference_does(values):
 @example([ACK_FRAME + b"\x02\xff\x00\x00\x00\x00"])
 @example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x02\xff\x00\x00"])
 @example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x00\x80\x00\x02" + bytes(8) + b"\x80\x80\x00"])
-@settings(max_examples=1500, deadline=None)
+@examples(1500)
 def test_acks_are_decoded_or_refused_as_the_reference_does(values):
     batch = decode_ack_batch(values)
     for number, data in enumerate(values):

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.tester import Tester
 from acktree.acker.cut import BUCKET_MS, BirthBuckets, Positions
 from acktree.acker.expiry import Limits
 from acktree.acker.kernels.slots import BIRTH_BUCKETS
+from hypothesis_profiles import examples
 
 A, B = 11, 12
 
@@ -91,7 +92,7 @@ def test_buckets_that_are_done_are_forgotten():
     for root in range(1, 50):
         tester.now_ms += BUCKET_MS
         tester.init(root, 1).ack(root, 1)
-    assert tester.partition._births.oldest == 0
+    assert tester.partition.births.oldest == 0
 
 
 def test_outlived_counts_only_buckets_whose_last_birth_is_long_ago():
@@ -102,7 +103,7 @@ def test_outlived_counts_only_buckets_whose_last_birth_is_long_ago():
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.integers(0, 300)), max_size=60))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_cut_lies_below_the_first_record_of_every_entry_and_never_goes_back(events):
     tester, first, before = Tester(), {}, Positions(0, 0)
     for root, kind, pause_ms in events:
@@ -184,7 +185,7 @@ def test_when_quiet_the_cut_reaches_the_end_within_a_timeout_although_an_init_ne
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from([1, 2, 5, 30, 120]))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_orphans_never_hold_the_cut_back_by_a_timeout_under_load(draw, timeout_s):
     limits = Limits.of_seconds(timeout_s, 10 * timeout_s, 21_600)
     tester, step_ms, orphans = Tester(limits).observe().expire(), int(limits.pause_ms), 0

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.model import Model
@@ -14,6 +14,7 @@ from acker.tester import Tester, entries
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
+from hypothesis_profiles import examples
 
 # Few roots and values, so that they meet; roots that share their home slots, and the ends of the range.
 ROOTS = st.sampled_from([1, 2, 3, 4, 5, 2**32, 2**63 - 1, 2**63, 2**64 - 1])
@@ -35,7 +36,7 @@ PAUSES = st.integers(-2, 4)
 
 
 @given(st.lists(st.lists(st.tuples(PAUSES, RECORDS), max_size=5), max_size=12), st.integers(0, 2**64 - 1))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
     table, model, tick = Table(seed), Model(), 2**32 - 6
     acked, failed, timed_out = [], [], []
@@ -103,7 +104,7 @@ def deliver(tester, root, message):
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 3))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_no_order_loss_or_duplication_completes_a_tree_early(draw, trees):
     edge_source = random.Random(draw.random()).getrandbits
     sent = {root: grow_tree(draw, root, lambda: edge_source(64) | 1) for root in range(1, trees + 1)}
@@ -120,7 +121,7 @@ def test_no_order_loss_or_duplication_completes_a_tree_early(draw, trees):
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_in_any_order_a_tree_is_acked_by_its_last_message_and_not_before(draw):
     edge_source = random.Random(draw.random()).getrandbits
     messages = grow_tree(draw, 7, lambda: edge_source(64) | 1)
@@ -135,7 +136,7 @@ def test_in_any_order_a_tree_is_acked_by_its_last_message_and_not_before(draw):
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_crash_anywhere_and_a_refold_from_the_cut_gives_every_verdict(draw, trees):
     """Results may be told twice and late acks may leave orphans; no tree is lost, none is early."""
     edge_source = random.Random(draw.random()).getrandbits
@@ -183,7 +184,7 @@ def small_table():
 
 
 @given(st.integers(1, 500), st.integers(0, 2**64 - 1), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_growing_and_shrinking_lose_and_invent_nothing(small_table, count, seed, dense):
     source = np.random.default_rng(seed % 2**32)
     roots = (

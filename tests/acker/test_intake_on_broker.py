@@ -7,7 +7,6 @@ from confluent_kafka.admin import AdminClient
 
 from acker.cluster import wait_for
 from acker.tester import entries
-from acktree.acker.errors import NotCoPartitioned
 from acktree.acker.membership import group_settings
 from acktree.acker.service import Acker
 from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, Ack, AckInit, encode_ack, encode_ack_init
@@ -88,18 +87,6 @@ def test_an_assignor_that_parts_the_topics_is_refused():
     for protocol, key in ((CLASSIC, "partition.assignment.strategy"), (KIP_848, "group.remote.assignor")):
         with pytest.raises(RefusedSetting, match="only range"):
             group_settings("localhost:1", "g", {**protocol, key: "uniform"})
-
-
-def test_a_half_partition_is_refused_after_a_while_unless_the_topics_differ(make):
-    cluster = make(ackers=1)
-    own = cluster.start().acker._ownership
-    own.refuse_halves(lambda: {1})
-    owned = own._owned[0]
-    owned.partition, owned.half_since_s = None, own._now_s() - 60
-    owned.halves.discard(f"{cluster.name}.ack")
-    own.refuse_halves(lambda: {1, 2})
-    with pytest.raises(NotCoPartitioned, match="assignor range"):
-        own.refuse_halves(lambda: {1})
 
 
 def test_an_unknown_topology_and_a_missing_topic_are_clear_errors(make, bootstrap):

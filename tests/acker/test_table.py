@@ -116,26 +116,26 @@ def test_the_cap_and_the_bounds_of_reasons_are_those_of_the_documentation():
 
 def test_a_table_neither_full_nor_sparse_is_not_copied():
     tester = Tester().init_record((root, 1) for root in range(1, 2001))
-    slots = tester.partition.table._slots
+    slots = tester.partition.table.slots
     tester.ack_record(acks=[(root, 1) for root in range(1, 401)]).init(9000, 1)
-    assert tester.partition.table._slots is slots
+    assert tester.partition.table.slots is slots
     tester = Tester()
-    slots = tester.partition.table._slots
-    assert tester.init(1, 1).ack(1, 1).partition.table._slots is slots
+    slots = tester.partition.table.slots
+    assert tester.init(1, 1).ack(1, 1).partition.table.slots is slots
 
 
 def test_a_quarter_of_the_slots_stays_empty_so_that_every_search_ends():
     tester = Tester()
     for root in range(1, 1501):
         table = tester.init(root, 1).partition.table
-        assert len(table) <= 0.75 * len(table._slots)
+        assert len(table) <= 0.75 * len(table.slots)
 
 
 def roots_at(slots, table):
     """Return a root for each of these slots, where it belongs."""
     homes = {}
     for root in range(1, 10_000):
-        slot = int(home_of(np.uint64(root), table._state.seed, np.uint64(len(table._slots))))
+        slot = int(home_of(np.uint64(root), table.state.seed, np.uint64(len(table.slots))))
         homes.setdefault(slot, []).append(root)
     return [homes[slot].pop() for slot in slots]
 
@@ -163,7 +163,7 @@ def test_where_the_end_of_the_table_meets_its_beginning_every_root_is_found_when
 
 @pytest.mark.parametrize("seed", [0, 1 << 40, 1 << 63])
 def test_random_roots_spread_over_the_table_whatever_the_seed(seed):
-    roots, state = np.random.default_rng(5).integers(1, 2**64 - 1, 1000, np.uint64), Table(seed)._state
+    roots, state = np.random.default_rng(5).integers(1, 2**64 - 1, 1000, np.uint64), Table(seed).state
     homes = {int(home_of(root, state.seed, np.uint64(1000))) for root in roots}
     assert len(homes) > 500
 

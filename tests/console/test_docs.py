@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import click
-import pytest
 
 from acktree.console.main import COMMANDS, load
 from acktree.console.view import documents, letters, search, trace, tree
@@ -35,29 +34,28 @@ ALL = [pair for name in COMMANDS for pair in commands(name, load(name, COMMANDS[
 OPERATORS = [pair for pair in ALL if pair[0].split()[0] in OURS]
 
 
-@pytest.mark.parametrize("name", [name for name, _ in ALL])
-def test_every_command_is_in_the_docs(name):
-    assert f"acktree {'bench' if name.startswith('bench ') else name}" in EVERYTHING
+def test_every_command_is_in_the_docs():
+    assert [name for name, _ in ALL if f"acktree {name}" not in EVERYTHING] == []
 
 
-@pytest.mark.parametrize(("name", "command"), OPERATORS, ids=[name for name, _ in OPERATORS])
-def test_every_option_of_an_operators_command_is_in_the_docs(name, command):
-    for parameter in command.params:
-        for flag in parameter.opts:
-            if flag.startswith("--"):
-                assert flag in OPERATE, flag
+def test_every_option_of_an_operators_command_is_in_the_docs():
+    flags = {
+        (name, flag) for name, command in OPERATORS for parameter in command.params for flag in parameter.opts
+    }
+    told = set(re.findall(r"(?<![\w-])--[a-z-]+", OPERATE))
+    assert {(name, flag) for name, flag in flags if flag.startswith("--") and flag not in told} == set()
 
 
-@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
-def test_every_command_but_a_process_of_the_topology_speaks_json(name, command):
-    is_process = name in ("acker run", "bolt run", "spark run", "spout run")
-    assert is_process or any("--format" in parameter.opts for parameter in command.params)
+def test_every_command_but_a_process_of_the_topology_speaks_json():
+    silent = {name for name, command in ALL if not any("--format" in each.opts for each in command.params)}
+    assert silent == {"acker run", "bolt run", "spark run", "spout run"}
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_every_field_of_the_json_is_in_the_docs(shape):
+def test_every_field_of_the_json_is_in_the_docs():
     told = set(re.findall(r"`([a-z_]+)`", OPERATE))
-    assert {field.name for field in dataclasses.fields(shape)} <= told
+    fields = {(shape.__name__, field.name) for shape in SHAPES for field in dataclasses.fields(shape)}
+    assert len(fields) > 50
+    assert {(shape, field) for shape, field in fields if field not in told} == set()
 
 
 def test_every_kind_of_stuck_is_in_the_docs():

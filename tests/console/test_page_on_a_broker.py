@@ -40,6 +40,7 @@ def publish(bootstrap):
     return admin
 
 
+@pytest.mark.slow
 def test_the_page_outlives_its_broker_and_the_topics_it_shows(own_broker):
     broker = own_broker(port=ports.free_ports(1)[0])
     admin = publish(broker.bootstrap)

@@ -24,7 +24,7 @@ NOW_MS = 1_000_000
 
 
 def view(frontier=10, done=()):
-    text, _ = encode_metadata(1, "id", frontier, BitMap64(done))
+    text = encode_metadata(1, "id", frontier, BitMap64(done)).text
     return SlotView.of_commit(SLOT, Committed(frontier, text))
 
 

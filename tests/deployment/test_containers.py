@@ -71,6 +71,30 @@ def test_the_spout_has_one_driver_and_ackers_scale():
     assert by_name["wordcount-acker"]["replicas"] > 1
 
 
+def test_compose_keeps_what_is_committed_as_long_as_what_is_written():
+    """Offsets that outlive the database lose its rows; a database that outlives them loses new ones."""
+    mounts = [each for service in COMPOSE["services"].values() for each in service.get("volumes", ())]
+    named = {mount.partition(":")[0] for mount in mounts if not mount.startswith(".")}
+    assert named == set(COMPOSE["volumes"])
+    kafka = COMPOSE["services"]["kafka"]
+    assert f"kafka:{kafka['environment']['KAFKA_LOG_DIRS']}" in kafka["volumes"]
+
+
+def test_kubernetes_keeps_what_a_pod_writes_beside_kafka():
+    """Ackers keep nothing; a database or a checkpoint on a volume of the pod's would be gone with the pod."""
+    claims = {each["metadata"]["name"] for each in KUBERNETES if each["kind"] == "PersistentVolumeClaim"}
+    claimed = set()
+    for pod in pods():
+        (process,) = pod["containers"]
+        if process["args"][0] == "acker":
+            continue
+        (home,) = [each for each in process["volumeMounts"] if each["mountPath"] == "/var/lib/acktree"]
+        (volume,) = [each for each in pod["volumes"] if each["name"] == home["name"]]
+        claimed.add(volume["persistentVolumeClaim"]["claimName"])
+    assert claimed == claims
+    assert len(claims) == 2
+
+
 def test_pages_are_published_on_loopback_alone():
     for name in ("ui", "prometheus", "grafana"):
         for port in COMPOSE["services"][name]["ports"]:

@@ -1,10 +1,12 @@
-"""The tester for workers, one topology a test."""
+"""The tester for workers, one topology a test; and the places where a bolt must do the same."""
 
 from collections.abc import Iterator
 
 import pytest
 
+import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 from producers.cluster import Cluster
+from producers.conformance import Run, in_memory, on_broker
 
 
 @pytest.fixture
@@ -12,3 +14,12 @@ def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
     made = Cluster(bootstrap, unique)
     yield made
     made.close()
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Run:
+    """Execute a bolt where ``held`` and ``held_in_any_order`` say."""
+    exactly_once = request.param.endswith("-exactly-once")
+    if request.param.startswith("double"):
+        return in_memory(exactly_once)
+    return on_broker(request.getfixturevalue("cluster"), exactly_once)

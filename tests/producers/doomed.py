@@ -62,10 +62,10 @@ class Sink(BasicBolt):
 
 def main() -> None:
     bootstrap, topology, point = sys.argv[1:]
-    user = {"session.timeout.ms": "6000", "transaction.timeout.ms": "3000"}
+    user = {"session.timeout.ms": "6000", "transaction.timeout.ms": "600000"}
     outlet = ExactlyOnce(bootstrap, user, f"{topology}.first")
     outlet.commit_records = 1_000
-    outlet._producer = Doomed(outlet._producer, point)  # type: ignore[assignment]
+    outlet.producer = Doomed(outlet.producer, point)  # type: ignore[assignment]
     Worker(bootstrap, topology, Pass(), name="first", user=user, outlet=outlet).run()
 
 

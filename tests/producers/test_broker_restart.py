@@ -59,7 +59,13 @@ def stoppable(own_broker: Callable[..., LocalBroker], unique: str) -> Iterator[t
     cluster.close()
 
 
-@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+@pytest.mark.parametrize(
+    "exactly_once",
+    [
+        pytest.param(False, id="at least once", marks=pytest.mark.slow),
+        pytest.param(True, id="exactly once"),
+    ],
+)
 def test_all_wait_for_the_broker_and_nothing_is_lost(
     stoppable: tuple[LocalBroker, Cluster], exactly_once: bool
 ):
@@ -97,6 +103,7 @@ def count(cluster: Cluster, topic: str) -> Counter[int]:
     return Counter(int(record.value()) for record in cluster.read(cluster.topic(topic)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_a_stop_ends_while_the_broker_is_away(
     stoppable: tuple[LocalBroker, Cluster], exactly_once: bool, monkeypatch: pytest.MonkeyPatch

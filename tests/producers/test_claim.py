@@ -1,14 +1,24 @@
 """A claim read back is the claim written, or it is refused."""
 
+from hashlib import sha256
+
 import pytest
 from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.claim import Claim, DamagedClaim, claim_run, decode_claim
+from acktree.producers.claim import (
+    MAX_METADATA_CHARS,
+    Claim,
+    DamagedClaim,
+    OversizedClaim,
+    claim_run,
+    decode_claim,
+)
 from acktree.producers.outside_commit import GroupInUse
 from acktree.schemas.clients import consumer_settings, make_consumer
 from acktree.schemas.errors import BrokerUnreachable
+from acktree.schemas.ids import MAX_RUN, MAX_SLOTS
 from producers.cluster import Cluster, until
 
 CLAIMS = st.builds(
@@ -28,6 +38,33 @@ def test_decoding_gives_back_what_was_claimed(claim):
     text = claim.metadata()
     assert decode_claim(text, claim.next_offset) == claim
     assert text.isascii()
+
+
+@given(st.integers(1, 255), st.integers(1, 12), st.integers(1, 8))
+def test_a_claim_of_thousands_of_slots_fits_into_the_metadata_of_a_commit(floor, step, tasks):
+    """Slots of a task as they lie among those of others; a few partitions were rewound."""
+    floors = dict.fromkeys(range(0, MAX_SLOTS, tasks), floor)
+    floors |= {slot: slot % MAX_RUN + 1 for slot in list(floors)[:: 100 * step]}
+    claim = Claim(2**40, 7, 5, floors, dict.fromkeys(range(20), (7, 10**9)))
+    text = claim.metadata()
+    assert len(text) <= MAX_METADATA_CHARS
+    assert decode_claim(text, 5) == claim
+
+
+def test_what_fits_into_no_metadata_is_said_with_a_way_out():
+    floors = {slot: slot * slot % MAX_RUN + 1 for slot in range(MAX_SLOTS)}
+    floors |= {
+        slot: int.from_bytes(sha256(bytes([slot % 251, slot // 251])).digest()[:1]) or 1 for slot in floors
+    }
+    with pytest.raises(OversizedClaim, match=r"4096 source partitions.*raise the spout's tasks"):
+        Claim(1, 1, 0, floors).metadata()
+
+
+def test_a_claim_written_before_is_read_and_a_small_one_is_written_the_same():
+    text = "2|65537|7|eNqLjo421DGKjdWJjrYw0Im20DEEcmJjAUykBmc=|11d627cb"
+    claim = decode_claim(text, 3)
+    assert claim == Claim(65537, 7, 3, {1: 2}, {80: (8, 12)})
+    assert claim.metadata() == text
 
 
 @given(CLAIMS, st.data())

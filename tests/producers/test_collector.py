@@ -169,7 +169,7 @@ def test_readers_are_those_of_the_newest_version_at_the_emission():
     held = net.take("one", net.spout(0))
     old = net.emit("one", held)
     net.history.versions[2] = published(2, one=(["a"], ["b"]), two=(["b"], []), three=(["b"], []))
-    net.collectors["three"] = net._collector("three")
+    net.collectors["three"] = net.make_collector("three")
     for collector in net.collectors.values():
         collector.targets.use_latest()
     new = net.emit("one", held)
@@ -306,5 +306,5 @@ def test_a_tuple_tells_its_fields_and_its_origin():
     child = net.take("two", net.topics["b"][-1])
     told = (child.value, child.key, child.topic, child.partition, child.offset, child.timestamp_ms)
     assert told == (b"w", b"k", "b", 0, 0, 5)
-    assert child.origin == SourceOrigin("s", "src", 3, 7, 0)
+    assert child.origin == SourceOrigin("s", "src", 3, 7, 0, topic_id="id")
     assert [origin.offset for origin in child.origins] == [7, 8]

@@ -6,7 +6,7 @@ import logging
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from acktree.producers import columns_out
@@ -21,6 +21,7 @@ from acktree.producers.warm_up import warm_up
 from acktree.schemas.clients import make_consumer, producer_settings
 from acktree.schemas.header import HEADER, SINGLE, single_headers
 from acktree.schemas.ids import EdgeSource
+from hypothesis_profiles import examples
 from producers.cluster import Cluster
 
 PAYLOAD = st.none() | st.binary(max_size=8) | st.text(max_size=4)
@@ -35,7 +36,7 @@ def sending(cluster: Cluster) -> Sending:
 
 def row_by_row(cluster: Cluster, **user: str) -> Sending:
     made = Sending(producer_settings(cluster.bootstrap, user))
-    made._may_have_columns = False
+    made.may_have_columns = False
     return made
 
 
@@ -72,11 +73,11 @@ def some_rows(draw):
 def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Cluster):
     cluster.apply(only=(["a"], ["b", "c"]))
     fast, slow = Sending(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
-    fast._open_columns()
-    assert fast._columns is not None
+    fast.open_columns()
+    assert fast.columns is not None
     sent: list[int] = []
 
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @examples(300, suppress_health_check=list(HealthCheck))
     @given(rows=some_rows())
     def send(rows: Rows) -> None:
         assert fast.produce_rows(cluster.topic("b"), rows) == []
@@ -93,7 +94,7 @@ def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Clus
 
 
 def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending: Sending):
-    opened = sending._open_columns()
+    opened = sending.open_columns()
     assert opened is not None
     warm_up()
     loop = opened._loop.produce_rows
@@ -123,7 +124,7 @@ def test_keys_find_the_same_partition_as_row_by_row(cluster: Cluster):
         {record.key(): record.partition() for record in cluster.read(cluster.topic(short))}
         for short in ("ack", "ack-init")
     ]
-    assert fast._columns is not None
+    assert fast.columns is not None
     assert len(places[0]) == 300
     assert len(set(places[0].values())) == 7
     assert places[0] == places[1]
@@ -144,7 +145,7 @@ def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: Clu
     cluster.apply(only=(["a"], ["b"]))
     sending = Sending(producer_settings(cluster.bootstrap, {"queue.buffering.max.messages": "20"}))
     sending.produce_rows(cluster.topic("b"), Rows([b"%d" % number for number in range(2000)], ["k"] * 2000))
-    assert sending._columns is not None
+    assert sending.columns is not None
     sending.flush(10)
     assert [int(record.value()) for record in cluster.read(cluster.topic("b"))] == list(range(2000))
 
@@ -170,7 +171,7 @@ def test_what_the_client_itself_finds_too_large_is_named_too(cluster: Cluster):
     sending = AtLeastOnce(cluster.bootstrap, {"message.max.bytes": "2000"}, Limits())
     rows = Rows([b"1", b"x" * 5000, b"3", b"x" * 6000], ["k"] * 4)
     assert [row for row, _ in sending.produce_rows(cluster.topic("b"), rows)] == [1, 3]
-    assert sending._columns is not None
+    assert sending.columns is not None
     sending.flush(10)
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"1", b"3"]
 
@@ -202,7 +203,7 @@ def test_a_worker_exactly_once_ends_with_a_refused_row_instead_of_trying_for_eve
     cluster.set_topic("b", max_message_bytes="1000")
     outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only")
     outlet.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
-    assert outlet._columns is not None
+    assert outlet.columns is not None
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": f"{cluster.name}.only"})
     with pytest.raises(DeliveryFailed, match="did not take a record"):
         outlet.settle(consumer, [])
@@ -212,7 +213,7 @@ def test_a_worker_exactly_once_ends_with_a_refused_row_instead_of_trying_for_eve
 def test_records_that_go_out_one_by_one_beside_columns_keep_their_reports(cluster: Cluster, sending: Sending):
     cluster.set_topic("b", max_message_bytes="1000")
     sending.produce_rows(cluster.topic("b"), Rows([b"1"]))
-    assert sending._columns is not None
+    assert sending.columns is not None
     sending.flush(10)
     sending.produce(cluster.topic("b"), b"x" * 5000)
     with pytest.raises(DeliveryFailed, match="did not take a record"):
@@ -241,7 +242,7 @@ def test_without_the_compiled_way_rows_go_out_one_by_one_and_one_line_says_why(
     for _ in range(3):
         sending.produce_rows(cluster.topic("b"), Rows(["1", None], pa.array([b"k", "k"])))
     sending.flush(10)
-    assert sending._columns is None
+    assert sending.columns is None
     said = [line.message for line in caplog.records if line.name == "acktree.bolt"]
     assert said == ["columns go out record by record: no librdkafka here"]
     read = [(record.key(), record.value()) for record in cluster.read(cluster.topic("b"))]

@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
@@ -11,104 +9,12 @@ import pyarrow.compute as pc
 import pytest
 
 from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
-from acktree.producers.arrow import BadTable
-from acktree.producers.batch import UnevenBatch
-from acktree.producers.errors import AckedTwice, EmitAfterAck, MissingExtra, ReservedHeader, WrongTopic
+from acktree.producers.errors import MissingExtra
 from acktree.producers.testing import BoltDouble, Emission
-from acktree.schemas.header import HEADER, decode_header, find_header
-from acktree.schemas.ids import origin_of
-from producers.cluster import Cluster, until
+from producers.conformance import Run, Sink, by_value, held, held_in_any_order, short
 
 
-@dataclass
-class Outcome:
-    """What is known after all values were executed; values are numbered from 0."""
-
-    emitted: list[Emission]
-    acked: set[int]
-    failed: dict[int, str]
-    open: set[int]
-    resets: list[int]
-
-
-Run = Callable[..., Outcome]
-
-
-def in_memory(exactly_once: bool) -> Run:
-    def run(bolt, count: int, emits=("b",), held: int = 0) -> Outcome:
-        double = BoltDouble(bolt, emits=emits, exactly_once=exactly_once)
-        double.give(*(b"%d" % number for number in range(count)))
-        double.tick()
-        assert len(double.in_hand) == held
-        double.close()
-        return Outcome(double.emitted, double.acked, double.failed, set(double.open), double.resets)
-
-    return run
-
-
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
-
-
-def on_broker(cluster: Cluster, exactly_once: bool) -> Run:
-    def run(bolt, count: int, emits=("b",), held: int = 0) -> Outcome:
-        cluster.apply(exactly_once, bolt=(["a"], list(emits)))
-        cluster.apply(reader=(list(emits), []))
-        cluster.emit(range(count), 0)
-        worker = cluster.start(bolt, "bolt")
-        until(lambda: worker.error or worker.acked + worker.failed == count - held, "all said")
-        worker.stop()
-        records = [record for short in emits for record in cluster.read(cluster.topic(short))]
-        reader = cluster.start(Sink(), "reader")
-        until(lambda: reader.acked == len(records), "all read")
-        reader.stop()
-        fails = [fail for ack in cluster.acks() for fail in ack.fails]
-        acks = [entry for ack in cluster.acks() if ack.task.startswith("bolt@") for entry in ack.acks]
-        return Outcome(
-            [emission(record, cluster.name) for record in records],
-            {origin_of(int(entry["root"])).offset for entry in acks},
-            {origin_of(fail.root).offset: fail.reason for fail in fails},
-            {origin_of(root).offset for root in cluster.open_roots()},
-            [origin_of(int(root)).offset for ack in cluster.acks() for root in ack.resets],
-        )
-
-    return run
-
-
-def emission(record, prefix: str) -> Emission:
-    header = find_header(record.headers())
-    anchors = decode_header(header).anchors if header else ()
-    numbers = tuple(origin_of(anchor.root).offset for anchor in anchors)
-    rest = [pair for pair in record.headers() or () if pair[0] != HEADER]
-    return Emission(record.topic().removeprefix(f"{prefix}."), record.value(), record.key(), rest, numbers)
-
-
-@pytest.fixture(params=["double", "broker"])
-def run(request: pytest.FixtureRequest) -> Run:
-    if request.param == "double":
-        return in_memory(False)
-    return on_broker(request.getfixturevalue("cluster"), False)
-
-
-@pytest.fixture(params=["double", "double-exactly-once", "broker", "broker-exactly-once"])
-def any_order(request: pytest.FixtureRequest) -> Run:
-    """Bolts that may ack in any order leave by a collector of their own where it is exactly once."""
-    exactly_once = request.param.endswith("-exactly-once")
-    if request.param.startswith("double"):
-        return in_memory(exactly_once)
-    return on_broker(request.getfixturevalue("cluster"), exactly_once)
-
-
-def short(topic: str, given) -> str:
-    """Return the name under which a bolt of this test reaches a topic, on either side."""
-    return given.topic.removesuffix("a") + topic if given.topic.endswith(".a") else topic
-
-
-def by_value(outcome: Outcome) -> list[Emission]:
-    return sorted(outcome.emitted, key=lambda each: (each.value, each.topic))
-
-
+@held("broker")
 def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
     class Pass(BasicBolt):
         def execute(self, tuple, emit):
@@ -120,6 +26,7 @@ def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 2}, {}, set())
 
 
+@held("broker")
 def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     class Picky(BasicBolt):
         def execute(self, tuple, emit):
@@ -132,7 +39,8 @@ def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     assert (outcome.acked, outcome.open) == ({0, 2}, {1})
 
 
-def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_failed_ones(any_order: Run):
+@held_in_any_order("broker", "broker-exactly-once")
+def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_failed_ones(run: Run):
     class Late(AsyncBolt):
         async def execute(self, tuple, emit):
             for topic in ("b", "c"):
@@ -141,18 +49,20 @@ def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_fa
             if tuple.value == b"1":
                 raise ValueError("not one")
 
-    outcome = any_order(Late(), 4, emits=("b", "c"))
+    outcome = run(Late(), 4, emits=("b", "c"))
     assert by_value(outcome) == [
         Emission(topic, b"%d" % n, b"k", [("h", b"1")], (n,)) for n in (0, 2, 3) for topic in ("b", "c")
     ]
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "ValueError: not one"}, {1})
 
 
+@held()
 def test_a_bolt_that_emits_nothing_closes_its_trees(run: Run):
     outcome = run(Sink(), 3)
     assert (outcome.emitted, outcome.acked, outcome.open) == ([], {0, 1, 2}, set())
 
 
+@held()
 def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
     class Fan(BasicBolt):
         def execute(self, tuple, emit):
@@ -166,7 +76,8 @@ def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
     assert outcome.open == set()
 
 
-def test_a_join_is_anchored_to_all_of_its_inputs(any_order: Run):
+@held_in_any_order("broker", "broker-exactly-once")
+def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
     class Pairs(Bolt):
         left = None
 
@@ -179,7 +90,7 @@ def test_a_join_is_anchored_to_all_of_its_inputs(any_order: Run):
             for each in pair:
                 collector.ack(each)
 
-    outcome = any_order(Pairs(), 5, held=1)
+    outcome = run(Pairs(), 5, held=1)
     assert [(each.value, each.anchors) for each in by_value(outcome)] == [
         (b"0+1", (0, 1)),
         (b"2+3", (2, 3)),
@@ -187,7 +98,8 @@ def test_a_join_is_anchored_to_all_of_its_inputs(any_order: Run):
     assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, {4})
 
 
-def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(any_order: Run):
+@held_in_any_order("broker")
+def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
     class ByHand(Bolt):
         def execute(self, tuple, collector):
             collector.emit(tuple.value, anchors=())
@@ -197,13 +109,14 @@ def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(any_o
             else:
                 collector.ack(tuple)
 
-    outcome = any_order(ByHand(), 2)
+    outcome = run(ByHand(), 2)
     assert [each.anchors for each in outcome.emitted] == [(), ()]
     assert (outcome.failed, outcome.acked, outcome.open) == ({0: "no zero"}, {1}, {0})
     assert outcome.resets == [0]
 
 
-def test_a_window_acks_all_it_held_at_a_tick(any_order: Run):
+@held_in_any_order("broker-exactly-once")
+def test_a_window_acks_all_it_held_at_a_tick(run: Run):
     class Window(Bolt):
         tick_interval_s = 0.01
 
@@ -220,35 +133,9 @@ def test_a_window_acks_all_it_held_at_a_tick(any_order: Run):
                     collector.ack(each)
                 self.held.clear()
 
-    outcome = any_order(Window(), 4)
+    outcome = run(Window(), 4)
     assert [(each.value, each.anchors) for each in outcome.emitted] == [(b"four", (0, 1, 2, 3))]
     assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, set())
-
-
-def ack_twice(tuple, collector):
-    collector.ack(tuple)
-    collector.ack(tuple)
-
-
-def emit_late(tuple, collector):
-    collector.ack(tuple)
-    collector.emit(b"x", anchors=tuple)
-
-
-def emit_elsewhere(tuple, collector):
-    collector.emit(b"x", anchors=tuple, topic="nowhere")
-
-
-@pytest.mark.parametrize(
-    ("does", "error"), [(ack_twice, AckedTwice), (emit_late, EmitAfterAck), (emit_elsewhere, WrongTopic)]
-)
-def test_misuse_ends_the_run(any_order: Run, does, error):
-    class Wrong(Bolt):
-        def execute(self, tuple, collector):
-            does(tuple, collector)
-
-    with pytest.raises(error):
-        any_order(Wrong(), 1)
 
 
 def test_what_a_double_takes_away_is_dropped_and_acking_it_says_nothing():
@@ -269,6 +156,7 @@ def test_what_a_double_takes_away_is_dropped_and_acking_it_says_nothing():
     assert (double.acked, set(double.open), double.in_hand) == (set(), {0}, [])
 
 
+@held("broker")
 def test_a_batch_fails_one_tuple_and_acks_the_others(run: Run):
     class Batch(BatchBolt):
         def execute(self, tuples, collector):
@@ -284,6 +172,7 @@ def test_a_batch_fails_one_tuple_and_acks_the_others(run: Run):
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "not one"}, {1})
 
 
+@held()
 def test_a_batch_worked_on_by_columns_closes_all_trees_but_those_it_fails_after(run: Run):
     class Columns(BatchBolt):
         def execute(self, tuples, collector):
@@ -297,6 +186,7 @@ def test_a_batch_worked_on_by_columns_closes_all_trees_but_those_it_fails_after(
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "not one"}, {1})
 
 
+@held()
 def test_a_batch_that_emits_nothing_by_columns_is_acked_whole(run: Run):
     class Nothing(BatchBolt):
         def execute(self, tuples, collector):
@@ -305,6 +195,7 @@ def test_a_batch_that_emits_nothing_by_columns_is_acked_whole(run: Run):
     assert run(Nothing(), 3).acked == {0, 1, 2}
 
 
+@held()
 def test_several_children_of_a_batch_in_two_topics_close_their_trees(run: Run):
     class Fan(BatchBolt):
         def execute(self, tuples, collector):
@@ -315,6 +206,7 @@ def test_several_children_of_a_batch_in_two_topics_close_their_trees(run: Run):
     assert (len(outcome.emitted), outcome.acked, outcome.open) == (9, {0, 1, 2}, set())
 
 
+@held()
 def test_an_exception_of_a_batch_fails_all_of_it(run: Run):
     class Broken(BatchBolt):
         def execute(self, tuples, collector):
@@ -326,6 +218,7 @@ def test_an_exception_of_a_batch_fails_all_of_it(run: Run):
     assert (outcome.acked, outcome.open) == (set(), {0, 1, 2})
 
 
+@held()
 def test_one_child_of_several_tuples_of_a_batch_holds_all_their_trees(run: Run):
     class Join(BatchBolt):
         def execute(self, tuples, collector):
@@ -337,6 +230,7 @@ def test_one_child_of_several_tuples_of_a_batch_holds_all_their_trees(run: Run):
     assert (outcome.acked, outcome.open) == ({0, 1, 2}, set())
 
 
+@held("broker")
 def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: Run):
     class Tables(ArrowBolt):
         def execute(self, table, collector):
@@ -360,6 +254,7 @@ def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: 
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 3}, {2: "not two"}, {2})
 
 
+@held()
 def test_an_exception_of_a_table_fails_all_of_it(run: Run):
     class Broken(ArrowBolt):
         def execute(self, table, collector):
@@ -368,85 +263,48 @@ def test_an_exception_of_a_table_fails_all_of_it(run: Run):
     assert run(Broken(), 2).failed == dict.fromkeys(range(2), "ValueError: whole table")
 
 
-@pytest.mark.parametrize(
-    ("does", "error"),
-    [
-        (lambda table, c: c.emit(table.drop_columns("row")), BadTable),
-        (lambda table, c: c.emit_many([b"x"], [len(table)]), BadTable),
-        (lambda table, c: c.emit_many([b"x"], [None]), BadTable),
-        (lambda table, c: c.emit_many([b"x"], [[]]), BadTable),
-        (lambda table, c: c.emit_many([b"x"], []), UnevenBatch),
-        (lambda table, c: c.emit(table, topic="nowhere"), WrongTopic),
-        (lambda table, c: c.emit(table, headers=[(HEADER, b"")]), ReservedHeader),
-        (lambda table, c: [c.fail(0, "r"), c.fail(0, "r")], AckedTwice),
-        (lambda table, c: [c.fail(0, "r"), c.emit(table)], EmitAfterAck),
-    ],
-)
-def test_misuse_of_a_table_ends_the_run(does, error):
-    class Wrong(ArrowBolt):
-        def execute(self, table, collector):
-            try:
-                does(table, collector)
-            except Exception:
-                pass
-
-    with pytest.raises(error):
-        BoltDouble(Wrong()).give(b"x")
-
-
 def test_an_arrow_bolt_without_pyarrow_says_what_to_install(monkeypatch):
     monkeypatch.setattr("acktree.producers.arrow.find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"acktree\[arrow\]"):
         BoltDouble(ArrowBolt.__new__(type("Some", (ArrowBolt,), {"execute": lambda *_: None})))
 
 
-def emit_uneven(tuples, collector):
-    collector.emit_many([b"x"], [])
+class Keep(Bolt):
+    """Holds all it gets; joins the first two, and acks the first of them."""
+
+    def prepare(self, context):
+        self.held, self.late = [], []
+
+    def execute(self, tuple, collector):
+        self.held.append(tuple)
+        if tuple.value == b"1":
+            collector.emit(b"0+1", anchors=self.held)
+            collector.ack(self.held[0])
+
+    def timed_out(self, tuple, collector):
+        self.late.append(tuple.value)
+        if tuple.value == b"2":
+            collector.emit(b"2 alone", anchors=tuple)
+            collector.ack(tuple)
+        elif tuple.value == b"3":
+            raise LookupError("no such tuple")
+
+    def tick(self, collector):
+        for tuple in (self.held[1], *self.held[3:]):
+            collector.ack(tuple)
 
 
-def emit_for_failed(tuples, collector):
-    collector.fail(tuples[0], "r")
-    collector.emit_many([b"x"], tuples[:1])
-
-
-def fail_twice(tuples, collector):
-    collector.fail(tuples[0], "r")
-    collector.fail(tuples[0], "r")
-
-
-def emit_whole_after_a_failure(tuples, collector):
-    collector.fail(tuples[0], "r")
-    collector.emit_many([b"x"], tuples)
-
-
-@pytest.mark.parametrize(
-    ("does", "error"),
-    [
-        (emit_uneven, UnevenBatch),
-        (emit_for_failed, EmitAfterAck),
-        (emit_whole_after_a_failure, EmitAfterAck),
-        (fail_twice, AckedTwice),
-    ],
-)
-def test_misuse_of_a_batch_ends_the_run(run: Run, does, error):
-    class Wrong(BatchBolt):
-        def execute(self, tuples, collector):
-            does(tuples, collector)
-
-    with pytest.raises(error):
-        run(Wrong(), 1)
-
-
-def test_a_batch_kept_after_its_execute_takes_no_children():
-    class Keeps(BatchBolt):
-        kept = None
-
-        def execute(self, tuples, collector):
-            if self.kept is not None:
-                collector.emit_many(self.kept.values, self.kept)
-            self.kept = tuples
-
-    double = BoltDouble(Keeps(), emits=["b"])
-    double.give(b"a")
-    with pytest.raises(EmitAfterAck):
-        double.give(b"b")
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_what_is_held_longer_than_the_message_timeout_is_taken_from_the_bolt_and_fails(exactly_once: bool):
+    bolt = Keep()
+    double = BoltDouble(bolt, exactly_once=exactly_once)
+    double.give(b"0", b"1", b"2", b"3", b"4")
+    double.time_out()
+    assert bolt.late == [b"1", b"2", b"3", b"4"]
+    assert double.in_hand == []
+    assert double.acked == {0, 2}
+    too_long = "held longer than the message timeout"
+    assert double.failed == {1: too_long, 3: "LookupError: no such tuple", 4: too_long}
+    assert {emission.value for emission in double.emitted} == {b"0+1", b"2 alone"}
+    double.tick()
+    assert (double.counters.acked, double.counters.failed, double.counters.misuses) == (2, 3, 0)

@@ -1,23 +1,40 @@
 """What is committed beside a frontier: it claims nothing that is not done, and always fits."""
 
+import zlib
+from base64 import b64decode
 from random import Random
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from acktree.producers.done_above import WINDOW_OFFSETS, decode_done, encode_done
+from acktree.producers.done_above import (
+    OWNER_BYTES,
+    WINDOW_OFFSETS,
+    DoneAbove,
+    decode_done,
+    decode_owner,
+    encode_done,
+)
 
 METADATA_CHARACTERS = 4_095
+OWNER = b"sixteen bytes, 1"
+OLD_TEXT = "acktree-bolt-1|10|eJybwAAAASIAkQ==|c2f8359b"
 FRONTIERS = st.integers(0, 1 << 40)
 
 
-@given(frontier=FRONTIERS, span=st.integers(0, WINDOW_OFFSETS), seed=st.integers())
-def test_within_the_window_exactly_what_is_done_is_claimed_and_it_fits(frontier, span, seed):
+@given(
+    frontier=FRONTIERS,
+    span=st.integers(0, WINDOW_OFFSETS),
+    seed=st.integers(),
+    owner=st.just(b"") | st.binary(min_size=OWNER_BYTES, max_size=OWNER_BYTES),
+)
+def test_within_the_window_exactly_what_is_done_is_claimed_and_it_fits(frontier, span, seed, owner):
     draw = Random(seed)  # one drawn by hypothesis gives no sample of more than 8,192
     waiting = sorted(frontier + each for each in draw.sample(range(span), draw.randint(0, span)))
-    text = encode_done(frontier, frontier + span, waiting)
+    text = encode_done(frontier, frontier + span, waiting, owner)
     done = decode_done(text, frontier)
+    assert decode_owner(text, frontier) == owner
     assert len(text) <= METADATA_CHARACTERS
     assert text.isascii()
     claimed = set(range(frontier, done.end)) - done.open if done else set()
@@ -38,21 +55,35 @@ def test_what_lies_above_the_window_is_not_claimed(frontier, waiting):
 def test_where_nothing_above_the_frontier_is_done_nothing_is_written():
     assert encode_done(5, 8, [5, 6, 7]) == ""
     assert encode_done(5, 5, []) == ""
+    assert decode_done(encode_done(5, 8, [5, 6, 7], OWNER), 5) is None
 
 
 @given(at=st.integers(0, 1000), character=st.characters(codec="ascii"))
 def test_one_changed_character_claims_nothing(at, character):
-    text = encode_done(10, 500, [10, 20, 30])
+    text = encode_done(10, 500, [10, 20, 30], OWNER)
     at %= len(text)
     changed = text[:at] + character + text[at + 1 :]
     if changed != text:
         assert decode_done(changed, 10) is None
+        assert decode_owner(changed, 10) == b""
 
 
 @pytest.mark.parametrize("text", ["", "x", "1|2|3", "acktree-bolt-1|4|x|00000000", "acktree-bolt-1||"])
 def test_foreign_text_claims_nothing(text):
     assert decode_done(text, 0) is None
+    assert decode_owner(text, 0) == b""
 
 
 def test_text_that_was_committed_beside_another_offset_claims_nothing():
     assert decode_done(encode_done(10, 500, [10]), 11) is None
+
+
+def test_text_of_releases_that_know_no_owner_is_read_and_they_read_ours():
+    """They decompress what lies between the bars with ``zlib.decompress``, and ask for so many bits of it."""
+    assert encode_done(10, 20, [10, 13]) == OLD_TEXT
+    assert decode_done(OLD_TEXT, 10) == DoneAbove(10, 20, frozenset((10, 13)))
+    named = encode_done(10, 20, [10, 13], OWNER).split("|")
+    old = OLD_TEXT.split("|")
+    assert named[:2] == old[:2]
+    assert zlib.decompress(b64decode(named[2])) == zlib.decompress(b64decode(old[2]))
+    assert zlib.decompress(b64decode(encode_done(5, 5, [], OWNER).split("|")[2])) == b""

@@ -21,6 +21,7 @@ from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import generation_of, root_id
 from producers.trees import Net, published
 
+pytestmark = pytest.mark.xdist_group("postgres")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "idempotent"
 
 
@@ -41,8 +42,8 @@ class Sink:
         self.bolt = getattr(importlib.import_module(module), name)()
         self.net = Net(published(sink=(["a"], [])))
         history = self.net.history
-        packer = AckPacker(history, "sink", self.net._hear)
-        self.collector = Collector("sink", history, packer, self.net._produce)
+        packer = AckPacker(history, "sink", self.net.hear)
+        self.collector = Collector("sink", history, packer, self.net.produce)
         self.execution = make_execution(
             self.bolt, self.collector, Intake("sink", history), lambda error: None, lambda *_: {}
         )
@@ -99,13 +100,13 @@ def test_keys_below_the_frontier_are_forgotten(sink: Sink):
     cursor = sink.bolt.database.cursor()
     assert sink.bolt.once.forget(cursor, "s", "src", 3, 2) == 2
     left = cursor.execute("select key from acktree_written").fetchall()
-    assert left == [("s/src/3/2",)]
+    assert left == [("s/src@id/3/2",)]
 
 
 def test_a_key_names_all_source_records_and_the_part():
     net = Net(published(one=(["a"], [])))
-    assert key_of(net.take("one", net.spout(7))) == "s/src/3/7"
-    assert key_of(net.take("one", net.spout(8, 7)), 2) == "s/src/3/7+s/src/3/8#2"
+    assert key_of(net.take("one", net.spout(7))) == "s/src@id/3/7"
+    assert key_of(net.take("one", net.spout(8, 7)), 2) == "s/src@id/3/7+s/src@id/3/8#2"
 
 
 def test_parts_of_one_source_record_are_written_each_once():
@@ -121,9 +122,21 @@ def test_a_tuple_of_a_block_tells_the_block_and_has_no_key_of_its_own():
     table = topology.spouts["s"].model_copy(update={"block": 100})
     net = Net(topology.model_copy(update={"spouts": {"s": table}}))
     tuple = net.take("one", net.spout(700))
-    assert tuple.origin == SourceOrigin("s", "src", 3, 700, 0, 100)
+    assert tuple.origin == SourceOrigin("s", "src", 3, 700, 0, 100, "id")
     with pytest.raises(NoLastingKey, match="up to 100 records that share a root"):
         key_of(tuple)
+
+
+def test_what_a_topic_made_anew_holds_at_the_same_offset_is_written_too():
+    once, cursor = WriteOnce(), sqlite3.connect(":memory:").cursor()
+    once.create(cursor)
+    written = []
+    for topic_id in ("first", "second", "second"):
+        topology = published(one=(["a"], []))
+        slots = tuple(slot.model_copy(update={"topic_id": topic_id}) for slot in topology.slots)
+        net = Net(topology.model_copy(update={"slots": slots}))
+        written.append(once.first(cursor, net.take("one", net.spout(7))))
+    assert written == [True, True, False]
 
 
 def test_a_tuple_without_a_lasting_origin_is_refused():

@@ -11,9 +11,9 @@ from acktree.producers.errors import DeliveryFailed, MissingPartition, Transacti
 from acktree.producers.exactly_once import ExactlyOnce
 from acktree.producers.outlet import AtLeastOnce, Sending
 from acktree.producers.packing import AckPacker
+from acktree.producers.spout_outlet import SpoutOutlet
 from acktree.producers.spout_worker import SpoutWorker
 from acktree.schemas.clients import make_producer, producer_settings
-from acktree.schemas.codec import decode_ack_init
 from acktree.schemas.errors import RefusedSetting
 from acktree.schemas.ids import root_id
 from producers.cluster import Cluster, Running, until
@@ -59,7 +59,7 @@ def test_a_worker_that_has_ended_lets_go_of_its_threads_and_connections(cluster:
     cluster.emit(range(10))
     cluster.start(Sink(), "only")
     until(lambda: cluster.running[-1].acked == 10)
-    way_out = weakref.ref(cluster.running[-1].worker._outlet)
+    way_out = weakref.ref(cluster.running[-1].worker.outlet)
     cluster.running.pop().stop()
     gc.collect()
     assert way_out() is None
@@ -120,12 +120,12 @@ def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: Cluster):
     assert values == set(range(2000))
 
 
-class DataAway(AtLeastOnce):
+class DataAway(SpoutOutlet):
     """The leaders of the data's partitions do not answer, those of the control topics do."""
 
     def __init__(self, bootstrap: str, *_) -> None:
         super().__init__(bootstrap, {"queue.buffering.max.messages": "20"})
-        self._producer = make_producer({**self._settings, "bootstrap.servers": NOBODY})
+        self.producer = make_producer({**self.settings, "bootstrap.servers": NOBODY})
 
 
 def test_acks_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
@@ -133,7 +133,8 @@ def test_acks_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypat
     cluster.apply(only=(["a"], ["b"]))
     cluster.emit(range(100), 0)
     worker = cluster.start(Pass(), outlet=DataAway(cluster.bootstrap))
-    until(lambda: sum(len(ack.acks) for ack in cluster.acks()) > 15, "the acks of what fills the queue")
+    # How many fit varies: librdkafka's queue holds connection errors, too.
+    until(lambda: sum(len(ack.acks) for ack in cluster.acks()) > 0, "acks of what fills the queue")
     assert worker.acked < 100
     worker.worker.stop()
     worker.join()
@@ -141,7 +142,7 @@ def test_acks_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypat
     assert cluster.committed("only") == {}
 
 
-def test_inits_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
+def test_no_init_leaves_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
     class Numbers(Spout):
         left = iter(range(100))
 
@@ -150,19 +151,15 @@ def test_inits_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypa
             emitter.emit(b"%d" % number, number)
 
     monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("acktree.producers.spout_worker.AtLeastOnce", DataAway)
+    monkeypatch.setattr("acktree.producers.spout_worker.SpoutOutlet", DataAway)
     cluster.apply(only=(["a"], []))
     worker = SpoutWorker(cluster.bootstrap, cluster.name, Numbers())
     running = Running(worker)
-    inits = cluster.topic("ack-init")
-    until(
-        lambda: sum(len(decode_ack_init(each.value()).inits) for each in cluster.read(inits)) > 15,
-        "the inits of what fills the queue",
-    )
-    assert worker.pending < 100
+    until(lambda: worker.pending > 0, "what fills the queue")
     worker.stop()
     running.join()
     assert isinstance(running.error, DeliveryFailed)
+    assert cluster.read(cluster.topic("ack-init")) == []
 
 
 def test_a_stop_does_not_wait_for_ever_for_a_broker_that_is_away(monkeypatch):
@@ -176,7 +173,7 @@ def test_a_stop_does_not_wait_for_ever_for_a_broker_that_is_away(monkeypatch):
 
 def test_a_record_that_ran_out_of_time_spoils_its_transaction_and_not_the_worker(cluster: Cluster):
     outlet = ExactlyOnce(cluster.bootstrap, {}, "g")
-    outlet._refusal.note(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
+    outlet.refusal.note(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
     outlet.serve()
     with pytest.raises(TransactionAborted):
         outlet.settle(Consumer({"group.id": "g"}), [])

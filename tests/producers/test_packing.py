@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.producers import packing
@@ -172,7 +172,6 @@ def test_a_full_record_of_all_three_kinds_fits_the_brokers_default_limit():
     assert max(len(value) for _, _, value in sent.records) < 1_000_000
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 2**32),
     st.integers(packing.MANY_ENTRIES, 3 * packing.MANY_ENTRIES),

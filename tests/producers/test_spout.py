@@ -1,5 +1,6 @@
 """Spouts written in Python: one root per message id, its init whole, its verdict once."""
 
+import os
 import threading
 from collections import defaultdict
 
@@ -9,9 +10,10 @@ from confluent_kafka import Producer
 
 from acktree.producers import Spout, ValueSpout
 from acktree.producers.claim import LostClaim
-from acktree.producers.errors import AlreadyPending, UnknownComponent
+from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent
 from acktree.producers.packing import InitPacker
 from acktree.producers.spout import SpoutEmitter
+from acktree.producers.spout_outlet import SpoutOutlet
 from acktree.producers.spout_worker import SpoutWorker
 from acktree.schemas.codec import Cause, Failure, Result, decode_ack_init, encode_result
 from acktree.schemas.header import decode_header, find_header
@@ -53,7 +55,53 @@ def emitter(net: Net, inits: dict, run: int = 1) -> SpoutEmitter:
             assert int(entry["root"]) not in inits
             inits[int(entry["root"])] = int(entry["value"])
 
-    return SpoutEmitter("s", net.history, 0, run, InitPacker(net.history, 0, hear), net._produce)
+    def produce(topic, value, key, headers, timestamp_ms, delivered):
+        net.produce(topic, value, key, headers)
+        if delivered is not None:
+            reports.append(delivered)
+
+    reports = net.reports = []
+    return SpoutEmitter("s", net.history, 0, run, InitPacker(net.history, 0, hear), produce)
+
+
+def deliver(net: Net, source: SpoutEmitter, count: int) -> None:
+    """Confirm some of the records on their way, and send the inits that may leave."""
+    for _ in range(count):
+        net.reports.pop(0)()
+    source.hand_in()
+    source.packer.flush()
+
+
+def test_an_init_leaves_only_when_all_its_tuples_are_in_the_log():
+    net, inits = Net(published(one=(["a"], []))), {}
+    source = emitter(net, inits)
+    source.call(Calls(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")]), 0.0)
+    deliver(net, source, 0)
+    assert not inits
+    deliver(net, source, 1)
+    assert not inits
+    deliver(net, source, 1)
+    assert [origin_of(root).offset for root in inits] == [0]
+    deliver(net, source, 1)
+    assert [origin_of(root).offset for root in inits] == [0, 1]
+
+
+def test_an_init_never_leaves_before_its_call_has_ended():
+    """A full queue takes delivery reports in, and sends inits, in the middle of a call."""
+    net, inits = Net(published(one=(["a"], []))), {}
+    source = emitter(net, inits)
+
+    def call(e):
+        e.emit(b"v", "m")
+        deliver(net, source, 1)
+        assert not inits
+        e.emit(b"w", "m")
+
+    source.call(Calls(call), 0.0)
+    deliver(net, source, 0)
+    assert not inits
+    deliver(net, source, 1)
+    assert len(inits) == 1
 
 
 def test_the_init_holds_every_emission_of_one_message():
@@ -61,7 +109,7 @@ def test_the_init_holds_every_emission_of_one_message():
     inits: dict[int, int] = {}
     source = emitter(net, inits)
     emitted = source.call(Calls(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")]), 0.0)
-    source._packer.flush()
+    deliver(net, source, 3)
     assert emitted == 3
     assert sorted(origin_of(root).offset for root in inits) == [0, 1]
     for root, value in inits.items():
@@ -137,7 +185,7 @@ def test_a_spout_that_asks_for_values_is_told_them_and_keeps_no_more_than_it_may
     thread.join()
     assert spout.acked == {number: (b"%09d" % number, "x") for number in range(1, 20)}
     assert spout.failed == {0: ((b"000000000", "x"), (Cause.FAILED, "one@host:1", "ValueError: no"))}
-    assert worker._emitter.pending.kept_bytes == 0
+    assert worker.emitter.pending.kept_bytes == 0
 
 
 def test_a_message_that_could_not_be_emitted_is_not_pending():
@@ -147,15 +195,42 @@ def test_a_message_that_could_not_be_emitted_is_not_pending():
     def refuse(*_):
         raise OSError("no room")
 
-    produce, source._produce = source._produce, refuse
+    produce, net.produce = net.produce, refuse
     with pytest.raises(OSError, match="no room"):
         source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
     assert len(source.pending) == 0
-    source._produce = produce
+    net.produce = produce
     source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
     assert len(source.pending) == 1
 
 
+def test_a_record_is_confirmed_when_the_broker_has_it_and_not_before(cluster: Cluster):
+    cluster.apply()
+    outlet, confirmed = SpoutOutlet(cluster.bootstrap, {"linger.ms": "60000"}), []
+    outlet.produce_confirmed(
+        cluster.topic("a"), b"v", None, None, 7, lambda: confirmed.append(cluster.ends())
+    )
+    outlet.produce_confirmed(cluster.topic("a"), b"w", None, None, 0, None)
+    outlet.serve()
+    assert not confirmed
+    outlet.drain()
+    assert len(confirmed) == 1
+    assert sum(confirmed[0].values()) >= 1
+
+
+def test_a_record_that_the_broker_refuses_is_not_confirmed(cluster: Cluster):
+    cluster.apply()
+    cluster.set_topic("a", max_message_bytes="1000")
+    outlet, confirmed = SpoutOutlet(cluster.bootstrap, {}), []
+    outlet.produce_confirmed(
+        cluster.topic("a"), os.urandom(5_000), None, None, 0, lambda: confirmed.append(True)
+    )
+    with pytest.raises(DeliveryFailed):
+        outlet.drain()
+    assert not confirmed
+
+
+@pytest.mark.slow
 def test_a_spout_waits_for_a_broker_that_is_away_and_goes_on(own_broker, unique, monkeypatch):
     """Whether its claim is refused or its commit waits: that returns when there is a coordinator again."""
     monkeypatch.setattr("acktree.producers.spout_worker.CLAIM_INTERVAL_S", 0.1)
@@ -205,6 +280,9 @@ class Acker:
         self.said.update(fresh)
         self.acked(*fresh)
 
+    def timed_out(self, root: int) -> None:
+        self.say(encode_result(Result(0, failed=[Failure(root, Cause.TIMED_OUT, "", "")])))
+
     def failed(self, root: int) -> None:
         self.say(
             encode_result(Result(0, failed=[Failure(root, Cause.FAILED, "one@host:1", "ValueError: no")]))
@@ -239,7 +317,7 @@ def test_verdicts_reach_the_spout_once_and_a_failed_message_may_be_emitted_again
     inits = [decode_ack_init(r.value()) for r in cluster.read(cluster.topic("ack-init"))]
     assert sum(len(each.inits) for each in inits) == 4
     second = SpoutWorker(cluster.bootstrap, cluster.name, Once())
-    assert second._claim.run == 2
+    assert second.claim.run == 2
 
 
 def test_no_more_messages_are_pending_than_the_topology_allows(cluster: Cluster):
@@ -284,3 +362,19 @@ def test_a_spout_or_task_that_the_topology_does_not_have_is_refused(cluster: Clu
     cluster.apply(one=(["a"], []))
     with pytest.raises(UnknownComponent):
         SpoutWorker(cluster.bootstrap, cluster.name, Once(), **given)
+
+
+def test_a_timeout_is_counted_as_such_and_not_as_a_failure(cluster: Cluster):
+    cluster.apply(one=(["a"], []))
+    spout, acker = Once("m0", "m1"), Acker(cluster)
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    thread = run(worker, cluster)
+    until(lambda: len(acker.roots()) == 2)
+    acker.timed_out(acker.roots()[b"m0"][0])
+    acker.failed(acker.roots()[b"m1"][0])
+    until(lambda: len(spout.failed) == 2)
+    until(lambda: worker.reported and worker.reported[0].values.get("failed"), "the next report")
+    worker.stop()
+    thread.join()
+    values = worker.reported[0].values
+    assert (values["failed"], values["timed_out"]) == (1, 1)

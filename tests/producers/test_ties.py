@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import hypothesis.strategies as st
 import pytest
 from confluent_kafka import Message
-from hypothesis import given, settings
+from hypothesis import given
 
 from acktree.producers.done_above import WINDOW_OFFSETS, DoneAbove, decode_done, encode_done
 from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader, WrongTopic
@@ -14,6 +14,7 @@ from acktree.producers.ties import TiedCollector
 from acktree.producers.tuples import Hand, Tuple
 from acktree.schemas.header import HEADER, decode_header, find_header
 from acktree.schemas.ids import origin_of
+from hypothesis_profiles import examples
 from producers.trees import Net, published
 
 
@@ -27,8 +28,8 @@ class Tied(Net):
     def restart(self) -> None:
         """Begin anew, with nothing in hand and nothing said."""
         self.hand: Hand = {}
-        packer = AckPacker(self.history, "join", self._hear)
-        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self._produce)
+        packer = AckPacker(self.history, "join", self.hear)
+        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self.produce)
 
     def record(self, offset: int) -> Message:
         """Return a tuple's record that has the offset of its source record."""
@@ -139,8 +140,7 @@ def test_a_window_wider_than_a_commit_can_tell_of_leaves_when_it_is_whole(net: T
 
 @pytest.mark.parametrize("released", [False, True])
 def test_misuse_is_caught_before_and_after_the_release(net: Tied, released: bool):
-    (done,), (stranger,) = net.takes(0), net.takes(1)
-    stranger._collector = net.collectors["sink"]
+    (done,), stranger = net.takes(0), net.take("sink", net.record(1))
     net.join.ack(done)
     if released:
         net.release()
@@ -215,7 +215,7 @@ class Model:
             self.net.join.ack(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data(), count=st.integers(1, 12))
 def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_is_done_twice(data, count):
     model = Model(count)

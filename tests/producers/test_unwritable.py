@@ -7,6 +7,7 @@ import pytest
 from acktree.producers import BatchBolt, Bolt, Spout
 from acktree.producers.batch import BatchCollector
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
+from acktree.producers.intake import Intake
 from acktree.producers.limits import CLIENT_BYTES, read_limits
 from acktree.producers.packing import AckPacker
 from acktree.producers.spout_worker import SpoutWorker
@@ -31,13 +32,13 @@ class Choosy(Net):
 
     def tie(self) -> None:
         """Let the join collect exactly once."""
-        packer = AckPacker(self.history, "join", self._hear)
-        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self._produce)
+        packer = AckPacker(self.history, "join", self.hear)
+        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self.produce)
 
-    def _produce(self, topic, value, key, headers) -> None:
+    def produce(self, topic, value, key, headers, timestamp_ms=0) -> None:
         if value == LARGE:
             raise TooLarge("no")
-        super()._produce(topic, value, key, headers)
+        super().produce(topic, value, key, headers, timestamp_ms)
 
     def takes(self, *offsets: int) -> list[Tuple]:
         self.hand: Hand = {}
@@ -120,8 +121,8 @@ def test_an_unanchored_child_is_logged_and_counted(net: Choosy, caplog: pytest.L
 
 
 def test_an_untracked_parent_counts_as_failed(net: Choosy):
-    untracked = net.take("join", net.spout())
-    net.hand = untracked._hand = {untracked.offset: untracked}
+    net.hand = {}
+    untracked = net.take("join", net.spout(), net.hand)
     net.join.emit(LARGE, anchors=untracked)
     net.join.ack(untracked)
     net.settle()
@@ -132,7 +133,7 @@ def test_an_untracked_parent_counts_as_failed(net: Choosy):
 def test_a_batch_fails_the_parents_once_however_often_it_emits(by: str):
     net = Choosy()
     records = [net.spout(offset) for offset in range(4)]
-    anchors = [net.take("join", record)._anchors for record in records]
+    anchors = [Intake("join", net.history).anchors_of(record) for record in records]
     batch, collector = TupleBatch(records, anchors, net.join), BatchCollector(net.join)
     collector.begin(batch)
     given = batch if by == "columns" else list(batch)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
-from acktree.producers.errors import AckedTwice, DeliveryFailed, UnknownComponent
+from acktree.producers.errors import DeliveryFailed, UnknownComponent
+from acktree.producers.exactly_once import ExactlyOnce
 from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.worker import Worker
 from acktree.schemas.header import Anchor, encode_header
@@ -236,20 +237,6 @@ def test_a_limit_lowered_while_a_worker_runs_stops_it_once_and_the_next_one_fail
     assert (again.acked, again.failed) == (4, 1)
 
 
-def test_misuse_stops_the_worker_and_nothing_is_committed(cluster: Cluster):
-    class Twice(Bolt):
-        def execute(self, tuple, collector):
-            collector.ack(tuple)
-            collector.ack(tuple)
-
-    cluster.apply(only=(["a"], []))
-    cluster.emit(range(3))
-    worker = cluster.start(Twice())
-    worker.join()
-    assert isinstance(worker.error, AckedTwice)
-    assert cluster.committed("only") == {}
-
-
 def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: Cluster):
     class Told(Sink):
         said: list[str]
@@ -395,3 +382,83 @@ def test_the_acks_of_a_slow_bolt_leave_while_it_works_on_what_is_left(cluster: C
     seen.set()
     until(lambda: worker.acked == 200 or worker.error)
     worker.stop()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_cleanup_that_raises_skips_neither_the_last_flush_nor_the_commit(cluster: Cluster, exactly_once):
+    class Careless(Sink):
+        def cleanup(self):
+            raise OSError("the database is gone")
+
+    cluster.apply(exactly_once, only=(["a"], []))
+    cluster.emit(range(10), 0)
+    outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only") if exactly_once else None
+    outlet = outlet or AtLeastOnce(cluster.bootstrap, {})
+    outlet.ack_interval_s = outlet.commit_interval_s = 1_000.0
+    worker = cluster.start(Careless(), "only", outlet=outlet)
+    until(lambda: worker.acked == 10)
+    with pytest.raises(OSError, match="the database is gone"):
+        worker.stop()
+    assert cluster.committed("only") == {0: 10}
+    assert not cluster.open_roots()
+
+
+def test_a_join_whose_one_side_fills_the_hand_still_reads_the_other(cluster: Cluster):
+    class Join(Bolt):
+        max_in_hand = 40
+
+        def prepare(self, context):
+            self.waiting = {}
+
+        def execute(self, tuple, collector):
+            other = self.waiting.pop(tuple.value, None)
+            if other is None:
+                self.waiting[tuple.value] = tuple
+                return
+            collector.ack(other)
+            collector.ack(tuple)
+
+    cluster.apply(first=(["a"], ["b"]), join=(["a", "b"], []))
+    cluster.emit(range(100), 0)
+    join = cluster.start(Join(), "join")
+    until(lambda: join.worker.reported and join.worker.reported[0].values["paused"], "one side is full")
+    cluster.start(Pass(), "first")
+    until(lambda: join.acked == 200 or join.error, "both sides joined")
+    join.stop()
+    assert not cluster.open_roots()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_tuples_whose_trees_have_ended_make_room_unless_their_timeout_was_reset_or_they_have_no_tree(
+    cluster: Cluster, exactly_once: bool
+):
+    class Wait(Bolt):
+        max_in_hand = 12
+        tick_interval_s = 0.01
+
+        def prepare(self, context):
+            self.held, self.late = {}, []
+
+        def execute(self, tuple, collector):
+            self.held[tuple.value] = tuple
+
+        def tick(self, collector):
+            if b"0" in self.held:
+                collector.reset_timeout(self.held[b"0"])
+
+        def timed_out(self, tuple, collector):
+            self.late.append(tuple.value)
+
+    cluster.message_timeout_s = 1
+    cluster.apply(exactly_once, only=(["a"], []))
+    cluster.emit([0], 0)
+    cluster.write(b"no tree", None, 0)
+    cluster.emit(range(1, 20), 0)
+    bolt = Wait()
+    worker = cluster.start(bolt, "only")
+    until(lambda: worker.failed == 19 or worker.error, "all but two failed")
+    worker.stop()
+    assert bolt.late == [b"%d" % number for number in range(1, 20)]
+    reasons = {origin_of(fail.root).offset: fail.reason for ack in cluster.acks() for fail in ack.fails}
+    assert reasons == dict.fromkeys(range(1, 20), "held longer than the message timeout")
+    assert cluster.committed("only") == {0: 0}

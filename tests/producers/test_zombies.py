@@ -47,7 +47,11 @@ def start_process(cluster: Cluster, folder: Path, transaction_timeout_ms: int) -
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("transaction_timeout_ms", [3_000, 60_000], ids=["timed out", "still open"])
+@pytest.mark.parametrize(
+    "transaction_timeout_ms",
+    [pytest.param(3_000, marks=pytest.mark.slow), 60_000],
+    ids=["timed out", "still open"],
+)
 def test_a_zombie_is_fenced_and_each_effect_stands_once(
     cluster: Cluster, tmp_path: Path, transaction_timeout_ms: int
 ):

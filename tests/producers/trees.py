@@ -41,12 +41,13 @@ class Net:
         self.resets: list[int] = []
         self.topics: dict[str, list[Message]] = defaultdict(list)
         self.edges = EdgeSource()
-        self.collectors = {name: self._collector(name) for name in topology.bolts}
+        self.taken: list[tuple[Tuple, Collector]] = []
+        self.collectors = {name: self.make_collector(name) for name in topology.bolts}
 
-    def _collector(self, bolt: str) -> Collector:
-        return Collector(bolt, self.history, AckPacker(self.history, bolt, self._hear), self._produce)
+    def make_collector(self, bolt: str) -> Collector:
+        return Collector(bolt, self.history, AckPacker(self.history, bolt, self.hear), self.produce)
 
-    def _hear(self, _topic: str, _partition: int, value: bytes) -> None:
+    def hear(self, _topic: str, _partition: int, value: bytes) -> None:
         record = decode_ack(value)
         self.control_records += 1
         self.failed += [(fail.root, fail.reason) for fail in record.fails]
@@ -54,25 +55,27 @@ class Net:
         for entry in record.acks:
             self.fold[record.version, int(entry["root"])] ^= int(entry["value"])
 
-    def _produce(self, topic, value, key, headers) -> None:
+    def produce(self, topic, value, key, headers, _timestamp_ms=0) -> None:
         offset = len(self.topics[topic])
         record = Message(
             topic=topic, partition=0, offset=offset, key=key, value=value, headers=headers, timestamp=(1, 5)
         )
         self.topics[topic].append(record)
+        self.latest = record
 
     def spout(self, *offsets: int, topic: str = "a", version: int = 1) -> Message:
         """Emit one record anchored to a root per offset, and fold the inits."""
         anchors = [Anchor(version, root_id(0, 16, offset), self.edges.one()) for offset in offsets]
         for _, root, edge in anchors:
             self.fold[version, root] ^= emitted_value(edge, self.history.readers(version, topic).hashes)
-        self._produce(topic, b"v", None, [(HEADER, encode_header(version, anchors))])
+        self.produce(topic, b"v", None, [(HEADER, encode_header(version, anchors))])
         return self.topics[topic][-1]
 
     def take(self, bolt: str, record: Message, hand: Hand | None = None) -> Tuple:
         """Return a record as a bolt's tuple."""
         collector = self.collectors[bolt]
         tuple = Tuple(record, Intake(bolt, self.history).anchors_of(record), collector, hand)
+        self.taken.append((tuple, collector))
         if hand is not None:
             hand[tuple.offset] = tuple
         return tuple
@@ -80,13 +83,13 @@ class Net:
     def emit(self, bolt: str, anchors, topic: str | None = None) -> Message:
         """Let a bolt emit, and return the record."""
         self.collectors[bolt].emit(b"v", anchors=anchors, topic=topic)
-        made = self.topics[topic or next(t for t in self.collectors[bolt].targets._current if t)]
-        return made[-1]
+        return self.latest
 
     def ack(self, tuple: Tuple) -> None:
         """Let a tuple's bolt ack it, and send what it has to say."""
-        tuple._collector.ack(tuple)
-        tuple._collector.flush()
+        taken_by = next(collector for taken, collector in self.taken if taken is tuple)
+        taken_by.ack(tuple)
+        taken_by.flush()
 
     def done(self, offset: int = 0, version: int = 1) -> bool:
         """Tell whether the tree of a source offset is done by the fold."""

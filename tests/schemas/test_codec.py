@@ -39,7 +39,11 @@ def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, codec.schema(name), datum)
     frames = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}
-    told = {"Absent": codec.ABSENT_FRAME, "ReplayCommand": codec.REPLAY_COMMAND_FRAME}
+    told = {
+        "Absent": codec.ABSENT_FRAME,
+        "AbsentInRun": codec.ABSENT_IN_RUN_FRAME,
+        "ReplayCommand": codec.REPLAY_COMMAND_FRAME,
+    }
     return {**frames, **told}[name] + out.getvalue()
 
 
@@ -94,13 +98,32 @@ def test_a_result_is_plain_avro(acker: int, acked: list[int], failed: list[Any])
 
 
 @given(INT, st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50))
-def test_an_absent_is_plain_avro(slot: int, pairs: list[tuple[int, int]]) -> None:
+def test_an_absent_of_an_older_version_is_plain_avro(slot: int, pairs: list[tuple[int, int]]) -> None:
     spans = tuple(Span(first, first + length) for first, length in pairs)
     data = codec.encode_absent(Absent(slot, spans))
     assert data == by_fastavro("Absent", {"slot": slot, "spans": [span._asdict() for span in spans]})
     back = codec.decode_told_to_spout(data)
     assert isinstance(back, Absent)
-    assert (back.slot, back.spans) == (slot, spans)
+    assert (back.slot, back.spans, back.run) == (slot, spans, None)
+
+
+@given(
+    INT, st.integers(1, 255), st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50)
+)
+def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int]]) -> None:
+    spans = tuple(Span(first, first + length) for first, length in pairs)
+    data = codec.encode_absent(Absent(slot, spans, run))
+    told = {"slot": slot, "run": run, "spans": [span._asdict() for span in spans]}
+    assert data == by_fastavro("AbsentInRun", told)
+    back = codec.decode_told_to_spout(data)
+    assert isinstance(back, Absent)
+    assert (back.slot, back.spans, back.run) == (slot, spans, run)
+
+
+def test_an_absent_of_no_run_is_refused() -> None:
+    for run in (0, 256):
+        with pytest.raises(MalformedRecord, match="run"):
+            codec.decode_absent(codec.encode_absent(Absent(0, [Span(5, 6)], run)))
 
 
 @given(INT, st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**20)), min_size=1, max_size=40))

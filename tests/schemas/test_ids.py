@@ -102,3 +102,14 @@ def test_edges_are_never_zero_and_differ_after_a_fork() -> None:
     os.close(reader)
     os.close(writer)
     assert theirs.isdisjoint({source.one(), int(source.many(1)[0])})
+
+
+@pytest.mark.parametrize("offset", [ids.MAX_OFFSET + 1, 2**62])
+def test_an_offset_that_a_root_id_has_no_room_for_is_refused_by_name(offset: int) -> None:
+    generation = ids.generation_of(1, 0)
+    with pytest.raises(ids.OffsetTooLarge, match=f"offset {offset} of slot 3 does not fit into a root id"):
+        ids.root_id(3, generation, offset)
+    with pytest.raises(ids.OffsetTooLarge, match=f"offset {offset} of slot 3 .* write to a new topic"):
+        ids.root_ids(3, generation, np.array([7, offset]))
+    largest = ids.root_ids(3, generation, np.array([ids.MAX_OFFSET]))
+    assert ids.origin_of(int(largest[0])) == (3, generation, ids.MAX_OFFSET)

@@ -21,6 +21,7 @@ DECODERS = {
     "Ack": codec.decode_ack,
     "Result": codec.decode_result,
     "Absent": codec.decode_absent,
+    "AbsentInRun": codec.decode_absent,
 }
 
 

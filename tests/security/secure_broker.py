@@ -33,7 +33,7 @@ from acktree.console.rights import Right
 
 PASSWORD = "canary-5f1d0e7b"
 """Every user's password; it must never be seen in anything that a process writes."""
-WAIT_S = 60
+WAIT_S = 200
 _LOGIN = "org.apache.kafka.common.security"
 
 

@@ -1,9 +1,11 @@
 """Whole batches through TLS, SASL and an authorizer: let in by the same properties as all other clients."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.rights import Right
@@ -97,3 +99,19 @@ def test_a_wrong_password_and_a_strange_certificate_are_refused_without_naming_t
     assert "canary" not in str(refusal.value)
     with pytest.raises(AcktreeError):
         BatchTransaction(secure.mutual, secure.certificate(unique, secure.stranger), unique)
+
+
+def test_a_failure_is_told_where_aiokafka_raises_the_cancellation_of_its_own_task(
+    secure: SecureBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+):
+    needed = tuple(each for each in NEEDED if each.operation != "Write" or each.resource != "topic")
+    address, user = prepare(secure, by_scram, unique, needed)
+    stop = AIOKafkaProducer.stop
+
+    async def stop_and_say_so(producer: AIOKafkaProducer) -> None:
+        await stop(producer)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(AIOKafkaProducer, "stop", stop_and_say_so)
+    with pytest.raises((NotAuthorized, DeliveryFailed), match="authorization failed"):
+        write(address, user, unique)

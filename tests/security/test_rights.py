@@ -4,12 +4,13 @@ or, where it only reads what topics take, goes on with one.
 The broker denies what is not allowed; that the whole lists suffice is shown in test_roles_under_guard.py.
 """
 
+import io
 import itertools
 import json
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
+from pyspark import SparkFiles, TaskContext
+from pyspark.serializers import SpecialLengths
 
 from acktree.acker.service import Acker
 from acktree.console.main import main
@@ -44,7 +47,6 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.stats import Report
 from acktree.schemas.topology import parse_topology
-from acktree.spark import task_notes
 from acktree.spark.marks import BatchName
 from acktree.spark.options import SourceOptions
 from acktree.spark.reading import read_share, shares
@@ -56,6 +58,7 @@ from acktree.spark.writing import StagePlan, in_transaction, write_whole
 from producers.cluster import Cluster, Running, until
 from security.secure_broker import WAIT_S, SecureBroker
 
+END_OF_ROWS = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 TEXT = """
 name = "{name}"
 message_timeout_s = 1
@@ -149,7 +152,8 @@ def ends_forbidden(make: Callable[[], Acker | Worker | SpoutWorker], meanwhile: 
         meanwhile()
         thread.join(0.2)
     if thread.is_alive():
-        made[0].stop()
+        for running in made:
+            running.stop()
         thread.join(WAIT_S)
         pytest.fail("it went on without the right")
     (error,) = ended
@@ -236,11 +240,20 @@ def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
         rows = [rows for share in shares(options, published, batch) for rows in read_share(share)]
         rows = [one.append_column("fail", pa.array(["no", *[None] * (len(one) - 1)])) for one in rows]
         plan = StagePlan(*place, BatchName(uuid.uuid4().hex, 0), spout="lines")
-        list(write_whole(iter(rows), plan, "guarded.a", in_transaction))
+        run_as_sparks_worker_does(write_whole(iter(rows), plan, "guarded.a", in_transaction))
         (read,) = batch.ranges
         roots = [root_id(read.slot, read.run << 4, offset) for offset in range(read.start, read.end)]
         fail(secure.plain, published.result_topic(published.spout_tasks["lines"][0]), roots)
     driver.close()
+
+
+def run_as_sparks_worker_does(task: Iterable[object]) -> None:
+    """Run a task in a function that has a stream as Spark's worker has; it says that the rows are whole."""
+
+    def main(infile: io.BufferedReader) -> None:
+        list(task)
+
+    main(io.BufferedReader(io.BytesIO(END_OF_ROWS)))
 
 
 def fail(bootstrap: str, result_topic: str, roots: list[int]) -> None:
@@ -251,13 +264,24 @@ def fail(bootstrap: str, result_topic: str, roots: list[int]) -> None:
     assert producer.flush(WAIT_S) == 0
 
 
+class OneTask(TaskContext):
+    """The only Spark task of a job that wants notes."""
+
+    def getLocalProperty(self, key: str) -> str:
+        return "query.0"
+
+    def taskAttemptId(self) -> int:
+        return 0
+
+
 @pytest.fixture
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the reader a place for its notes where no Spark task runs."""
-    monkeypatch.setattr(task_notes, "_path", lambda: tmp_path / "note")
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say to code that is meant for executors that this process runs a Spark task."""
+    monkeypatch.setattr(TaskContext, "get", OneTask)
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
 
 
-@pytest.mark.usefixtures("cluster", "notes")
+@pytest.mark.usefixtures("cluster", "task")
 @without_each(Role.SPARK)
 def test_a_spark_spout_needs_each_of_its_rights(secure: SecureBroker, missing: Right):
     properties = properties_without(secure, missing, Role.SPARK)

@@ -81,11 +81,11 @@ class Spout:
             assert time.monotonic() < deadline
         apply_topology(self.bootstrap, parse_topology(self.text), {})
 
-    def send(self, records: int) -> None:
+    def send(self, records: int, stamp_ms: int = 0) -> None:
+        """Write records of a time, of now by default."""
+        more = {"partition": 0, "headers": [("kept", b"yes")], "timestamp": stamp_ms}
         for number in range(records):
-            self.producer.produce(
-                f"{self.name}.source", f"record {number}", partition=0, headers=[("kept", b"yes")]
-            )
+            self.producer.produce(f"{self.name}.source", f"record {number}", **more)
         self.producer.flush()
 
     def options(self, **more: str) -> SourceOptions:
@@ -156,7 +156,7 @@ class Spout:
         """Serve the driver, a second of its clock a time, until something holds."""
         deadline = time.monotonic() + DEADLINE_S
         while not holds():
-            assert time.monotonic() < deadline, self.driver._tasks[0]
+            assert time.monotonic() < deadline, self.driver.tasks[0]
             self.driver.service(0.1)
             self.now_s += 1.0
 
@@ -190,8 +190,13 @@ class Spout:
         )
         consumer.close()
 
+    @property
+    def pending(self) -> int:
+        """Return how many records are in flight."""
+        return self.driver.progress({})["pending"]
+
     def count(self, name: str) -> int:
-        return self.driver._tasks[0].counters[name]
+        return self.driver.tasks[0].counters[name]
 
     def close(self) -> None:
         for driver in self.drivers:

@@ -45,7 +45,7 @@ def test_headers_hold_the_edges_that_are_folded(
     compiled: bool, readers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(anchoring, "_loops", lambda: None)
+        monkeypatch.setattr(anchoring, "compiled_loops", lambda: None)
     rows = inputs([5, 5, 7, 5, 8])
     headers, said = anchor_rows(binary_of(rows), 9, EdgeSource(), readers)
     assert isinstance(headers, np.ndarray)
@@ -121,7 +121,7 @@ def test_what_is_not_in_order_is_left_to_the_fold(read: NDArray[np.void], said: 
 
 def test_without_compiled_code_all_is_left_to_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fold_in_order(inputs([1]), []) is not None
-    monkeypatch.setattr(anchoring, "_loops", lambda: None)
+    monkeypatch.setattr(anchoring, "compiled_loops", lambda: None)
     assert fold_in_order(inputs([1]), []) is None
 
 

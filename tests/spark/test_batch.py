@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.schemas.codec import Span
+from acktree.schemas.ids import OffsetTooLarge
 from acktree.spark.batch import (
     MAX_ATTEMPT_SPANS,
     MAX_REPLAYS,
@@ -20,6 +21,7 @@ from acktree.spark.batch import (
     group_attempts,
     group_replays,
 )
+from acktree.spark.log_bounds import check_offsets
 from acktree.spark.retries import Replay
 
 OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: tuple(sorted(s)))
@@ -105,3 +107,13 @@ def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
 def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]) -> None:
     with pytest.raises(CheckpointMismatch, match="checkpoint"):
         Batch.from_json(data)
+
+
+def test_a_batch_of_offsets_that_root_ids_have_no_room_for_is_refused_before_it_is_planned() -> None:
+    fits = Range("lines", 2, 0, 1, 2**40 - 5, 2**40)
+    check_offsets(Batch(1, (fits,)))
+    told = r"lines/2 has reached offset 1099511627776, .* \(40 bits\).* new topic.*complete=batch"
+    with pytest.raises(OffsetTooLarge, match=told):
+        check_offsets(Batch(1, (fits._replace(end=2**40 + 1),)))
+    with pytest.raises(OffsetTooLarge, match=told):
+        check_offsets(Batch(1, (fits,), (Replays("lines", 2, 0, 17, 1, (3, 2**40)),)))

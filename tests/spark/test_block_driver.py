@@ -31,7 +31,7 @@ def test_all_records_of_a_block_are_done_with_its_root(spout: Callable[..., Spou
     first, second, third = roots
     t.tell(acked=[second, third])
     t.until(lambda: t.count("completed") == 15)
-    assert (t.committed(), t.driver._tasks[0].pending) == (0, 10)
+    assert (t.committed(), t.pending) == (0, 10)
     t.tell(acked=[first])
     t.until(lambda: t.committed() == 25)
     assert t.result_position() == 2
@@ -69,7 +69,7 @@ def test_a_driver_that_was_killed_knows_the_blocks_in_flight(spout: Callable[...
     t.until(lambda: (t.count("completed"), t.count("failed")) == (3, 9))
     t.now_s += 5
     (replay,) = t.roots(t.next_batch()).items()
-    assert replay == ((11, generation_of(t.driver._tasks[0].run, 1)), list(range(11, 20)))
+    assert replay == ((11, generation_of(t.driver.tasks[0].run, 1)), list(range(11, 20)))
     t.start()
     t.tell(acked=[roots[0], roots[2], roots[4], replay[0]])
     t.until(lambda: t.committed() == 23)
@@ -86,7 +86,7 @@ def test_after_max_attempts_each_record_of_the_block_is_a_dead_letter_of_its_own
     fail(t, again)
     t.tell(acked=[first, third])
     t.until(lambda: t.committed() == 12)
-    assert (t.count("dead_lettered"), t.driver._tasks[0].pending) == (4, 0)
+    assert (t.count("dead_lettered"), t.pending) == (4, 0)
     reader = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.test"})
     reader.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
     letters = reader.consume(4, 20)
@@ -210,3 +210,19 @@ def test_blocks_and_complete_batch_are_refused_together(spout: Callable[..., Spo
     t = spout(records=0, block=10)
     with pytest.raises(BadOption, match="cannot have block = 10; take block out of the topology"):
         SpoutDriver(t.options(complete="batch"))
+
+
+def test_a_driver_asked_for_the_first_offset_alone_takes_no_result_of_a_block_that_spark_has_logged(
+    spout: Callable[..., Spout],
+) -> None:
+    """Spark runs a cut-off first batch again: it asks where to begin, and says later what it has logged."""
+    t = spout(records=30, block=10)
+    roots = list(t.roots(t.next_batch()))
+    logged, t.batch = t.batch, None
+    t.tell(acked=roots)
+    t.start()
+    t.driver.close()
+    t.drivers.remove(t.driver)
+    t.batch = logged
+    t.start()
+    t.until(lambda: t.committed() == 30)

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from acktree.producers.outside_commit import RENEW_INTERVAL_S
 from acktree.schemas.errors import MissingTopic
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -16,6 +18,7 @@ from acktree.spark.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.spark.options import SourceOptions
 from acktree.spark.reading import read_share, shares
 from acktree.spark.source_topics import VanishedPartition
+from acktree.spark.source_watch import LOOK_INTERVAL_S
 
 TOPOLOGY = """
 name = "{name}"
@@ -39,6 +42,7 @@ class Bolt:
         self.make_topics(2)
         apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
         self._drivers: list[BoltDriver] = []
+        self.now_s = 1000.0
 
     def make_topics(self, partitions: int) -> None:
         for topic, count in ((f"{self.name}.source", 1), (self.out, partitions)):
@@ -54,11 +58,24 @@ class Bolt:
         self.admin.delete_topics([self.out])[self.out].result()
         until(lambda: self.out not in self.admin.list_topics(timeout=10).topics)
 
-    def send(self, count: int) -> None:
+    def send(self, count: int, partition: int = 0) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for number in range(count):
-            producer.produce(self.out, str(number), partition=0)
+            producer.produce(self.out, str(number), partition=partition)
         assert producer.flush(DEADLINE_S) == 0
+
+    def grow(self, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(self.out, partitions)])[self.out].result()
+        until(lambda: len(self.admin.list_topics(self.out, 10).topics[self.out].partitions) == partitions)
+
+    def forget_group(self) -> None:
+        """Do what the broker does once all offsets of a group have expired."""
+        self.admin.delete_consumer_groups([f"{self.name}.b"])[f"{self.name}.b"].result()
+
+    def committed(self, partition: int = 0) -> int:
+        asked = ConsumerGroupTopicPartitions(f"{self.name}.b", [TopicPartition(self.out, partition)])
+        (answer,) = self.admin.list_consumer_group_offsets([asked]).values()
+        return answer.result(DEADLINE_S).topic_partitions[0].offset
 
     def commit(self, offset: int) -> None:
         place = TopicPartition(self.out, 0, offset)
@@ -71,11 +88,11 @@ class Bolt:
         place = TopicPartition(self.out, 0, offset)
         self.admin.delete_records([place])[place].result()
 
-    def start(self, **more: str) -> BoltDriver:
+    def start(self, logged: Batch | None = None, **more: str) -> BoltDriver:
         place = {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, "bolt": "b"}
         self.options = SourceOptions.parse({**place, **more})
-        self._drivers.append(BoltDriver(self.options))
-        self._drivers[-1].open(None)
+        self._drivers.append(BoltDriver(self.options, monotonic=lambda: self.now_s))
+        self._drivers[-1].open(logged)
         return self._drivers[-1]
 
     def read(self, driver: BoltDriver, batch: Batch) -> int:
@@ -107,7 +124,6 @@ def until(holds: Callable[[], bool]) -> None:
 @pytest.fixture
 def bolt(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bolt]:
     monkeypatch.setattr("acktree.spark.log_bounds.PATIENCE_S", 0.05)  # one broker: no other leader
-    monkeypatch.setattr("acktree.spark.task_notes._path", lambda: None)  # no Spark task runs
     made = Bolt(bootstrap, unique)
     yield made
     made.close()
@@ -160,3 +176,72 @@ def test_a_partition_count_that_shrank_is_said_at_the_next_trigger(bolt: Bolt):
     bolt.recreate(partitions=1)
     with pytest.raises(VanishedPartition):
         next_batch(driver)
+
+
+def test_a_partition_that_is_added_is_read_from_its_beginning_by_a_live_bolt(bolt: Bolt):
+    bolt.send(3)
+    driver = bolt.start(startingOffsets="latest")
+    bolt.grow(3)
+    bolt.send(2, partition=2)
+    assert driver.next_batch(driver.log_ends(), None) is None, "it stands at the end"
+    bolt.now_s += LOOK_INTERVAL_S
+    batch = next_batch(driver)
+    assert [(r.partition, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(2, 0, 2)]
+    driver.written(batch)
+    assert [bolt.committed(partition) for partition in range(3)] == [3, 0, 2]
+
+
+def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(bolt: Bolt):
+    bolt.send(3)
+    driver = bolt.start(startingOffsets="latest")
+    driver.written(driver.position())
+    bolt.grow(3)
+    bolt.send(2, partition=2)
+    driver = bolt.start(startingOffsets="latest")
+    assert bolt.read(driver, next_batch(driver)) == 2
+
+
+def test_a_batch_logged_before_a_topic_grew_is_committed_where_it_was_read(bolt: Bolt):
+    bolt.send(3)
+    driver = bolt.start()
+    batch = next_batch(driver)
+    swapped = replace(batch, ranges=tuple(r._replace(slot=1 - r.slot) for r in batch.ranges))
+    driver = bolt.start(swapped)
+    driver.written(swapped)
+    assert [bolt.committed(partition) for partition in range(2)] == [3, 0]
+    assert driver.all_done(driver.log_ends())
+
+
+def test_a_quiet_bolt_commits_again_before_kafka_forgets(bolt: Bolt):
+    bolt.send(3)
+    driver = bolt.start()
+    driver.written(next_batch(driver))
+    bolt.forget_group()
+    driver.service(0.0)
+    assert bolt.committed() < 0, "nothing has changed"
+    bolt.now_s += RENEW_INTERVAL_S
+    driver.service(0.0)
+    assert bolt.committed() == 3
+
+
+def test_a_bolt_whose_group_has_forgotten_its_offsets_goes_on_behind_the_logged_batch(bolt: Bolt):
+    bolt.send(3)
+    driver = bolt.start()
+    batch = next_batch(driver)
+    driver.written(batch)
+    bolt.forget_group()
+    bolt.send(1)
+    for starting in ("earliest", "latest"):
+        driver = bolt.start(batch, startingOffsets=starting)
+        assert bolt.read(driver, next_batch(driver)) == 1
+
+
+def test_a_topic_created_anew_under_a_live_bolt_is_said_though_it_is_long_enough(bolt: Bolt):
+    bolt.send(2)
+    driver = bolt.start()
+    driver.written(next_batch(driver))
+    bolt.recreate(partitions=2)
+    bolt.send(5)
+    bolt.now_s += LOOK_INTERVAL_S
+    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+        driver.service(0.0)

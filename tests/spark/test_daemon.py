@@ -1,4 +1,4 @@
-"""How Python workers of Spark begin: with all they need loaded, from files that Python keeps bytecode of."""
+"""How a local Spark and its Python workers begin: with all they need loaded, and no more tasks than cores."""
 
 import os
 import sys
@@ -47,3 +47,7 @@ def test_the_home_has_no_zip_files_and_is_no_other_sparks(monkeypatch: pytest.Mo
         assert (home / "jars").samefile(Path(pyspark.__file__).parent / "jars")
         assert not (home / "python").exists()
     assert "SPARK_HOME" not in os.environ
+
+
+def test_a_local_spark_shuffles_in_as_many_partitions_as_it_has_cores(spark: SparkSession):
+    assert spark.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count())

@@ -1,6 +1,9 @@
 """Done sets: first absent offset, runs, and the metadata text that carries them."""
 
+import random
+
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
@@ -55,7 +58,7 @@ def test_what_is_claimed_was_done_and_everything_below_the_reach_is_told(
     frontier: int, above: set[int], epoch: int
 ) -> None:
     done = BitMap64([frontier + offset for offset in above])
-    text, reach = encode_metadata(epoch, "topic-id", frontier, done)
+    text, reach, _ = encode_metadata(epoch, "topic-id", frontier, done)
     assert len(text) <= MAX_METADATA_CHARS
     assert text.isascii()
     back = decode_metadata(text, frontier)
@@ -68,21 +71,55 @@ def test_what_is_claimed_was_done_and_everything_below_the_reach_is_told(
     assert told <= back.done
 
 
+@pytest.mark.parametrize("room", [69, 100, 700])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_told_once_is_told_by_every_later_text_though_it_has_no_room_for_what_is_new(
+    room: int, seed: int
+) -> None:
+    choose = random.Random(seed)
+    frontier, done, told = 0, BitMap64(), BitMap64()
+    for _ in range(60):
+        begin = frontier + 1 + choose.randrange(30 * room)
+        done.add_range(begin, begin + choose.choice([1, 1, 1, 2, 9, 300]))
+        if choose.random() < 0.1:
+            done |= BitMap64(range(frontier + 1, frontier + choose.randrange(8 * room) + 2, 2))
+        if choose.random() < 0.2:
+            frontier = first_absent(done, frontier + choose.randrange(room))
+            for each in (done, told):
+                each.remove_range(0, frontier)
+        text, reach, now = encode_metadata(choose.randrange(2**40), "x" * 22, frontier, done, told, room)
+        assert len(text) <= room
+        back = decode_metadata(text, frontier)
+        assert back is not None
+        assert (back.done == now, told <= now, now <= done) == (True, True, True)
+        assert done.range_cardinality(frontier, reach) == now.range_cardinality(frontier, reach)
+        told = now
+
+
+def test_what_an_earlier_release_told_with_more_room_is_read_and_told_as_far_as_it_fits() -> None:
+    done = BitMap64(range(1, 2_000, 3))
+    text, reach, told = encode_metadata(1, "x" * 22, 0, done, done, 100)
+    back = decode_metadata(text, 0)
+    assert back is not None
+    assert back.done == told
+    assert done.range_cardinality(0, reach) == told.range_cardinality(0, reach) == len(told)
+
+
 def test_every_other_offset_of_twenty_thousand_fits() -> None:
     done = BitMap64(range(1, 20_000, 2))
-    text, _ = encode_metadata(1, "x" * 22, 0, done)
+    text = encode_metadata(1, "x" * 22, 0, done).text
     back = decode_metadata(text, 0)
     assert back is not None
     assert back.done == done
 
 
 def test_a_hundred_thousand_done_behind_one_hole_are_a_few_characters() -> None:
-    text, _ = encode_metadata(1, "x" * 22, 0, BitMap64(range(1, 100_000)))
+    text = encode_metadata(1, "x" * 22, 0, BitMap64(range(1, 100_000))).text
     assert len(text) < 60
 
 
 def test_one_flipped_character_makes_the_metadata_ignored() -> None:
-    text, _ = encode_metadata(7, "topic-id", 10, BitMap64([12, 13, 40]))
+    text = encode_metadata(7, "topic-id", 10, BitMap64([12, 13, 40])).text
     for place in range(len(text)):
         damaged = text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :]
         assert decode_metadata(damaged, 10) is None, damaged
@@ -94,7 +131,7 @@ def test_metadata_of_strangers_is_not_ours() -> None:
 
 
 def test_nothing_done_above_the_frontier_is_told_too() -> None:
-    text, _ = encode_metadata(3, "t", 5, BitMap64())
+    text = encode_metadata(3, "t", 5, BitMap64()).text
     back = decode_metadata(text, 5)
     assert back is not None
     assert len(back.done) == 0

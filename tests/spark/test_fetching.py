@@ -16,7 +16,7 @@ from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.spark.bolt_anchors import BoltAnchors
 from acktree.spark.fetching import Fetched, Fetching, fetching
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import SMALL_BATCH, Piece, _read
+from acktree.spark.reading import SMALL_BATCH, Piece, read_records
 from producers.cluster import Cluster
 
 RECORDS = 300
@@ -71,7 +71,7 @@ def test_both_ways_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: p
         producer.produce(topic, value, key, 0, timestamp=1_700_000_000_000 + number, headers=headers)
     assert producer.flush(30) == 0
     as_columns = Fetching(options(bootstrap, topic), topic, 0)
-    assert as_columns._columns is not None
+    assert as_columns.takes_columns
     fast = fetch(as_columns)
 
     def absent() -> None:
@@ -79,7 +79,7 @@ def test_both_ways_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: p
 
     monkeypatch.setattr(columns_in, "compiled_loops", absent)
     one_by_one = Fetching(options(bootstrap, topic), topic, 0)
-    assert one_by_one._columns is None
+    assert not one_by_one.takes_columns
     assert same(fast, fetch(one_by_one))
     assert fast.own is not None
     assert fast.own.null_count == RECORDS // 3
@@ -130,7 +130,7 @@ def test_a_partition_read_to_its_end_is_let_go_and_one_with_more_is_kept(bootstr
     assert producer.flush(30) == 0
     source = fetching(of, topic, 0)
     for start, end, is_kept in ((0, half, True), (half, 2 * half, False)):
-        read = _read(Piece(of, topic, 0, 0, 16, 1, False, None, start, end))
+        read = read_records(Piece(of, topic, 0, 0, 16, 1, False, None, start, end))
         assert [offset for fetched in read for offset in fetched.offsets.tolist()] == list(range(start, end))
         assert bool(source.consumer.assignment()) is is_kept
         assert source.position == (end if is_kept else None)

@@ -45,10 +45,10 @@ def reset(t: Spout, *how: str) -> None:
 
 def finished(spout: Callable[..., Spout]) -> tuple[Spout, int]:
     """Return a spout whose records are all done, and a time in ms between its sixth and seventh record."""
-    t = spout(records=6)
-    time.sleep(0.05)  # so that the records' own clock tells them apart
-    between_ms = int(time.time() * 1000) - 20
-    t.send(RECORDS - 6)
+    t = spout(records=0)
+    between_ms = int(time.time() * 1000) - 60_000
+    t.send(6, between_ms - 1_000)
+    t.send(RECORDS - 6, between_ms + 1_000)
     t.tell(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == RECORDS)
     return t, between_ms
@@ -56,8 +56,11 @@ def finished(spout: Callable[..., Spout]) -> tuple[Spout, int]:
 
 @pytest.mark.parametrize(
     ("how", "first", "live"),
-    [("--to-offset 4", 4, True), ("--shift-by -3", 7, False), ("--to-datetime", 6, True)],
-    ids=["offset, live", "shift, stopped", "datetime, live"],
+    [
+        pytest.param("--to-offset 4", 4, True, id="offset, live"),
+        pytest.param("--shift-by -3", 7, False, id="shift, stopped", marks=pytest.mark.slow),
+        pytest.param("--to-datetime", 6, True, id="datetime, live", marks=pytest.mark.slow),
+    ],
 )
 def test_a_reset_backwards_replays_exactly_the_rewound_range(
     spout: Callable[..., Spout], how: str, first: int, live: bool

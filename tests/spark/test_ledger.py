@@ -67,7 +67,7 @@ def test_an_ack_of_any_generation_counts() -> None:
     led.failed(FIRST, 4, 0.0, counts=True)
     led.take_due(10, run=1, most=10)
     assert ack(led, 4, generation=FIRST) == 1
-    assert not led.is_open(4)
+    assert not led.left_of(FIRST, 4)
 
 
 def test_a_failure_is_due_after_its_back_off_under_a_generation_of_its_own() -> None:
@@ -107,15 +107,19 @@ def test_attempts_end_and_are_counted_once_each() -> None:
     assert verdicts == [Verdict.RETRY, Verdict.RETRY, Verdict.EXHAUSTED]
 
 
-def test_failures_that_do_not_count_are_replayed_for_ever() -> None:
+def test_failures_that_do_not_count_are_replayed_for_ever_and_no_two_emissions_share_a_root_id() -> None:
     led = ledger()
-    generation, now_s = FIRST, 0.0
-    for _ in range(40):
+    generation, now_s, run = FIRST, 0.0, 1
+    emissions = {generation}
+    for number in range(1, 80):
         assert led.failed(generation, 4, now_s, counts=False) is Verdict.RETRY
         now_s += 100
-        (replay,) = led.take_due(now_s, 1, 10)
-        assert replay.generation != generation
+        run += led.is_run_used_up(run)
+        (replay,) = led.take_due(now_s, run, 10)
         generation = replay.generation
+        emissions.add(generation)
+        assert len(emissions) == number + 1
+    assert run == 5, "a run has room for sixteen emissions of a record"
 
 
 def test_attempts_of_an_earlier_run_are_read_from_the_generation() -> None:

@@ -55,7 +55,7 @@ def test_what_is_in_flight_is_emitted_anew_and_the_rest_of_it_stays_in_flight(
     assert [offset for offset, _ in again] == [2, 3, 8, 9]
     t.tell(acked=first)
     t.until(lambda: t.committed() == 2)
-    assert t.driver._tasks[0].pending == 4
+    assert t.pending == 4
     t.tell(acked=again)
     t.until(lambda: t.committed() == 10)
 
@@ -73,7 +73,7 @@ def test_a_command_given_while_no_driver_ran_is_obeyed_once(spout: Callable[...,
     t.tell(acked=again)
     t.until(lambda: t.committed() == 10)
     t.start()
-    t.until(lambda: t.driver._results.are_read)
+    t.until(lambda: t.driver.all_done({}))
     assert (t.next_batch(), t.count("commands")) == (None, 0)
 
 
@@ -92,19 +92,19 @@ def test_a_crash_in_the_middle_goes_on_where_the_written_batch_ends(spout: Calla
     t = spout(records=30, max_pending=10)
     while t.committed() < 30:
         t.tell(acked=t.emitted(t.next_batch()))
-        t.until(lambda: t.driver._tasks[0].pending == 0)
+        t.until(lambda: t.pending == 0)
     t.command((1, 9), (11, 20))
     obeyed(t)
     first = t.emitted(t.next_batch())
     assert [offset for offset, _ in first] == [*range(1, 9), 11, 12]
     t.tell(acked=first[1:6])
     t.start()
-    t.until(lambda: t.driver._tasks[0].pending == 5)
+    t.until(lambda: t.pending == 5)
     second = t.emitted(t.next_batch())
     assert [offset for offset, _ in second] == list(range(13, 18))
     t.start()
     t.tell(acked=first + second)
-    t.until(lambda: t.driver._tasks[0].pending == 0)
+    t.until(lambda: t.pending == 0)
     third = t.emitted(t.next_batch())
     assert [offset for offset, _ in third] == [18, 19]
     t.tell(acked=third)
@@ -117,7 +117,7 @@ def test_a_crash_between_the_two_commits_of_a_command_obeys_it_once_more(
     t = done(spout)
     t.command((4, 6))
     with monkeypatch.context() as broken:
-        broken.setattr(t.driver._commits, "commit_claims", lambda: 1 / 0)
+        broken.setattr(t.driver.commits, "commit_claims", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             obeyed(t)
     t.start()
@@ -131,7 +131,7 @@ def test_a_lost_checkpoint_emits_what_is_left_of_it(spout: Callable[..., Spout])
     obeyed(t)
     again = t.emitted(t.next_batch())
     t.tell(acked=again[1:2])
-    t.until(lambda: t.driver._tasks[0].pending == 2)
+    t.until(lambda: t.pending == 2)
     t.driver.settle()
     t.batch = None
     t.start()
@@ -193,7 +193,7 @@ def test_two_hundred_runs_later_verdicts_still_count(spout: Callable[..., Spout]
     """Each command and each rewind takes a run, and runs go round: floors are raised with them."""
     t = spout(records=3)
     for _ in range(200):
-        t.driver._commits.use_run(next_run(t.driver._commits.run))
+        t.driver.commits.use_run(next_run(t.driver.commits.run))
     t.tell(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 3)
 

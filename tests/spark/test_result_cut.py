@@ -1,9 +1,9 @@
 """How far the result topic may be committed."""
 
-from pyroaring import BitMap64
+from acktree.spark.result_cut import Emission, Opened, ResultCut
 
-from acktree.spark.done_set import decode_metadata, encode_metadata
-from acktree.spark.result_cut import LEAST_TOLD, Opened, ResultCut
+FIRST, SECOND = Emission(0, 16, 7), Emission(0, 17, 7)
+"""Two emissions of one record."""
 
 
 class Cut:
@@ -11,15 +11,11 @@ class Cut:
 
     def __init__(self) -> None:
         self.results = ResultCut(100)
-        self.open: set[tuple[int, int]] = set()
-        self.frontiers = {0: 0, 1: 0}
+        self.open: set[Emission] = set()
 
     def cut(self, **reach: int) -> int:
-        return self.results.cut(
-            {int(slot[1:]): upto for slot, upto in reach.items()},
-            self.frontiers,
-            lambda slot, offset: (slot, offset) in self.open,
-        )
+        told = {int(slot[1:]): upto for slot, upto in reach.items()}
+        return self.results.cut(told, self.open.__contains__)
 
 
 def test_with_nothing_read_the_position_stays() -> None:
@@ -48,70 +44,37 @@ def test_every_slot_of_a_record_must_be_reached() -> None:
     assert tester.cut(s0=50, s1=100) == 101
 
 
+def test_a_slot_that_is_no_longer_read_holds_nothing() -> None:
+    tester = Cut()
+    tester.results.note(100, {0: 10, 1: 99}, [Opened(Emission(1, 16, 5), 5)])
+    assert tester.cut(s0=50) == 101
+
+
 def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
     tester = Cut()
-    tester.open = {(0, 7)}
-    tester.results.note(100, {}, [Opened(0, 7, 7)])
+    tester.open = {FIRST}
+    tester.results.note(100, {}, [Opened(FIRST, 7)])
     tester.results.note(101, {0: 3}, ())
     assert tester.cut(s0=5) == 100
-    tester.results.written([(0, 7)])
+    tester.results.written([FIRST])
     assert tester.cut(s0=5) == 102
 
 
 def test_a_failure_that_was_finished_since_holds_it_until_the_commit_tells_so() -> None:
     tester = Cut()
-    tester.results.note(100, {}, [Opened(0, 7, 7)])
+    tester.results.note(100, {}, [Opened(FIRST, 7)])
     assert tester.cut(s0=7) == 100
     assert tester.cut(s0=8) == 101
 
 
-def test_a_second_failure_of_the_same_record_holds_again() -> None:
+def test_the_failure_of_a_replay_holds_whatever_is_said_of_the_failure_before_it() -> None:
     tester = Cut()
-    tester.open = {(0, 7)}
-    tester.results.note(100, {}, [Opened(0, 7, 7)])
-    tester.results.written([(0, 7)])
+    tester.open = {FIRST, SECOND}
+    tester.results.note(100, {}, [Opened(FIRST, 7)])
+    tester.results.written([FIRST])
     assert tester.cut(s0=5) == 101
-    tester.results.note(101, {}, [Opened(0, 7, 7)])
+    tester.results.note(101, {}, [Opened(SECOND, 7)])
+    tester.results.written([FIRST])
     assert tester.cut(s0=5) == 101
-
-
-def test_a_commit_that_tells_less_than_the_one_before_takes_the_position_back() -> None:
-    tester = Cut()
-    tester.results.note(100, {0: 60}, ())
-    tester.results.note(101, {0: 99, 1: 5}, ())
-    assert tester.cut(s0=100, s1=100) == 102
-    tester.results.note(102, {0: 49}, ())
-    tester.frontiers = {0: 10, 1: 9}
-    assert tester.cut(s0=70, s1=100) == 101
-    tester.frontiers = {0: 100, 1: 9}
-    assert tester.cut(s0=100, s1=100) == 103
-
-
-def test_what_the_frontier_has_passed_or_is_no_more_of_this_task_holds_nothing() -> None:
-    tester = Cut()
-    tester.results.note(100, {0: 60, 1: 5}, ())
-    assert tester.cut(s0=100, s1=100) == 101
-    tester.frontiers = {0: 61}
-    assert tester.cut(s0=70) == 101
-
-
-def test_facts_are_forgotten_once_the_frontier_has_passed_them() -> None:
-    tester = Cut()
-    for number in range(10 * LEAST_TOLD):
-        tester.results.note(100 + number, {0: number}, ())
-        tester.frontiers = {0: number}
-        tester.cut(s0=number + 1)
-    assert len(tester.results._told) <= LEAST_TOLD + 2
-
-
-def test_no_result_of_a_record_that_a_shorter_bitmap_leaves_out_is_passed() -> None:
-    """Every second record done takes more room than a long run of them."""
-    tester, done = Cut(), BitMap64()
-    done.add_range(60_000, 100_000)
-    tester.results.note(100, {0: 99_999}, ())
-    assert tester.cut(s0=encode_metadata(1, "id", 0, done)[1]) == 101
-    done |= BitMap64(range(1, 50_000, 2))
-    tester.results.note(101, {0: 49_999}, ())
-    text, reach = encode_metadata(1, "id", 0, done)
-    assert decode_metadata(text, 0).done.range_cardinality(60_000, 100_000) < 40_000
-    assert tester.cut(s0=reach) == 100
+    tester.results.written([SECOND])
+    assert tester.cut(s0=5) == 102

@@ -1,8 +1,12 @@
-"""A batch that takes longer than the message timeout: its trees stay open while a task has them in hand."""
+"""A batch that takes longer than the message timeout: its trees stay open while a task has them in hand.
+
+A task here takes as long as the test wants: until it sees so many requests for more time.
+"""
 
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,34 +20,74 @@ from acktree.console.demo.account import committed_offsets
 from acktree.producers import BasicBolt, Emit, Tuple
 from acktree.producers.packing import InitPacker
 from acktree.producers.worker import Worker
-from acktree.schemas.codec import Result, decode_result
+from acktree.schemas.codec import Result, decode_ack, decode_result
 from acktree.schemas.ids import origin_of, root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
 from acktree.spark.resetting import resetting
 from producers.cluster import Cluster, Running, until
+from spark.tester import Tester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 MESSAGE_TIMEOUT_S = 8.0
-BATCH_S = 2 * MESSAGE_TIMEOUT_S
+RESETS_IN_HAND = 6
+"""A reset comes every quarter of the timeout: with so many it has passed, and half of it again."""
 WAIT_S = 240.0
 QUICK, SLOW = 0, 1
 
 
-def take_long(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def take_long(batches: Iterator[pa.RecordBatch], released: Path) -> Iterator[pa.RecordBatch]:
+    """Hold the slow record until a file is there."""
     for batch in batches:
         if b"%d" % SLOW in batch.column("value").to_pylist():
-            time.sleep(BATCH_S)  # nothing to wait for: this is the job's work
+            until(released.exists, "the release", WAIT_S)
         yield batch
 
 
-def slow(rows: DataFrame) -> DataFrame:
-    return rows.select("value", "anchors").mapInArrow(take_long, "value binary, anchors binary")
+def slow(rows: DataFrame, released: Path) -> DataFrame:
+    job = partial(take_long, released=released)
+    return rows.select("value", "anchors").mapInArrow(job, "value binary, anchors binary")
 
 
-def slow_and_shuffled(rows: DataFrame) -> DataFrame:
-    return slow(rows).repartition(2)
+def slow_and_shuffled(rows: DataFrame, released: Path) -> DataFrame:
+    return slow(rows, released).repartition(2)
+
+
+def quick_and_slow(rows: DataFrame, released: Path) -> DataFrame:
+    """Two branches, so there is a shuffle before the inits; tuples of the quick one are acked long before."""
+    return rows.select("value", "anchors").union(slow(rows, released))
+
+
+def test_a_bolts_stage_asks_for_more_time_for_what_it_has_in_hand_be_its_plan_narrow_or_shuffled(
+    spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
+) -> None:
+    with Tester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
+        released, plans = tmp_path / "released", [slow]
+        tester.start_bolt(lambda rows: plans[-1](rows, released), "two", "")
+        for offset, plan in enumerate((slow, slow_and_shuffled)):
+            plans.append(plan)
+            (root,) = tester.emit({offset: [b"%d" % SLOW]}).values()
+            tester.until(lambda root=root: tester.resets[root] >= 3)
+            assert root not in tester.acks
+            released.touch()
+            tester.until(lambda root=root: root in tester.acks)
+            released.unlink()
+
+
+def test_a_spouts_shuffled_stage_asks_for_more_time_for_what_it_has_in_hand(
+    spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
+) -> None:
+    with Tester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
+        released = tmp_path / "released"
+        tester.send([b"%d" % SLOW])
+        tester.start(lambda rows: {f"{unique}.a": quick_and_slow(rows, released)})
+        tester.until(lambda: bool(tester.resets) and min(tester.resets.values()) >= 3)
+        assert not tester.inits
+        released.touch()
+        tester.until_the_end()
+        assert set(tester.resets) == set(tester.inits)
+        assert tester.committed() == [1, 0]
 
 
 SPOUT = """
@@ -71,31 +115,36 @@ class Keep(BasicBolt):
         self.executed.append((tuple.value, tuple.origin.attempt))
 
 
-def quick_and_slow(rows: DataFrame) -> DataFrame:
-    """Two branches, so there is a shuffle before the inits; tuples of the quick one are acked long before."""
-    return rows.select("value", "anchors").union(slow(rows))
+class Control:
+    """What is told of the roots, by offset: verdicts of the acker, and resets of the stage."""
 
-
-class Verdicts:
-    """What the acker has told of the roots."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._consumer = Consumer(
-            {"bootstrap.servers": cluster.bootstrap, "group.id": f"{cluster.name}.look"}
-        )
-        self._consumer.assign([TopicPartition(cluster.topic("spout-0"), 0, 0)])
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{name}.look"})
+        self._results = f"{name}.spout-0"
+        acks = [TopicPartition(f"{name}.ack", partition, 0) for partition in (0, 1)]
+        self._consumer.assign([TopicPartition(self._results, 0, 0), *acks])
         self.acked: set[int] = set()
         self.failed: set[int] = set()
+        self.resets: Counter[int] = Counter()
 
     def read(self) -> set[int]:
         """Read on; return the offsets whose roots have a verdict."""
         message = self._consumer.poll(0.2)
-        if message is not None and message.error() is None:
+        if message is None or message.error() is not None:
+            return self.acked | self.failed
+        if message.topic() == self._results:
             record = decode_result(message.value() or b"")
             assert isinstance(record, Result)
             self.acked |= {origin_of(root).offset for root in record.acked.tolist()}
             self.failed |= {origin_of(failure.root).offset for failure in record.failed}
+        else:
+            resets = decode_ack(message.value() or b"").resets.tolist()
+            self.resets.update(origin_of(root).offset for root in resets)
         return self.acked | self.failed
+
+    def outlasts(self, offset: int) -> bool:
+        """Read on; tell whether a root was in hand for longer than the timeout, or has its verdict."""
+        return offset in self.read() or self.resets[offset] >= RESETS_IN_HAND
 
     def close(self) -> None:
         self._consumer.close()
@@ -129,25 +178,31 @@ def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
     thread.join(WAIT_S)
 
 
-@pytest.mark.parametrize("transform", [slow, slow_and_shuffled])
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [slow, slow_and_shuffled])
 def test_no_tree_times_out_while_a_bolts_batch_has_it_in_hand(
-    cluster: Cluster, spark: SparkSession, tmp_path: Path, transform: Callable[[DataFrame], DataFrame]
+    cluster: Cluster, spark: SparkSession, tmp_path: Path, plan: Callable[[DataFrame, Path], DataFrame]
 ) -> None:
     """A quick batch first: then Python processes run and the trees do not wait for Spark's start."""
-    verdicts = Verdicts(cluster)
+    control, released = Control(cluster.bootstrap, cluster.name), tmp_path / "released"
     options = {"kafka.bootstrap.servers": cluster.bootstrap, "topology": cluster.name, "bolt": "slow"}
+    transform = partial(plan, released=released)
     query = app.start(spark, transform, options, tmp_path / "checkpoint", "100 milliseconds")
     try:
         send(cluster, QUICK)
         until(lambda: any(cluster.committed("slow").values()), "the quick batch", WAIT_S)
         send(cluster, SLOW)
-        until(lambda: SLOW in verdicts.read(), "the slow batch", WAIT_S)
+        until(lambda: control.outlasts(SLOW), "a batch longer than the timeout", WAIT_S)
+        assert SLOW not in control.acked | control.failed
+        released.touch()
+        until(lambda: SLOW in control.read(), "the slow batch", WAIT_S)
     finally:
         query.stop()
-        verdicts.close()
-    assert SLOW in verdicts.acked
+        control.close()
+    assert SLOW in control.acked
 
 
+@pytest.mark.slow
 def test_no_tree_times_out_while_a_spouts_shuffled_batch_has_it_in_hand(
     bootstrap: str, unique: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -155,11 +210,11 @@ def test_no_tree_times_out_while_a_spouts_shuffled_batch_has_it_in_hand(
 
     Until then the acker keeps those acks for the orphan timeout, unless it is asked for more.
     """
-    topic = f"{unique}.source"
+    topic, released = f"{unique}.source", tmp_path / "released"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 1)])[topic].result()
     apply_topology(bootstrap, parse_topology(SPOUT.format(name=unique, timeout_s=MESSAGE_TIMEOUT_S)), {})
-    acker, kept = Acker(bootstrap, unique), Keep()
+    acker, kept, control = Acker(bootstrap, unique), Keep(), Control(bootstrap, unique)
     thread = threading.Thread(target=acker.run, daemon=True)
     thread.start()
     worker = Running(Worker(bootstrap, unique, kept, name="keep"))
@@ -172,17 +227,23 @@ def test_no_tree_times_out_while_a_spouts_shuffled_batch_has_it_in_hand(
     def is_replayed() -> bool:
         return any(attempt for _, attempt in kept.executed)
 
-    query = app.start(spark, quick_and_slow, options, tmp_path / "checkpoint", "100 milliseconds")
+    transform = partial(quick_and_slow, released=released)
+    query = app.start(spark, transform, options, tmp_path / "checkpoint", "100 milliseconds")
     try:
-        for value, done in ((QUICK, 1), (SLOW, 2)):
-            producer.produce(topic, b"%d" % value)
-            producer.flush()
-            until(lambda done=done: len(kept.executed) >= 2 * done, f"the tuples of {done}", WAIT_S)
-            until(lambda done=done: committed() == done or is_replayed(), f"a commit of {done}", WAIT_S)
+        producer.produce(topic, b"%d" % QUICK)
+        producer.flush()
+        until(lambda: committed() == 1 or is_replayed(), "a commit of the quick batch", WAIT_S)
+        producer.produce(topic, b"%d" % SLOW)
+        producer.flush()
+        until(lambda: control.outlasts(SLOW), "a batch longer than the timeout", WAIT_S)
+        released.touch()
+        until(lambda: len(kept.executed) >= 4, "the slow batch's tuples", WAIT_S)
+        until(lambda: committed() == 2 or is_replayed(), "a commit of the slow batch", WAIT_S)
     finally:
         query.stop()
         worker.stop()
         acker.stop()
+        control.close()
         thread.join(WAIT_S)
     assert sorted(kept.executed) == [(b"%d" % value, 0) for value in (QUICK, QUICK, SLOW, SLOW)]
 

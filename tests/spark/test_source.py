@@ -15,6 +15,7 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.source import FORMAT
+from spark.test_task_notes import notes
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 200
@@ -61,6 +62,18 @@ class Tester:
         assert query.exception() is None
         return query
 
+    def there(self, topic: str) -> list[int]:
+        """Return the offsets of the records that partition 0 of a topic holds."""
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.look"}
+        consumer = Consumer({**settings, "enable.partition.eof": True})
+        consumer.assign([TopicPartition(f"{self.name}.{topic}", 0, 0)])
+        found: list[int] = []
+        while (message := consumer.poll(DEADLINE_S)) is not None and message.error() is None:
+            found.append(message.offset() or 0)
+        consumer.close()
+        assert message is not None, "the broker delivered nothing"
+        return found
+
     def committed(self) -> list[int]:
         group = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
         asked = [("one", 0), ("one", 1), ("two", 0)]
@@ -76,54 +89,63 @@ def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> 
         query.stop()
 
 
-def test_without_stage_and_acker_it_commits_what_its_batches_have_done(tester: Tester) -> None:
-    stamp_ms = 1_700_000_000_123
+def test_without_stage_and_acker_it_reads_several_topics_and_commits_what_its_batches_have_done(
+    tester: Tester,
+) -> None:
+    """Rows have all of a record, progress says how far the source is, no note stays; a second run goes on."""
+    before = notes()
+    one, stamp_ms = f"{tester.name}.one", 1_700_000_000_123
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
-    tester.producer.produce(
-        f"{tester.name}.one", b"value", b"key", partition=1, timestamp=stamp_ms, headers=headers
-    )
-    tester.producer.produce(f"{tester.name}.one", None, None, partition=1)
+    tester.producer.produce(one, b"value", b"key", partition=1, timestamp=stamp_ms, headers=headers)
+    tester.producer.produce(one, None, None, partition=1)
+    for number in range(30):
+        tester.producer.produce(one, f"{number}", partition=0)
+        tester.producer.produce(f"{tester.name}.two", f"{number}", f"k{number}")
     tester.producer.flush()
+    query = tester.run(includeHeaders="true", maxOffsetsPerTrigger="20")
+    check_rows(tester, headers, stamp_ms)
+    told = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
+    assert {"pending", "frontierLag", "replayed"} <= set(told[0])
+    assert told[0]["frontierLag"] == 62
+    assert told[-1]["frontierLag"] < 62
+    assert max(tester.batches) <= 20
+    tester.producer.produce(f"{tester.name}.two", "new", "new")
+    tester.producer.flush()
+    tester.rows.clear()
     tester.run(includeHeaders="true")
-    first, second = sorted(tester.rows, key=lambda row: row.offset)
+    assert [bytes(row.value) for row in tester.rows] == [b"new"]
+    assert tester.committed() == [30, 2, 31]
+    assert notes() == before
+
+
+def check_rows(tester: Tester, headers: list[tuple[str, bytes | None]], stamp_ms: int) -> None:
+    """Check what was read of the two whole records, and that each other one was read once."""
+    first, second = sorted((row for row in tester.rows if row.partition == 1), key=lambda row: row.offset)
     assert (first.topic, first.partition, first.offset) == (f"{tester.name}.one", 1, 0)
     assert (bytes(first.key), bytes(first.value), first.anchors) == (b"key", b"value", None)
     assert (first.timestamp.timestamp() * 1000, first.timestampType) == (stamp_ms, 0)
     assert [(h.key, h.value and bytes(h.value)) for h in first.headers] == headers
     assert (second.key, second.value, second.headers) == (None, None, None)
-    assert tester.committed() == [0, 2, 0]
+    others = [int(row.value) for row in tester.rows if row.partition == 0]
+    assert sorted(others) == sorted([*range(30), *range(30)])
 
 
-def test_several_topics_are_read_and_a_second_run_reads_only_what_is_new(tester: Tester) -> None:
-    for number in range(30):
-        tester.producer.produce(f"{tester.name}.one", f"{number}", partition=number % 2)
-        tester.producer.produce(f"{tester.name}.two", f"{number}", f"k{number}")
-    tester.producer.flush()
-    query = tester.run(maxOffsetsPerTrigger="20")
-    told = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
-    assert {"pending", "frontierLag", "replayed"} <= set(told[0])
-    assert told[0]["frontierLag"] == 60
-    assert told[-1]["frontierLag"] < 60
-    assert sorted(int(row.value) for row in tester.rows) == sorted([*range(30), *range(30)])
-    assert max(tester.batches) <= 20
-    tester.producer.produce(f"{tester.name}.two", "new", "new")
-    tester.producer.flush()
-    tester.rows.clear()
-    tester.run()
-    assert [bytes(row.value) for row in tester.rows] == [b"new"]
-    assert tester.committed() == [15, 15, 31]
-
-
+@pytest.mark.slow
 def test_records_that_compaction_removed_do_not_hold_the_frontier(tester: Tester) -> None:
-    for number in range(200):
-        tester.producer.produce(f"{tester.name}.two", f"{number}", "same")
-        if number % 20 == 0:
-            tester.producer.flush()
-            time.sleep(0.11)  # a segment's life: only closed ones are compacted
-    tester.producer.flush()
+    """Slow, as the broker looks for what it can compact when it pleases: the test waits until it has."""
+    first_ms = int(time.time() * 1000) - 200_000
+    for number in range(200):  # a second lies between them: each closes the segment before it
+        tester.producer.produce(
+            f"{tester.name}.two", f"{number}", "same", timestamp=first_ms + 1_000 * number
+        )
+        tester.producer.flush()
+    deadline = time.monotonic() + DEADLINE_S
+    while len(there := tester.there("two")) == 200:
+        assert time.monotonic() < deadline, "the broker has compacted nothing"
     tester.run()
     assert tester.committed() == [0, 0, 200]
     assert int(tester.rows[-1].value) == 199
+    assert {row.offset for row in tester.rows} <= set(there)
 
 
 def test_complete_is_tree_or_batch_and_batch_only_for_a_spout() -> None:

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
+from acktree.producers.claim import decode_claim
 from acktree.schemas.codec import Cause
 from acktree.schemas.errors import AcktreeError, MissingTopic
 from acktree.schemas.ids import generation_of
@@ -109,12 +110,18 @@ def test_tasks_that_are_added_live_are_claimed_and_their_results_read(spout: Cal
 
 
 def test_limits_of_a_newer_version_hold_for_a_live_driver(spout: Callable[..., Spout]) -> None:
-    t = spout(records=2)
-    t.next_batch()
-    text = t.text.replace("max_attempts = 3", "max_attempts = 7")
+    t = spout(records=1)
+    emitted = t.emitted(t.next_batch())
+    text = t.text.replace("max_attempts = 3", "max_attempts = 4")
     apply_topology(t.bootstrap, parse_topology(text), {})
     t.until(lambda: t.driver.topology.version == 2)
-    assert t.driver._tasks[0].slots[0].policy.max_attempts == 7
+    for attempt in range(1, 5):
+        assert t.count("dead_lettered") == 0
+        t.tell(failed=[(*pair, Cause.FAILED) for pair in emitted])
+        t.until(lambda attempt=attempt: t.count("failed") == attempt)
+        t.now_s += 100
+        emitted = t.emitted(t.next_batch())
+    assert (t.count("dead_lettered"), emitted) == (1, [])
 
 
 def test_a_topic_created_anew_stops_a_live_driver_with_a_clear_sentence(spout: Callable[..., Spout]) -> None:
@@ -153,6 +160,18 @@ def test_a_topic_created_anew_is_refused_at_the_start_though_it_was_published_ag
     t.more = FORGIVING
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [0, 1]
+    assert set(t.claim().floors) == set(t.driver.topics.task_of), "what is gone takes no room in the claim"
+
+
+def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., Spout]) -> None:
+    """Were it kept by both, an older one could count after a rewind: old acks finished what was rewound."""
+    t = spout(records=4, tasks=2, partitions=2)
+    t.next_batch()
+    apply_topology(t.bootstrap, parse_topology(t.text.replace("tasks = 2", "tasks = 1")), {})
+    t.start()
+    place = t.place(f"{t.name}.spout-1")
+    assert set(t.claim().floors) == {0, 1}
+    assert decode_claim(place.metadata or "", place.offset).floors == {}
 
 
 def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
@@ -171,11 +190,11 @@ def test_a_topic_created_anew_with_fewer_records_is_read_from_its_beginning_wher
 ) -> None:
     t = spout(records=5, options=FORGIVING)
     old = t.emitted(t.next_batch())
-    recreate(t)
-    t.send(2)
     t.tell(acked=old[:3])
     t.until(lambda: t.count("completed") == 3)
-    t.driver._commits.commit()
+    recreate(t)
+    t.send(2)
+    t.driver.commits.commit_states()
     assert t.committed() == 3, "a commit of the topic's former life"
     until(lambda: t.next_batch() is not None)
     assert [offset for offset, _ in t.emitted(t.batch)] == [0, 1]
@@ -224,7 +243,7 @@ def test_retention_that_passes_the_next_offset_is_noticed_before_it_is_read(
         t.start()
     t.more = FORGIVING
     t.start()
-    assert t.driver._tasks[0].pending == 4
+    assert t.pending == 4
 
 
 def test_a_record_given_up_that_retention_took_is_no_silent_dead_letter(spout: Callable[..., Spout]) -> None:
@@ -308,14 +327,14 @@ def test_acks_from_before_a_live_driver_went_back_to_the_end_finish_nothing_behi
     t = spout(records=10, options=FORGIVING)
     (_, generation), *_ = t.emitted(t.next_batch())
     t.operator_commits(12)
-    t.until(lambda: t.driver._tasks[0].slots[0].next_offset == 12)
+    t.until(lambda: [stands.end for stands in t.driver.position().ranges] == [12])
     assert t.next_batch() is None
     t.tell(acked=[(10, generation), (11, generation)])
     t.send(2)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [10, 11]
     t.until(lambda: t.result_position() == 1)
-    assert t.driver._tasks[0].pending == 2
+    assert t.pending == 2
     t.tell(acked=again)
     t.until(lambda: t.committed() == 12)
 
@@ -341,8 +360,8 @@ def test_a_log_that_was_truncated_is_read_anew_from_its_end_or_from_the_frontier
     t.tell(acked=old)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(frontier, 14))
-    t.until(lambda: t.driver._results.are_read)
-    assert t.driver._tasks[0].pending == 14 - frontier
+    t.until(lambda: t.driver.all_done({}))
+    assert t.pending == 14 - frontier
     t.tell(acked=again)
     t.until(lambda: t.committed() == 14)
 

@@ -88,7 +88,14 @@ def run_and_forget(tester: Tester, transform: Transform) -> None:
         query.awaitTermination(DEADLINE_S)
 
 
-@pytest.mark.parametrize("point", ["nothing is written", "some is written", "another task is committed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "some is written",
+        pytest.param("nothing is written", marks=pytest.mark.slow),
+        pytest.param("another task is committed", marks=pytest.mark.slow),
+    ],
+)
 def test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once(
     tester: Tester, crash: Callable[[str, str], None], point: str
 ) -> None:
@@ -114,7 +121,7 @@ def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
     assert tester.committed() == [BIG, SMALL]
 
 
-@pytest.mark.parametrize("who", ["driver", "task"])
+@pytest.mark.parametrize("who", ["task", pytest.param("driver", marks=pytest.mark.slow)])
 def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
     tester: Tester, crash: Callable[[str, str], None], who: str
 ) -> None:
@@ -128,6 +135,7 @@ def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
     assert tester.committed() == [BIG, SMALL]
 
 
+@pytest.mark.slow
 def test_a_batch_whose_stage_spark_ran_anew_is_replayed_at_once(
     tester: Tester, crash: Callable[[str, str], None]
 ) -> None:

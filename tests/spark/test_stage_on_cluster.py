@@ -17,7 +17,7 @@ from acktree.schemas.ids import origin_of
 from acktree.spark import app
 from spark.tester import Tester
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 BIN = Path(pyspark.__file__).parent / "bin"
 BIG, SMALL = 12_000, 3_000
@@ -55,7 +55,10 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("job", "point"),
-    [("narrow", "another task is committed, some is written"), ("doubled", "some is written")],
+    [
+        ("narrow", "another task is committed, some is written"),
+        ("doubled", "some is written"),
+    ],
 )
 def test_an_executor_killed_on_a_cluster_changes_nothing_of_the_account(
     master: str, bootstrap: str, unique: str, tmp_path: Path, job: str, point: str

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acktree.schemas.codec import Cause, Failure, Result
+from acktree.schemas.codec import Absent, Cause, Failure, Result, Span, decode_absent, encode_absent
 from acktree.schemas.ids import generation_of, root_id
 from acktree.spark.ledger import PartitionLedger
 from acktree.spark.retries import RetryPolicy
@@ -44,3 +44,18 @@ def test_pending_time_adds_up_over_looks_and_is_reported():
     figures = task.figures(3.0)
     assert figures["pending_s"] == 4 * 2.0 + 2 * 1.0
     assert (figures["frontier.lines.0"], figures["next.lines.0"], figures["held_s.lines.0"]) == (2, 4, 3.0)
+
+
+def test_what_held_no_record_before_a_log_was_truncated_finishes_none_that_stands_there_now() -> None:
+    """The reader of an earlier run counted the end of the log as lost; the offsets were given out anew."""
+    ledger = PartitionLedger(0, 0, 1, RetryPolicy(1.0, 60.0, 3))
+    task = TaskLedger(0, 1, {0: SourcePartition(0, "t", 0, "id")}, {0: ledger}, 30.0)
+    task.emit({0: 10}, 100, 0.0)
+    ledger.emit_anew(0, 2)
+    task.run = 2
+    task.emit({0: 10}, 100, 0.0)
+    late = task.take_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 1))))
+    assert (ledger.pending, task.counters["absent"]) == (10, 0)
+    assert late.opened == []
+    task.take_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 2))))
+    assert (ledger.pending, task.counters["absent"]) == (4, 6)

@@ -282,7 +282,7 @@ def test_a_partition_that_never_shows_is_told(
     transaction.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [BatchTransaction, pytest.param(RecordTransaction, marks=pytest.mark.slow)])
 def test_a_broker_that_is_killed_meanwhile_has_all_once(
     kind: type, own_broker: Callable[..., LocalBroker], unique: str
 ):
@@ -334,10 +334,10 @@ def test_what_batches_cannot_do_is_left_to_librdkafka(user: dict[str, str], said
 @pytest.fixture
 def kept() -> Iterator[dict[tuple, Transaction]]:
     """The transactions that are kept for the tasks to come, closed at the end."""
-    yield transactions._open
-    for transaction in transactions._open.values():
+    yield transactions.open_transactions
+    for transaction in transactions.open_transactions.values():
         transaction.close()
-    transactions._open.clear()
+    transactions.open_transactions.clear()
 
 
 def test_what_is_for_consumers_alone_changes_nothing():

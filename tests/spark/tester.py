@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from acktree.schemas.codec import Cause, Failure, Result, decode_ack, decode_ack_init, encode_result
-from acktree.schemas.header import TupleHeader, decode_header, find_header
-from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
+from acktree.schemas.header import HEADER, Anchor, TupleHeader, decode_header, encode_header, find_header
+from acktree.schemas.ids import EdgeSource, consumer_edge, fnv1a64, origin_of, root_id
 from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
 from acktree.spark.stage import CUT_OFF
@@ -27,10 +28,12 @@ A_FEW = 5_000
 TOPOLOGY = """
 name = "{name}"
 ackers = 3
+message_timeout_s = {timeout_s}
 [spouts.in]
 topics = ["{name}.source"]
 emits = ["{name}.a", "{name}.b"]
 retry_initial_s = 0
+block = {block}
 [bolts.one]
 reads = ["{name}.a"]
 [bolts.two]
@@ -47,11 +50,21 @@ class Tester:
 
     __test__ = False
 
-    def __init__(self, spark: SparkSession | None, bootstrap: str, name: str, folder: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        bootstrap: str,
+        name: str,
+        folder: Path,
+        *,
+        timeout_s: float = 30,
+        block: int = 1,
+    ) -> None:
         self.spark, self.bootstrap, self.name, self.folder = spark, bootstrap, name, folder
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic(f"{name}.source", 2)])[f"{name}.source"].result()
-        apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
+        text = TOPOLOGY.format(name=name, timeout_s=timeout_s, block=block)
+        apply_topology(bootstrap, parse_topology(text), {})
         self.producer = Producer({"bootstrap.servers": bootstrap})
         self.consumer = Consumer(
             {
@@ -72,11 +85,15 @@ class Tester:
         self.answered: set[int] = set()
         self.failed: dict[int, str] = {}
         self.twice: set[int] = set()
+        self.acks: dict[int, list[int]] = defaultdict(list)
+        self.resets: Counter[int] = Counter()
 
     @classmethod
     @contextmanager
-    def running(cls, spark: SparkSession, bootstrap: str, name: str, folder: Path) -> Iterator["Tester"]:
-        made = cls(spark, bootstrap, name, folder)
+    def running(
+        cls, spark: SparkSession, bootstrap: str, name: str, folder: Path, **settings: float
+    ) -> Iterator["Tester"]:
+        made = cls(spark, bootstrap, name, folder, **settings)
         try:
             yield made
         finally:
@@ -89,6 +106,23 @@ class Tester:
             self.producer.produce(f"{self.name}.source", value, partition=partition)
         self.producer.flush()
 
+    def emit(self, words_of: Mapping[int, Iterable[bytes]]) -> dict[int, int]:
+        """Write tuples on "a" as a spout's stage does, of records by offset; return each one's root."""
+        version, edges = read_history(self.bootstrap, self.name, {}).latest.version, EdgeSource()
+        roots = {offset: root_id(0, 16, offset) for offset in words_of}
+        for offset, words in words_of.items():
+            for word in words:
+                header = encode_header(version, [Anchor(version, roots[offset], edges.one())])
+                self.producer.produce(
+                    f"{self.name}.a", word, partition=offset % 2, headers=[(HEADER, header)]
+                )
+        self.producer.flush()
+        return roots
+
+    def start_bolt(self, transform: Callable[[DataFrame], Any], bolt: str, trigger: str) -> None:
+        role = self.options(bolt=bolt)
+        self.query = app.start(self.spark, transform, role, self.folder / bolt, trigger)
+
     def start(self, transform: Callable[[DataFrame], Any], trigger: str = app.AVAILABLE_NOW) -> None:
         folder = self.folder / "checkpoint"
         self.query = app.start(self.spark, transform, self.options(spout="in"), folder, trigger)
@@ -98,7 +132,7 @@ class Tester:
 
     def read(self) -> None:
         """Take in inits, fails, acks and tuples."""
-        for message in self.consumer.consume(1_000, 0.3):
+        for message in self.consumer.consume(1_000, 0.05):
             assert message.error() is None, message.error()
             topic = (message.topic() or "").removeprefix(f"{self.name}.")
             value = message.value() or b""
@@ -128,7 +162,9 @@ class Tester:
         for root, reason in said.fails:
             self.failed.setdefault(root, reason)
         for root, folded in said.acks.tolist():
+            self.acks[root].append(folded)
             self.values[root] ^= folded
+        self.resets.update(said.resets.tolist())
 
     def answer(self, failing: Callable[[int], bool] = lambda _root: False) -> None:
         """Tell a verdict for every root that has its init and whose tree folds to 0."""

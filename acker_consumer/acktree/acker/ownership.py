@@ -141,6 +141,11 @@ class Ownership:
             self.failed_commits += 1
             log.info("action=commit_refused reason=%s", error)
 
+    @property
+    def paused(self) -> frozenset[tuple[str, int]]:
+        """The partitions that wait because they are ahead, as (topic, number)."""
+        return frozenset(self._paused)
+
     def restart(self, number: int) -> None:
         """Drop a state whose stream went back, and fold again from the last cut that was committed."""
         owned = self._owned[number]
@@ -148,6 +153,10 @@ class Ownership:
         self._end(owned)
         self._start(number, owned)
         self._seek(number, self.topics)
+
+    def seek(self, place: TopicPartition) -> None:
+        """Have the loop read a partition from an offset on."""
+        self._seeks.append(place)
 
     def seek_pending(self, consumer: Consumer) -> None:
         """Make the seeks that could not be made inside a callback; one that comes too soon is made again."""
@@ -221,4 +230,5 @@ class Ownership:
 
     def _seek(self, number: int, topics: Sequence[str]) -> None:
         cut = dict(zip(self.topics, self._owned[number].committed, strict=True))
-        self._seeks += [TopicPartition(topic, number, cut[topic] or OFFSET_BEGINNING) for topic in topics]
+        for topic in topics:
+            self.seek(TopicPartition(topic, number, cut[topic] or OFFSET_BEGINNING))

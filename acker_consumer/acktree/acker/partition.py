@@ -21,7 +21,7 @@ class Partition:
         self.table = Table(seed, max_entries)
         self.clock = LogClock(TopicClock(start.inits), TopicClock(start.acks))
         self.pace = Pace()
-        self._births = BirthBuckets(self.table.births, start)
+        self.births = BirthBuckets(self.table.births, start)
         self._expiry = Expiry(limits)
         self._turned_ms = 0
 
@@ -33,12 +33,12 @@ class Partition:
     @property
     def cut(self) -> Positions:
         """From where a new owner must fold."""
-        return self._births.cut(self.positions)
+        return self.births.cut(self.positions)
 
     @property
     def oldest_age_s(self) -> float:
         """Time since the oldest entry was born, 0 if there is none; a reset does not make it younger."""
-        born_ms = self._births.oldest_birth_ms
+        born_ms = self.births.oldest_birth_ms
         return max(0, self.clock.time_ms - born_ms) / 1000 if born_ms != UNKNOWN_MS else 0.0
 
     def oldest_pending(self) -> tuple[float, int]:
@@ -87,7 +87,7 @@ class Partition:
         if not self._expiry.is_due(outlived > 0 or has_old_orphans):
             return None
         timed_out = self.table.expire(
-            now_ms // TICK_MS, limits.message_ticks, limits.orphan_ticks, self._births.oldest, outlived
+            now_ms // TICK_MS, limits.message_ticks, limits.orphan_ticks, self.births.oldest, outlived
         )
         if has_old_orphans:
             self._renew_orphans(wall_ms)
@@ -97,18 +97,18 @@ class Partition:
 
     def _outlived(self, limit_ms: float) -> int:
         """Return how many birth buckets, from the oldest on, are all older than a limit."""
-        return self._births.outlived(int(self.clock.time_ms - limit_ms)) if limit_ms < inf else 0
+        return self.births.outlived(int(self.clock.time_ms - limit_ms)) if limit_ms < inf else 0
 
     def _renew_orphans(self, wall_ms: int) -> None:
         """Let orphans that have held the cut long enough hold it from here on."""
         now_ms, limits = self.clock.time_ms, self._expiry.limits
-        birth = self._births.open(wall_ms, self.positions, now_ms)
+        birth = self.births.open(wall_ms, self.positions, now_ms)
         old = self._outlived(limits.hold_ms)
-        self.table.renew_orphans(now_ms // TICK_MS, limits.hold_ticks, self._births.oldest, old, birth)
+        self.table.renew_orphans(now_ms // TICK_MS, limits.hold_ticks, self.births.oldest, old, birth)
 
     def _born(self, append_ms: Integers, wall_ms: int) -> tuple[Integers, int]:
         """Return the age ticks of a batch's roots, and the birth bucket of its new ones."""
         ages_ms = self.clock.ages_of(append_ms, wall_ms)
-        birth = self._births.open(wall_ms, self.positions, int(ages_ms.max()))
+        birth = self.births.open(wall_ms, self.positions, int(ages_ms.max()))
         self._expiry.note_records(int(ages_ms.min()))
         return ages_ms // TICK_MS, birth

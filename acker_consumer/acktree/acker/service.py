@@ -81,7 +81,7 @@ class Acker:
         self._seed = random.SystemRandom().getrandbits(64) if seed is None else seed
         self._admin = make_admin(bootstrap, self._user)
         self._registry = Registry(bootstrap, topology, self._user)
-        latest = self._latest
+        latest = self.latest
         self._topics = (latest.ack_init_topic, latest.ack_topic)
         self._partition_counts()
         self._limits = _limits_of(latest)
@@ -91,7 +91,7 @@ class Acker:
         is_incremental = settings.get("group.protocol") == "consumer"
         if is_incremental:
             shorten_session(self._admin, latest.acker_group)
-        self._ownership = Ownership(
+        self.ownership = Ownership(
             self._topics,
             is_incremental=is_incremental,
             make=lambda start: Partition(start, self._limits, self._seed),
@@ -101,11 +101,11 @@ class Acker:
             now_s=now_s,
         )
         self._member = Member(
-            {**settings, "on_commit": self._ownership.on_commit},
+            {**settings, "on_commit": self.ownership.on_commit},
             self._topics,
-            on_assign=self._ownership.on_assign,
-            on_revoke=self._ownership.on_revoke,
-            on_lost=self._ownership.on_lost,
+            on_assign=self.ownership.on_assign,
+            on_revoke=self.ownership.on_revoke,
+            on_lost=self.ownership.on_lost,
         )
         self._outbox = Outbox(make_producer(producer_settings(bootstrap, self._user, linger_ms=1)))
         self._ends = LogEnds(self._admin, self._wall_ms)
@@ -121,7 +121,8 @@ class Acker:
         return self._member.consumer
 
     @property
-    def _latest(self) -> Published:
+    def latest(self) -> Published:
+        """The newest version of the topology that this acker knows."""
         return self._registry.history.latest
 
     def stop(self) -> None:
@@ -155,15 +156,15 @@ class Acker:
         if messages:
             messages += self._consumer.consume(BATCH - 1, 0)
         self._fold(slice_messages(messages))
-        self._ownership.seek_pending(self._consumer)
-        self._ownership.keep_in_step(self._consumer)
+        self.ownership.seek_pending(self._consumer)
+        self.ownership.keep_in_step(self._consumer)
         self._outbox.poll()
         if self._is_due("look", self._limits.pause_ms / 1000):
             self._look()
         if self._is_due("learn", LEARN_INTERVAL_S):
             self._learn()
         if self._is_due("commit", COMMIT_INTERVAL_S):
-            self._ownership.commit(self._consumer)
+            self.ownership.commit(self._consumer)
         if self._is_due("report", STATS_INTERVAL_S):
             self._report()
 
@@ -179,7 +180,7 @@ class Acker:
     def _fold(self, batch: Batch) -> None:
         for error in batch.errors:
             self._member.judge(error)
-        partitions = self._ownership.partitions
+        partitions = self.ownership.partitions
         for topic, number in sorted(batch.slices, key=lambda place: place[0] != self._topics[0]):
             if number in partitions:
                 self._fold_slice(topic, number, partitions[number], batch.slices[topic, number])
@@ -193,7 +194,7 @@ class Acker:
 
     def _fold_slice(self, topic: str, number: int, partition: Partition, part: Slice) -> None:
         if part.offsets[0] < self._clock(topic, partition).next_offset:
-            self._ownership.restart(number)
+            self.ownership.restart(number)
             return
         partition.pace.note_records(self._topics.index(topic))
         wall_ms, behind = self._wall_ms(), part.offsets[-1] + 1
@@ -210,7 +211,7 @@ class Acker:
 
     def _look(self) -> None:
         """Learn where the logs end, and time out what is due."""
-        partitions = self._ownership.partitions
+        partitions = self.ownership.partitions
         ends = self._ends.take()
         for number, partition in partitions.items():
             halves = [ends.get((topic, number)) for topic in self._topics]
@@ -226,7 +227,7 @@ class Acker:
         self._ends.ask((topic, number) for topic in self._topics for number in partitions)
 
     def _tell(self, told: Told) -> None:
-        self._outbox.tell(self._latest.result_topic(told.spout_task), told.value)
+        self._outbox.tell(self.latest.result_topic(told.spout_task), told.value)
 
     def _settle(self) -> bool:
         """Return whether a cut may be committed: never after a crash, when verdicts may be half told."""
@@ -238,7 +239,7 @@ class Acker:
         """Take in newer topology versions: the timeouts of the latest one hold for all roots."""
         if self._registry.refresh():
             self._apply_latest()
-        self._ownership.refuse_halves(self._partition_counts)
+        self.ownership.refuse_halves(self._partition_counts)
 
     def _look_up(self) -> None:
         """Read the registry to its end, for a version that this process has not seen."""
@@ -246,8 +247,8 @@ class Acker:
         self._apply_latest()
 
     def _apply_latest(self) -> None:
-        self._limits = _limits_of(self._latest)
-        for partition in self._ownership.partitions.values():
+        self._limits = _limits_of(self.latest)
+        for partition in self.ownership.partitions.values():
             partition.change_limits(self._limits)
 
     def _partition_counts(self) -> set[int]:
@@ -264,17 +265,17 @@ class Acker:
 
     def _tell_ready(self, joined_s: float) -> None:
         waited_s = self._now_s() - joined_s
-        if not self._ownership.assignments and waited_s < JOIN_GRACE_S:
+        if not self.ownership.assignments and waited_s < JOIN_GRACE_S:
             return
-        if not self._ownership.assignments and not self._consumer.memberid():
+        if not self.ownership.assignments and not self._consumer.memberid():
             return
-        numbers = ", ".join(map(str, sorted(self._ownership.partitions)))
+        numbers = ", ".join(map(str, sorted(self.ownership.partitions)))
         self._is_ready = True
-        self._ready(f"ready acker {self._latest.name}: " + (f"partitions {numbers}" if numbers else "idle"))
+        self._ready(f"ready acker {self.latest.name}: " + (f"partitions {numbers}" if numbers else "idle"))
 
     def figures(self) -> dict[str, Value]:
         """Return what the acker reports of itself; docs/acker.md says what each means."""
-        own = self._ownership
+        own = self.ownership
         return {
             **self._figures.values(own.partitions, self._end_sums),
             "set_aside": self.set_aside.total,
@@ -284,9 +285,9 @@ class Acker:
         }
 
     def _report(self) -> None:
-        self.reported = {**self.figures(), **self._figures.oldest(self._ownership.partitions)}
+        self.reported = {**self.figures(), **self._figures.oldest(self.ownership.partitions)}
         report = Report("acker", "acker", self._instance, self._wall_ms(), self.reported)
-        self._outbox.report(self._latest.stats_topic, report)
+        self._outbox.report(self.latest.stats_topic, report)
 
     def _close(self) -> None:
         """Leave the group; the revocation that brings commits the cuts."""

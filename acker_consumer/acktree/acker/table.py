@@ -69,19 +69,19 @@ class Table:
         """
         self._seed = np.uint64((seed | 1) & MASK)
         self._max_entries = max_entries
-        self._slots: Slots = np.zeros((LEAST_SLOTS, SLOT_WORDS), np.uint64)
-        self._counts: Integers = np.zeros(slots.COUNTS, np.int64)
-        self._counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
-        self._judged = Judged(self._counts, self._seed, max_judged)
+        self.slots: Slots = np.zeros((LEAST_SLOTS, SLOT_WORDS), np.uint64)
+        self.counts: Integers = np.zeros(slots.COUNTS, np.int64)
+        self.counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
+        self.judged = Judged(self.counts, self._seed, max_judged)
         self._reasons = Reasons()
         self.births: Births = np.zeros(BIRTH_BUCKETS, np.int32)
 
     def __len__(self) -> int:
-        return int(self._counts[slots.ENTRIES])
+        return int(self.counts[slots.ENTRIES])
 
     @property
     def pending(self) -> int:
-        return int(self._counts[slots.PENDING])
+        return int(self.counts[slots.PENDING])
 
     @property
     def orphans(self) -> int:
@@ -90,48 +90,48 @@ class Table:
     @property
     def folded(self) -> int:
         """Entries of records folded since the table was made."""
-        return int(self._counts[slots.FOLDED])
+        return int(self.counts[slots.FOLDED])
 
     @property
     def duplicated_inits(self) -> int:
-        return int(self._counts[slots.DUPLICATED_INITS])
+        return int(self.counts[slots.DUPLICATED_INITS])
 
     @property
     def dropped_orphans(self) -> int:
-        return int(self._counts[slots.DROPPED_ORPHANS])
+        return int(self.counts[slots.DROPPED_ORPHANS])
 
     @property
     def refused_orphans(self) -> int:
-        return int(self._counts[slots.REFUSED_ORPHANS])
+        return int(self.counts[slots.REFUSED_ORPHANS])
 
     @property
     def renewed_orphans(self) -> int:
-        return int(self._counts[slots.RENEWED_ORPHANS])
+        return int(self.counts[slots.RENEWED_ORPHANS])
 
     @property
     def late(self) -> int:
         """Acks, fails and resets of roots that had their verdict."""
-        return int(self._counts[slots.LATE])
+        return int(self.counts[slots.LATE])
 
     @property
     def nbytes(self) -> int:
-        return self._slots.nbytes + self.births.nbytes + self._judged.nbytes
+        return self.slots.nbytes + self.births.nbytes + self.judged.nbytes
 
     @property
     def oldest_pending_ticks(self) -> int | None:
         """Age of the oldest pending root when ``expire`` last looked, None if there was none."""
-        ticks = int(self._counts[slots.OLDEST_PENDING])
+        ticks = int(self.counts[slots.OLDEST_PENDING])
         return ticks if ticks > -NO_LIMIT else None
 
     @property
     def oldest_orphan_ticks(self) -> int | None:
-        ticks = int(self._counts[slots.OLDEST_ORPHAN])
+        ticks = int(self.counts[slots.OLDEST_ORPHAN])
         return ticks if ticks > -NO_LIMIT else None
 
     @property
     def oldest_root(self) -> int:
         """The oldest pending root when ``expire`` last looked."""
-        return int(self._counts[slots.OLDEST_ROOT]) & MASK
+        return int(self.counts[slots.OLDEST_ROOT]) & MASK
 
     def fold_inits(self, batch: InitBatch, ticks: Integers, birth: int) -> Verdicts:
         """Fold AckInits: the first init of a root sets its spout task and folds, any other is counted.
@@ -141,16 +141,16 @@ class Table:
             birth: bucket of the entries made here.
         """
         out = _outputs(int(batch.starts[-1]), int(batch.starts[-1]))
-        self._counts[[slots.ACKED, slots.FAILED]] = 0
+        self.counts[[slots.ACKED, slots.FAILED]] = 0
         at, birth = 0, birth % BIRTH_BUCKETS
         while True:
-            at = fold.fold_inits(self._state, self._room, birth, ticks, batch, at, out)
+            at = fold.fold_inits(self.state, self._room, birth, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
             rows = int(batch.starts[at + 1] - batch.starts[at])
             self.reserve(rows)
-            self._judged.reserve(rows)
-        count = int(self._counts[slots.FAILED])
+            self.judged.reserve(rows)
+        count = int(self.counts[slots.FAILED])
         failed = zip(out.failed[:count].tolist(), out.failed_tasks[:count].tolist(), strict=True)
         return self._verdicts(
             out, [FailedRoot(root, task, self._reasons.take(root)) for root, task in failed]
@@ -159,17 +159,17 @@ class Table:
     def fold_acks(self, batch: AckBatch, ticks: Integers, birth: int) -> Verdicts:
         """Fold Acks: of each record the fails, then the acks, then the resets."""
         out = _outputs(int(batch.ack_starts[-1]), int(batch.fail_starts[-1]))
-        self._counts[[slots.ACKED, slots.FAILED]] = 0
+        self.counts[[slots.ACKED, slots.FAILED]] = 0
         at, birth, may_insert = 0, birth % BIRTH_BUCKETS, True
         while True:
             room = min(self._room, self._max_entries)
-            at = fold.fold_acks(self._state, room, may_insert, birth, ticks, batch, at, out)
+            at = fold.fold_acks(self.state, room, may_insert, birth, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
             rows = _rows(batch, at)
             may_insert = self._make_room(rows, int(ticks[at]))
-            self._judged.reserve(rows)
-        count = int(self._counts[slots.FAILED])
+            self.judged.reserve(rows)
+        count = int(self.counts[slots.FAILED])
         columns = (out.failed[:count], out.failed_tasks[:count], out.failed_rows[:count])
         failed = zip(*(column.tolist() for column in columns), strict=True)
         for row in np.flatnonzero(out.early).tolist():
@@ -191,18 +191,18 @@ class Table:
         The ``doomed_births`` buckets from ``oldest_birth`` on go at any age.
         """
         assert 0 <= doomed_births < BIRTH_BUCKETS, doomed_births
-        self._counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
+        self.counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
         parts, at = [], 0
-        while at < len(self._slots):
+        while at < len(self.slots):
             roots = np.empty(min(EXPIRE_ROWS, len(self)), np.uint64)
             tasks = np.empty(len(roots), np.int64)
-            self._counts[slots.TIMED_OUT] = 0
-            self._judged.reserve(len(roots))
+            self.counts[slots.TIMED_OUT] = 0
+            self.judged.reserve(len(roots))
             oldest = oldest_birth % BIRTH_BUCKETS
             at = sweep.expire(
-                self._state, now_tick, message_ticks, orphan_ticks, oldest, doomed_births, at, roots, tasks
+                self.state, now_tick, message_ticks, orphan_ticks, oldest, doomed_births, at, roots, tasks
             )
-            count = int(self._counts[slots.TIMED_OUT])
+            count = int(self.counts[slots.TIMED_OUT])
             parts.append((roots[:count], tasks[:count]))
         self._shrink()
         return TimedOut(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -215,7 +215,7 @@ class Table:
         Only those of the ``old_births`` buckets from ``oldest_birth`` on.
         """
         oldest, birth = oldest_birth % BIRTH_BUCKETS, birth % BIRTH_BUCKETS
-        sweep.renew_orphans(self._state, now_tick, hold_ticks, oldest, old_births, birth)
+        sweep.renew_orphans(self.state, now_tick, hold_ticks, oldest, old_births, birth)
 
     def oldest_pending(self, now_tick: int) -> tuple[int, int] | None:
         """Walk through the table for the oldest pending root; return it with its age in ticks."""
@@ -224,14 +224,14 @@ class Table:
 
     def forget_judged(self) -> None:
         """Forget the verdicts given before the last call; see Judged."""
-        self._judged.turn()
+        self.judged.turn()
 
     def entry(self, root: int) -> Entry | None:
         """Return what is held of a root, None if nothing is."""
-        slot = slots.slot_of(self._slots, np.uint64(root), self._seed)
+        slot = slots.slot_of(self.slots, np.uint64(root), self._seed)
         if slot < 0:
             return None
-        value, word = int(self._slots[slot, 1]), int(self._slots[slot, 2])
+        value, word = int(self.slots[slot, 1]), int(self.slots[slot, 2])
         task, birth = word >> 46 & slots.SPOUT_TASKS - 1, word >> 32 & BIRTH_BUCKETS - 1
         return Entry(value, bool(word >> 63), bool(word >> 62 & 1), task, birth, word & 0xFFFFFFFF)
 
@@ -242,17 +242,15 @@ class Table:
 
     @property
     def _room(self) -> int:
-        return int(len(self._slots) * FULL)
+        return int(len(self.slots) * FULL)
 
     @property
-    def _state(self) -> State:
-        judged = self._judged
-        return State(
-            self._slots, self.births, self._counts, self._seed, judged.young, judged.old, judged.noted
-        )
+    def state(self) -> State:
+        judged = self.judged
+        return State(self.slots, self.births, self.counts, self._seed, judged.young, judged.old, judged.noted)
 
     def _verdicts(self, out: Decided, failed: list[FailedRoot]) -> Verdicts:
-        count = int(self._counts[slots.ACKED])
+        count = int(self.counts[slots.ACKED])
         self._shrink()
         return Verdicts(out.acked[:count], out.acked_tasks[:count], tuple(failed))
 
@@ -267,20 +265,20 @@ class Table:
 
     def _evict_orphans(self, rows: int, now_tick: int) -> None:
         """Drop the oldest orphans: at least the half of them, so that it is not done for every record."""
-        ages = sweep.orphan_ages(self._slots, now_tick)
+        ages = sweep.orphan_ages(self.slots, now_tick)
         wanted = min(len(ages), max(rows, len(ages) // 2))
         limit = int(np.partition(ages, len(ages) - wanted)[len(ages) - wanted]) - 1
         none, no_tasks = np.empty(0, np.uint64), np.empty(0, np.int64)
-        sweep.expire(self._state, now_tick, NO_LIMIT, limit, 0, 0, 0, none, no_tasks)
+        sweep.expire(self.state, now_tick, NO_LIMIT, limit, 0, 0, 0, none, no_tasks)
 
     def _shrink(self) -> None:
-        if len(self._slots) > LEAST_SLOTS and len(self) < len(self._slots) * SPARSE:
+        if len(self.slots) > LEAST_SLOTS and len(self) < len(self.slots) * SPARSE:
             self._resize(int(len(self) / ROOMY))
 
     def _resize(self, capacity: int) -> None:
         larger: Slots = np.zeros((max(capacity, LEAST_SLOTS), SLOT_WORDS), np.uint64)
-        slots.rehash(self._slots, larger, self._seed)
-        self._slots = larger
+        slots.rehash(self.slots, larger, self._seed)
+        self.slots = larger
 
 
 def _outputs(acks: int, fails: int) -> Decided:

@@ -90,7 +90,7 @@ class LocalBroker:
 
         Raises:
             MissingJava, JarsUnavailable: there is nothing to run.
-            PortUnavailable, FormatFailed: the port or the folder cannot be used.
+            PortUnavailable, FormatFailed, FolderInUse: the port or the folder cannot be used.
             BrokerDied: Kafka ended, or did not answer within START_TIMEOUT_S.
         """
         if self._process is not None:
@@ -100,7 +100,9 @@ class LocalBroker:
             folder = self._data_dir or Path(tempfile.mkdtemp(prefix="acktree-broker-"))
             self._files = BrokerFiles(folder, self._settings, self._listeners)
         try:
-            self._boot(self._files, [str(java), LOG_LEVEL, *_heap(), "-cp", os.pathsep.join(map(str, jars))])
+            command = [str(java), LOG_LEVEL, *_heap(), "-cp", os.pathsep.join(map(str, jars))]
+            with self._files.locked() as lock:  # the JVM inherits it and keeps it until it ends
+                self._boot(self._files, command, lock)
         except BaseException:
             self.stop()
             raise
@@ -137,12 +139,12 @@ class LocalBroker:
     ) -> None:
         self.stop()
 
-    def _boot(self, files: BrokerFiles, java: list[str]) -> None:
+    def _boot(self, files: BrokerFiles, java: list[str], lock: int) -> None:
         for tries_left in reversed(range(PORT_TRIES)):
             port, controller_port = self._take_ports()
             files.write_settings(port, controller_port, self._listener_ports)
             files.format_once(java)
-            self._process = _spawn([*java, "kafka.Kafka", str(files.settings_file)], files.log_file)
+            self._process = _spawn([*java, "kafka.Kafka", str(files.settings_file)], files.log_file, lock)
             try:
                 self._await_serving(files, port)
             except BrokerDied as death:
@@ -203,7 +205,7 @@ def _answers(bootstrap: str, cluster_id: str) -> bool:
     return cluster.cluster_id == cluster_id and bool(cluster.brokers)
 
 
-def _spawn(command: list[str], log_file: Path) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], log_file: Path, lock: int) -> subprocess.Popen[bytes]:
     with log_file.open("ab") as log:
         return subprocess.Popen(
             command,
@@ -211,5 +213,6 @@ def _spawn(command: list[str], log_file: Path) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            pass_fds=(lock,),
             preexec_fn=die_with_owner(),
         )

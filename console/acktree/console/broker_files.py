@@ -1,10 +1,12 @@
 """What the development broker keeps in its folder: settings, log, and Kafka's data, formatted once."""
 
 import base64
+import fcntl
 import re
 import subprocess
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from acktree.console.ports import LOOPBACK
@@ -43,6 +45,10 @@ class FormatFailed(AcktreeError):
     """Kafka's storage tool refused the folder or the settings; the text holds what it said."""
 
 
+class FolderInUse(AcktreeError):
+    """Another broker runs in the folder."""
+
+
 class ReservedSetting(AcktreeError):
     """A broker setting that follows from the port and the folder."""
 
@@ -71,6 +77,22 @@ class BrokerFiles:
     def log_file(self) -> Path:
         """What the JVM prints."""
         return self.folder / "broker.log"
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Lock the folder; the descriptor keeps it locked as long as any process has it open.
+
+        Kafka has a lock of its own, but opens its metadata log before it looks: the running broker would die
+        of that. Raises FolderInUse.
+        """
+        with (self.folder / "broker.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as cause:
+                raise FolderInUse(
+                    f"another broker runs in the folder {self.folder}: stop it, or give another --data-dir"
+                ) from cause
+            yield lock.fileno()
 
     def write_settings(self, port: int, controller_port: int, more_ports: Mapping[str, int]) -> None:
         """Write server.properties; ``more_ports`` is by the name of a listener."""

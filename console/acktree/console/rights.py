@@ -65,7 +65,9 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
         for name in _components(topology, role, component):
             is_spout = name in topology.spouts
             given += _spout(topology, name) if is_spout else _bolt(topology, name)
-            given += _stage(topology, name) if role is Role.SPARK else _limits(topology, name)
+            given += _limits(topology, name)
+            if role is Role.SPARK:
+                given += _stage(topology, name)
     return tuple(dict.fromkeys(given))
 
 
@@ -123,7 +125,7 @@ def _bolt(topology: Topology, name: str) -> Iterator[Right]:
 
 
 def _limits(topology: Topology, name: str) -> Iterator[Right]:
-    """A worker or spout asks what its topics take; without the answer a record they never take ends it."""
+    """What writes asks what its topics take; without the answer a record they never take ends it."""
     if name in topology.spouts:
         yield from _topic("DescribeConfigs", *topology.spouts[name].emits, topology.ack_init_topic)
     else:

@@ -14,6 +14,7 @@ from acktree.producers.columns import Column, plain
 from acktree.producers.errors import MissingExtra, Misuse
 from acktree.producers.execution import BatchExecution, CheckError
 from acktree.producers.intake import Intake
+from acktree.producers.pace import Turn
 from acktree.producers.tuple_batch import TupleBatch
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ class ArrowBolt(SyncBolt):
     def execute(self, table: "Table", collector: ArrowCollector) -> None:
         """Handle a table of at least one row.
 
-        Columns: row int32, value and key binary, topic string, partition int32, offset int64,
-        timestamp_ms int64.
+        Columns: row int32, value and key binary, both null where the record has none, topic string,
+        partition int32, offset int64, timestamp_ms int64.
         """
         raise NotImplementedError
 
@@ -111,8 +112,10 @@ class ArrowBolt(SyncBolt):
 class ArrowExecution(BatchExecution):
     """Executes an ArrowBolt: every tuple is done when ``execute`` returns, so none stays in hand."""
 
-    def __init__(self, bolt: ArrowBolt, collector: Collector, intake: Intake, check: CheckError) -> None:
-        super().__init__(bolt, collector, intake, check)
+    def __init__(
+        self, bolt: ArrowBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
+    ) -> None:
+        super().__init__(bolt, collector, intake, check, turn)
         self._arrow_bolt = bolt
 
     def prepare(self, context: Context) -> None:

@@ -2,22 +2,26 @@
 
 Invariant: what a tuple says is kept until its ``execute`` has ended, and taken in by the Kafka loop's thread:
 its children and its ack leave together, in whatever order tuples end. At most ``max_concurrent`` are executed
-at once. The other thread touches no collector, but to look a topic up and to note a mistake.
+at once. The other thread touches no collector, but to check what is emitted and to report a mistake.
 """
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from threading import get_ident
 from typing import NamedTuple
 
 from acktree.producers.bolt import AsyncBolt, Context, Emit
 from acktree.producers.collector import Collector, UserHeaders
-from acktree.producers.errors import DeliveryFailed, EmitAfterAck, Misuse
+from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread
 from acktree.producers.execution import CheckError, Execution, FindHand, fail, take_in
 from acktree.producers.intake import Intake
 from acktree.producers.loop_thread import LoopThread
-from acktree.producers.tuples import IN_HAND, Record, Tuple
+from acktree.producers.pace import Turn
+from acktree.producers.payloads import check_headers, check_payload
+from acktree.producers.tuples import DROPPED, IN_HAND, Record, Tuple
 
 WAITING_TUPLES = 10_000
 """So many tuples are taken in ahead of those that are executed."""
@@ -35,18 +39,20 @@ class Child(NamedTuple):
     topic: str | None
     key: bytes | str | None
     headers: UserHeaders | None
+    timestamp_ms: int | None
 
 
 class LateEmit(Emit):
     """Keeps what one tuple emits until it ends."""
 
-    __slots__ = ("children", "resets", "tuple")
+    __slots__ = ("children", "resets", "thread", "tuple")
 
     def __init__(self, collector: Collector, tuple: Tuple, resets: deque[Tuple]) -> None:
         super().__init__(collector)
         self.tuple = self.current = tuple
         self.resets = resets
         self.children: list[Child] = []
+        self.thread = get_ident()
 
     def __call__(
         self,
@@ -55,22 +61,34 @@ class LateEmit(Emit):
         topic: str | None = None,
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Emit a child when ``execute`` has ended; raises as Emit does, and EmitAfterAck after that."""
-        self._check()
-        self._collector.targets.find(topic)
-        self._collector.check_headers(headers or [])
-        self.children.append(Child(value, topic, key, headers))
+        try:
+            self._check()
+            check_payload(value, key, timestamp_ms)
+            if headers is not None:
+                check_headers(headers)
+            self._collector.targets.find(topic)
+        except Misuse as misuse:
+            self._collector.faults.report(misuse, self.tuple)
+        self.children.append(Child(value, topic, key, headers and list(headers), timestamp_ms))
 
     def reset_timeout(self) -> None:
-        """Let the message timeout begin anew; takes effect at the worker's next turn."""
-        self._check()
+        """Let the message timeout begin anew; leaves at the worker's next turn, which waits for no tuple."""
+        try:
+            self._check()
+        except Misuse as misuse:
+            self._collector.faults.report(misuse, self.tuple)
         self.resets.append(self.tuple)
 
     def _check(self) -> None:
         if self.current is None:
-            self._collector.refuse(
-                EmitAfterAck(f"cannot emit for {self.tuple!r}: its execute has ended; await what emits")
+            raise EmitAfterAck(f"cannot emit for {self.tuple!r}: its execute has ended; await what emits")
+        if get_ident() != self.thread:
+            raise WrongThread(
+                f"cannot emit for {self.tuple!r} in thread {threading.current_thread().name!r}: an AsyncBolt "
+                "emits on its event loop; let the thread return what is to be emitted"
             )
 
 
@@ -78,10 +96,16 @@ class AsyncExecution(Execution):
     """Executes an AsyncBolt: a tuple is acked or failed when its ``execute`` has ended."""
 
     def __init__(
-        self, bolt: AsyncBolt, collector: Collector, intake: Intake, check: CheckError, hand: FindHand
+        self,
+        bolt: AsyncBolt,
+        collector: Collector,
+        intake: Intake,
+        check: CheckError,
+        hand: FindHand,
+        turn: Turn,
     ) -> None:
         self._bolt, self._collector, self._intake, self._check = bolt, collector, intake, check
-        self._find_hand = hand
+        self._find_hand, self._turn = hand, turn
         self.max_in_hand = bolt.max_concurrent + WAITING_TUPLES
         self._loop = LoopThread()
         self._waiting: deque[Tuple] = deque()
@@ -101,6 +125,7 @@ class AsyncExecution(Execution):
         """Start the event loop and prepare the bolt on it."""
         self._loop.start()
         self._loop.wait(self._bolt.prepare(context))
+        self._collector.faults.raises_between = False
 
     def cleanup(self) -> None:
         """Clean the bolt up and end the event loop; what is still executed is cancelled before."""
@@ -117,8 +142,10 @@ class AsyncExecution(Execution):
             await asyncio.wait(runners, timeout=self._bolt.finish_timeout_s)
         await self._bolt.cleanup()
 
-    def run(self, records: Sequence[Record]) -> None:
-        """Let the event loop execute every record, now or when there is room."""
+    def run(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Let the event loop execute every record, now or when there is room, unless there was a stop."""
+        if self._turn.is_stopped:
+            return records
         collector = self._collector
         taken, all_anchors = take_in(records, self._intake, self._check, collector)
         for record, anchors in zip(taken, all_anchors, strict=True):
@@ -128,6 +155,7 @@ class AsyncExecution(Execution):
             self._waiting.append(tuple)
         self._open += len(taken)
         self._loop.soon(self._start)
+        return ()
 
     def _start(self) -> None:
         """Start as many runners as there is work and room for."""
@@ -137,10 +165,10 @@ class AsyncExecution(Execution):
             runner.add_done_callback(self._runners.discard)
 
     async def _execute_waiting(self) -> None:
-        """Execute tuple after tuple until none waits."""
+        """Execute tuple after tuple until none waits, or until a stop."""
         executed, task = 0, asyncio.current_task()
         assert task is not None
-        while self._waiting:
+        while self._waiting and not self._turn.is_stopped:
             tuple = self._waiting.popleft()
             emit = LateEmit(self._collector, tuple, self._resets)
             ended_by: BaseException | None = None
@@ -163,9 +191,11 @@ class AsyncExecution(Execution):
                 await asyncio.sleep(0)
 
     def collect(self) -> None:
-        """Send what ended tuples have emitted, and ack or fail them. Raises Misuse, DeliveryFailed."""
+        """Send what ended tuples have emitted, and ack or fail them. Raises DeliveryFailed."""
         collector = self._collector
+        collector.faults.thread = get_ident()
         self._loop.check()
+        collector.fail_reported()
         while self._resets:
             tuple = self._resets.popleft()
             if tuple._state is IN_HAND:
@@ -174,18 +204,18 @@ class AsyncExecution(Execution):
             emit, error = self._ended.popleft()
             tuple = emit.tuple
             self._open -= 1
-            if tuple._state is not IN_HAND or tuple in self._given_up:
+            if tuple._state is DROPPED or tuple in self._given_up:
                 self._given_up.discard(tuple)
                 continue
             collector.counters.executed += 1
-            if isinstance(error, (Misuse, DeliveryFailed)):
-                raise error
-            if error is None:
-                for value, topic, key, headers in emit.children:
-                    collector.emit(value, anchors=tuple, topic=topic, key=key, headers=headers)
-                collector.ack(tuple)
-            else:
+            if error is not None:
                 fail(tuple, error, collector)
+            elif tuple._state is IN_HAND and tuple._fault is not None:
+                collector.fail_for_fault(tuple, tuple._fault)
+            elif tuple._state is IN_HAND:
+                for child in emit.children:
+                    collector.emit(anchors=tuple, **child._asdict())
+                collector.ack(tuple)
 
     def finish(self, tuples: Sequence[Tuple]) -> None:
         """Wait ``finish_timeout_s`` for those of the tuples that are executed; drop those that wait."""

@@ -10,9 +10,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from acktree.producers.collector import AnchorArray, Collector, UserHeaders
+from acktree.producers.ack_sums import AnchorArray
+from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.columns import Column, Rows, plain
 from acktree.producers.errors import Misuse
+from acktree.producers.payloads import bad_cells, check_headers
 from acktree.producers.targets import Target
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Tuple
@@ -54,29 +56,35 @@ class BatchCollector:
         ``anchors`` is the batch itself, which is the fastest, or any of its tuples; values and keys may be
         Arrow arrays.
 
+        A row that cannot be emitted fails its tuple when the batch is finished; the others are sent. A call
+        that cannot fails all ``anchors``. It raises where that is nobody of the batch, and fails all of it.
+
         Raises:
             UnevenBatch: values, anchors and keys are not of one length.
-            WrongTopic, EmitAfterAck, NotInHand, ReservedHeader: see there.
+            WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see there.
         """
         collector, count = self._collector, len(values)
-        if len(anchors) != count or (keys is not None and len(keys) != count):
-            collector.refuse(
-                UnevenBatch(
-                    f"{count} values, {len(anchors)} anchors, {count if keys is None else len(keys)} keys: "
-                    "one of each"
-                )
-            )
-        parents = self._anchors_in_hand(anchors)
+        try:
+            target = self._check_call(count, anchors, topic, keys, headers)
+        except Misuse as misuse:
+            collector.faults.blame(misuse, anchors)
+            return
+        if bad := self._bad_rows(values, anchors, keys):
+            for row, wrong in bad.items():
+                collector.faults.blame(wrong, (anchors[row],))
+            good = [row for row in range(count) if row not in bad]
+            columns = (plain(values, count), anchors, plain(keys, count))
+            values, anchors, keys = ([column[row] for row in good] for column in columns)
+            count = len(good)
+        parents = self._anchors_of(anchors)
         if not set(map(len, parents)) <= {ANCHOR_BYTES}:
             for tuple, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
                 collector.emit_one(tuple, value, topic, key, headers)
             return
-        collector.check_headers(headers or [])
-        target = collector.targets.find(topic)
         children = np.frombuffer(b"".join(parents), ANCHOR).copy()
         children["edge"] = self._edges.many(count)
         own = single_headers(target.version, children["version"], children["root"], children["edge"])
-        unwritten = collector._produce_rows(target.topic, Rows(values, keys, own, headers or []))
+        unwritten = collector.produce_rows(target.topic, Rows(values, keys, own, headers or []))
         for row, error in unwritten:
             collector.give_up((anchors[row],), error)
         collector.counters.emitted += count - len(unwritten)
@@ -91,23 +99,54 @@ class BatchCollector:
         topic: str | None = None,
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Emit one child of one or several tuples of the batch, or of none; as ``Collector.emit``."""
-        self._collector.emit(value, anchors=anchors, topic=topic, key=key, headers=headers)
+        self._collector.emit(
+            value, anchors=anchors, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
+        )
 
     def refuse(self, misuse: Misuse) -> NoReturn:
-        """Raise a mistake of the bolt, and end the worker with it."""
-        self._collector.refuse(misuse)
+        """Raise a mistake of the bolt of which no tuple is known to be guilty: all of the batch fail."""
+        self._collector.faults.blame(misuse)
+        raise misuse
 
-    def _anchors_in_hand(self, tuples: Sequence[Tuple]) -> Sequence[bytes]:
-        """Return each tuple's anchors; raise NotInHand, EmitAfterAck."""
-        if tuples is self._current and self._in_hand() is None:
-            return self._current.anchors
+    def _check_call(
+        self,
+        count: int,
+        anchors: Sequence[Tuple],
+        topic: str | None,
+        keys: Column,
+        headers: UserHeaders | None,
+    ) -> Target:
+        """Return where to emit to; raise what is wrong with the call as a whole."""
+        self._collector.faults.check_thread("emit")
+        if len(anchors) != count or (keys is not None and len(keys) != count):
+            raise UnevenBatch(
+                f"{count} values, {len(anchors)} anchors, {count if keys is None else len(keys)} keys: "
+                "one of each"
+            )
+        if headers is not None:
+            check_headers(headers)
+        return self._collector.targets.find(topic)
+
+    def _bad_rows(self, values: Column, anchors: Sequence[Tuple], keys: Column) -> dict[int, Misuse]:
+        """Return what is wrong with single rows."""
+        bad: dict[int, Misuse] = {**bad_cells(values, keys, len(values))}
+        if anchors is self._current and self._in_hand() is None:
+            return bad
         collector = self._collector
-        for tuple in tuples:
+        for row, tuple in enumerate(anchors):
             if tuple._collector is not collector or tuple._state is not IN_HAND:
-                collector._may_anchor(tuple)
-        return [tuple._anchors for tuple in tuples]
+                try:
+                    collector.check_anchor(tuple)
+                except Misuse as misuse:
+                    bad[row] = misuse
+        return bad
+
+    def _anchors_of(self, tuples: Sequence[Tuple]) -> Sequence[bytes]:
+        """Return each tuple's anchors."""
+        return tuples.anchors if isinstance(tuples, TupleBatch) else [tuple._anchors for tuple in tuples]
 
     def _in_hand(self) -> list[bool] | None:
         """Return which tuples of the batch were not failed; None for all, without a look where none was."""
@@ -125,7 +164,7 @@ class BatchCollector:
         batch = self._current
         assert batch is not None
         collector = self._collector
-        for tuple in batch.unwritable():
+        for tuple in batch.faulty():
             collector.ack(tuple)
         in_hand, self._current = self._in_hand(), None
         sent, self._sent = self._sent, []
@@ -134,7 +173,7 @@ class BatchCollector:
                 children = children[[parent._state is IN_HAND for parent in parents]]
             target.due.append(children.tobytes())
         done = batch.anchors if in_hand is None else list(compress(batch.anchors, in_hand))
-        collector._acked.append(b"".join(done))
+        collector.sums.acked.append(b"".join(done))
         for tuple in batch.owing():
             for due, child in tuple._owed or ():
                 due.append(child)

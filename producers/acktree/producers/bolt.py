@@ -40,6 +40,7 @@ class Emit:
         topic: str | None = None,
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Emit a child; ``topic`` may be left out where the bolt emits to one topic only.
 
@@ -47,19 +48,20 @@ class Emit:
 
         Raises:
             NotInHand: called outside of ``execute``.
-            WrongTopic, ReservedHeader: see there.
+            WrongTopic, NotSerializable, ReservedHeader, WrongThread: see there.
         """
         if self.current is None:
-            self._collector.refuse(
-                NotInHand("a BasicBolt emits while it executes a tuple; to emit later, write a Bolt")
-            )
-        self._collector.emit_one(self.current, value, topic, key, headers)
+            misuse = NotInHand("a BasicBolt emits while it executes a tuple; to emit later, write a Bolt")
+            self._collector.faults.blame(misuse)
+        else:
+            self._collector.emit_one(self.current, value, topic, key, headers, timestamp_ms)
 
     def reset_timeout(self) -> None:
         """Let the message timeout of the tuple's source records begin anew. Raises NotInHand."""
         if self.current is None:
-            self._collector.refuse(NotInHand("a BasicBolt resets a timeout while it executes a tuple"))
-        self._collector.reset_timeout(self.current)
+            self._collector.faults.blame(NotInHand("a BasicBolt resets a timeout while it executes a tuple"))
+        else:
+            self._collector.reset_timeout(self.current)
 
 
 class AnyBolt:
@@ -86,7 +88,11 @@ class Bolt(SyncBolt):
     """
 
     max_in_hand: ClassVar[int] = 100_000
-    """So many tuples in hand stop the reading until half of them are acked or failed."""
+    """So many tuples in hand stop the reading until half of them are acked or failed.
+
+    Where a bolt reads several topics, partitions with less than an even share of it are read on, so that a
+    join whose one side is ahead gets the other: at most twice as many are in hand.
+    """
 
     tick_interval_s: ClassVar[float | None] = None
     """How often ``tick`` is called between tuples; None: never."""
@@ -97,6 +103,13 @@ class Bolt(SyncBolt):
 
     def tick(self, collector: Collector) -> None:
         """Do what is due by the clock, such as closing a window."""
+
+    def timed_out(self, tuple: Tuple, collector: Collector) -> None:
+        """Forget a tuple in hand for longer than the message timeout; its tree has ended, or will.
+
+        It may still be acked or failed here; it fails afterwards, and what is said of it later does nothing.
+        ``collector.reset_timeout`` in time spares a tuple that is held for longer. An exception fails it.
+        """
 
     def drop(self, tuples: Sequence[Tuple]) -> None:
         """Forget tuples in hand: their partition went to another worker, which reads them again."""
@@ -123,6 +136,7 @@ class BatchBolt(SyncBolt):
         """Handle a batch of at least one; ``collector.emit_many(values, anchors)`` emits children of it.
 
         ``tuples`` is a sequence of tuples; ``tuples.values`` and ``tuples.keys`` are its columns, and faster.
+        Both may hold None: a record without a value is a tombstone.
         """
         raise NotImplementedError
 

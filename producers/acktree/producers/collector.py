@@ -1,64 +1,53 @@
 """The collector: emits children, acks, fails, and keeps the arithmetic of the trees.
 
 Invariant: an input tuple's ack is its own consumer edges XOR what was emitted for its roots, handed to the
-packer whole, in one flush, and once. What a tuple owes for its children waits at the tuple until its ack.
-Not safe for threads. Knows no Kafka: ``produce`` takes (topic, value, key, headers).
+packer whole, in one flush, and once. What a tuple owes for its children waits at the tuple until its ack. A
+tuple of which a child was not sent is never acked. Belongs to one thread. Knows no Kafka: ``produce`` takes
+(topic, value, key, headers).
 """
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from threading import get_ident
+from time import monotonic
+from typing import NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from acktree.producers.columns import Pairs, Produce, ProduceRows, produce_each
+from acktree.producers.ack_sums import HEAD_BYTES, AckSums, owe
+from acktree.producers.columns import (
+    NO_TIMESTAMP,
+    Pairs,
+    Produce,
+    ProduceRows,
+    Rows,
+    Unwritten,
+    produce_each,
+)
+from acktree.producers.counters import Counters
 from acktree.producers.edge_pool import EdgePool
 from acktree.producers.errors import (
     AckedTwice,
     EmitAfterAck,
     Misuse,
     NotInHand,
-    ReservedHeader,
     Unwritable,
     reason_of,
 )
+from acktree.producers.faults import Faults
+from acktree.producers.origins import Origins
 from acktree.producers.packing import AckPacker
+from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.targets import Target, Targets
-from acktree.producers.tuples import DONE, DROPPED, IN_HAND, SourceOrigin, Tuple
-from acktree.schemas.header import ANCHOR, HEADER, Anchor, encode_header
-from acktree.schemas.ids import IdArray, emitted_value, emitted_values, fnv1a64, mix_array, origin_of
-from acktree.schemas.registry import History, Slot
+from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
+from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.schemas.ids import emitted_value
+from acktree.schemas.registry import History
 
-AnchorArray = NDArray[Any]
 UserHeaders = Pairs
 
-_HEAD_BYTES = 3
-_ROOT_BYTES = 10
-_SINGLE_BYTES = 18
+_ROOT_BYTES, _SINGLE_BYTES = 10, 18
 
 log = logging.getLogger("acktree.bolt")
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a task did since its start."""
-
-    executed: int = 0
-    emitted: int = 0
-    unwritable: int = 0
-    acked: int = 0
-    failed: int = 0
-    set_aside: int = 0
-    dropped: int = 0
-    never_acked: int = 0
-
-    @property
-    def finished(self) -> int:
-        """How many tuples went out of hand."""
-        return self.acked + self.failed + self.dropped
 
 
 class Collector:
@@ -74,17 +63,15 @@ class Collector:
         produce_rows: ProduceRows | None = None,
     ) -> None:
         self.counters = Counters()
-        self.misuse: Misuse | None = None
-        self.targets = Targets(bolt, history, self.refuse)
-        self._hash = np.uint64(fnv1a64(bolt))
-        self._history = history
+        self.faults = Faults(self, self.counters, self._take_back)
+        self.targets = Targets(bolt, history)
+        self.sums = AckSums(bolt, packer)
         self._packer = packer
         self._produce = produce
         self._produce_rows = produce_rows or partial(produce_each, produce)
         self._take_edge = (edges or EdgePool()).take
-        self._acked: list[bytes] = []
-        self._shares: list[bytes] = []
-        self._slots: dict[int, dict[int, Slot]] = {}
+        self._origins = Origins(history)
+        self._broken: Exception | None = None
 
     def emit(
         self,
@@ -94,33 +81,53 @@ class Collector:
         topic: str | None = None,
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Emit a child of ``anchors``: one tuple, several (a join), or ``()`` for an unanchored one.
 
+        It inherits nothing by itself: hand on ``headers=tuple.headers``, ``timestamp_ms=tuple.timestamp_ms``.
+
         ``topic`` may be left out where the bolt emits to one topic only. An untracked tuple among the anchors
-        adds nothing; for a dropped one alone nothing is sent, as its next owner will. A child that its topic
-        never takes is logged and counted instead, and its anchors' acks become fails.
+        adds nothing; for a dropped one alone nothing is sent, as its next owner will. Where its topic never
+        takes the child (logged, counted) or the call breaks a rule (``Faults.blame``), its anchors fail.
 
         Raises:
-            WrongTopic, EmitAfterAck, NotInHand, ReservedHeader: see there.
+            WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see there.
         """
         parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
         if len(parents) == 1:
-            self.emit_one(parents[0], value, topic, key, headers)
+            self.emit_one(parents[0], value, topic, key, headers, timestamp_ms)
+            return
+        try:
+            self._emit_joined(parents, value, topic, key, headers, timestamp_ms)
+        except Misuse as misuse:
+            self.faults.blame(misuse, parents)
+
+    def _emit_joined(
+        self,
+        parents: tuple[Tuple, ...],
+        value: bytes | str | None,
+        topic: str | None,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Emit a child of several tuples or none."""
+        if parents and all(map(is_over, parents)):
             return
         target = self.targets.find(topic)
-        if parents and all(parent._state is DROPPED for parent in parents):
-            return
+        self.check_emission(value, key, headers, timestamp_ms)
+        held = [parent for parent in parents if self.check_anchor(parent)]
         holders: dict[tuple[int, int], dict[Tuple, None]] = {}
-        for parent in parents:
-            if self._may_anchor(parent):
-                for version, root, _ in parent.anchors:
-                    holders.setdefault((version, root), {})[parent] = None
+        for parent in held:
+            for version, root, _ in parent.anchors:
+                holders.setdefault((version, root), {})[parent] = None
         children = [Anchor(*place, int.from_bytes(self._take_edge(), "little")) for place in holders]
-        header = target.head + encode_header(0, children)[_HEAD_BYTES:] if children else None
-        if self._send(parents, target, header, value, key, headers) and target.hashes:
+        header = target.head + encode_header(0, children)[HEAD_BYTES:] if children else None
+        if self._send(parents, target, header, value, key, headers, timestamp_ms) and target.hashes:
             for child, owners in zip(children, holders.values(), strict=True):
-                self._share_out(child, emitted_value(child.edge, target.hashes), list(owners))
+                value_owed = emitted_value(child.edge, target.hashes)
+                self.sums.share_out(child, value_owed, list(owners), self._take_edge)
 
     def emit_one(
         self,
@@ -129,45 +136,73 @@ class Collector:
         topic: str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Emit a child of one tuple; the short way of ``emit``."""
-        target = self.targets.find(topic)
         anchors = parent._anchors
-        if parent._collector is not self or parent._state is not IN_HAND or not anchors:
-            if not self._may_anchor(parent) and parent._state is not DROPPED:
-                self._send((parent,), target, None, value, key, headers)
+        try:
+            if parent._state is not IN_HAND and is_over(parent):
+                return
+            target = self.targets.find(topic)
+            if (
+                value.__class__ is not bytes
+                or (key is not None and key.__class__ is not bytes)
+                or headers
+                or timestamp_ms is not None
+                or get_ident() != self.faults.thread
+            ):
+                self.check_emission(value, key, headers, timestamp_ms)
+            if parent._collector is not self or parent._state is not IN_HAND:
+                self.check_anchor(parent)
+        except Misuse as misuse:
+            self.faults.blame(misuse, (parent,))
+            return
+        if not anchors:
+            self._send((parent,), target, None, value, key, headers, timestamp_ms)
             return
         if len(anchors) == _SINGLE_BYTES:
             child = anchors[:_ROOT_BYTES] + self._take_edge()
         else:
             roots = dict.fromkeys(anchor[:2] for anchor in parent.anchors)
             edges = (int.from_bytes(self._take_edge(), "little") for _ in roots)
-            child = encode_header(0, (Anchor(*root, next(edges)) for root in roots))[_HEAD_BYTES:]
-        if headers:
-            if not self._send((parent,), target, target.head + child, value, key, headers):
-                return
-        else:
-            try:
-                self._produce(target.topic, value, key, [(HEADER, target.head + child)])
-            except Unwritable as error:
-                self.give_up((parent,), error)
-                return
-            self.counters.emitted += 1
+            child = encode_header(0, (Anchor(*root, next(edges)) for root in roots))[HEAD_BYTES:]
+        header = HEADER, target.head + child
+        written = [*headers, header] if headers else [header]
+        try:
+            self._produce(target.topic, value, key, written, timestamp_ms or NO_TIMESTAMP)
+        except Unwritable as error:
+            self.give_up((parent,), error)
+            return
+        except Exception as error:
+            self._break(error)
+        self.counters.emitted += 1
         if target.hashes:
-            if parent._owed is None:
-                parent._owed = [(target.due, child)]
-            else:
-                parent._owed.append((target.due, child))
+            owe(parent, target.due, child)
 
-    def _may_anchor(self, parent: Tuple) -> bool:
-        """Tell whether a child of this tuple gets an anchor; a dropped one will be read again elsewhere."""
+    def check_emission(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Raise NotSerializable, ReservedHeader or WrongThread for what cannot be emitted from here."""
+        self.faults.check_thread("emit")
+        check_payload(value, key, timestamp_ms)
+        if headers is not None:
+            check_headers(headers)
+
+    def check_anchor(self, parent: Tuple) -> bool:
+        """Tell whether a tuple is in hand; one that is over takes no children.
+
+        Raises:
+            NotInHand, EmitAfterAck: see there.
+        """
         if parent._collector is not self:
-            self.refuse(
-                NotInHand(f"cannot emit anchored to {parent!r}: it was not handed out by this collector")
-            )
-        if parent._state is DONE:
-            self.refuse(EmitAfterAck(f"cannot emit anchored to {parent!r}: emit first, then ack"))
-        return bool(parent._anchors) and parent._state is IN_HAND
+            raise NotInHand(f"cannot emit anchored to {parent!r}: it was not handed out by this collector")
+        if parent._state is not IN_HAND and not is_over(parent):
+            raise EmitAfterAck(f"cannot emit anchored to {parent!r}: emit first, then ack")
+        return parent._state is IN_HAND
 
     def _send(
         self,
@@ -177,19 +212,17 @@ class Collector:
         value: bytes | str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
+        timestamp_ms: int | None,
     ) -> bool:
         """Produce a child, or give it up; tell which."""
-        written: UserHeaders | None = headers
-        if headers:
-            self.check_headers(headers)
-            written = [*headers, (HEADER, header)] if header else headers
-        elif header:
-            written = [(HEADER, header)]
+        written = [*(headers or ()), (HEADER, header)] if header else list(headers or ())
         try:
-            self._produce(target.topic, value, key, written)
+            self._produce(target.topic, value, key, written or None, timestamp_ms or NO_TIMESTAMP)
         except Unwritable as error:
             self.give_up(parents, error)
             return False
+        except Exception as error:
+            self._break(error)
         self.counters.emitted += 1
         return True
 
@@ -202,34 +235,41 @@ class Collector:
         of = f"{len(parents)} tuples, first {parents[0]!r}" if parents else "none, so nobody emits it again"
         log.error("a child was not written: %s; it was of %s", error, of, extra={"action": "unwritable"})
         for parent in parents:
-            parent._unwritable = parent._unwritable or reason_of(error)
+            parent._fault = parent._fault or reason_of(error)
 
-    def _share_out(self, child: Anchor, value: int, owners: list[Tuple]) -> None:
-        """Divide a child's value among its parents of one root: random shares, the rest for the last.
+    def produce_rows(self, topic: str, rows: Rows) -> Unwritten:
+        """Produce columns; return the rows that can never be written."""
+        try:
+            return self._produce_rows(topic, rows)
+        except Exception as error:
+            self._break(error)
 
-        The same value in two acks would complete the tree early; in one alone, the other would not count.
-        """
-        for owner in owners[:-1]:
-            share = int.from_bytes(self._take_edge(), "little")
-            value ^= share
-            _owe(owner, self._shares, _anchor_bytes(child, share))
-        _owe(owners[-1], self._shares, _anchor_bytes(child, value))
+    def _break(self, error: Exception) -> NoReturn:
+        """Raise what is no tuple's fault, and remember it: a bolt that swallows it must not ack."""
+        self._broken = self._broken or error
+        raise error
+
+    def check(self) -> None:
+        """Raise what ended the way out, if something did."""
+        if self._broken is not None:
+            raise self._broken
 
     def ack(self, tuple: Tuple) -> None:
         """Say that a tuple is done, children included. Of a dropped tuple it says nothing, harmlessly.
 
-        A tuple with a child that could not be written fails instead, with that reason.
+        A tuple with a child that was not sent fails instead, with that reason.
 
         Raises:
-            AckedTwice, NotInHand: see there.
+            AckedTwice, NotInHand, WrongThread: see there.
         """
         if not self._finish(tuple, "ack"):
             return
-        if tuple._unwritable is not None:
-            self._tell_failed(tuple, tuple._unwritable)
+        if tuple._fault is not None:
+            tuple._state = FAILED
+            self._tell_failed(tuple, tuple._fault)
             return
         if tuple._anchors:
-            self._acked.append(tuple._anchors)
+            self.sums.acked.append(tuple._anchors)
             if tuple._owed is not None:
                 for due, child in tuple._owed:
                     due.append(child)
@@ -239,10 +279,28 @@ class Collector:
         """Say that a tuple failed: its source records are emitted again, or dead-lettered with the reason.
 
         Raises:
-            AckedTwice, NotInHand: see there.
+            AckedTwice, NotInHand, WrongThread: see there.
         """
         if self._finish(tuple, "fail"):
+            tuple._state = FAILED
             self._tell_failed(tuple, reason)
+
+    def fail_for_fault(self, tuple: Tuple, reason: str) -> None:
+        """Fail a tuple in hand for what went wrong; what the bolt still says of it is passed over."""
+        if tuple._state is IN_HAND:
+            tuple._fault = tuple._fault or reason
+            self.fail(tuple, tuple._fault)
+
+    def fail_reported(self) -> None:
+        """Fail the tuples in hand that refused calls of other threads were about."""
+        for tuple in self.faults.reported():
+            self.fail_for_fault(tuple, tuple._fault or "")
+
+    def _take_back(self, tuple: Tuple, reason: str) -> None:
+        """Fail a tuple that was acked in this very ``execute``; a fail counts, whatever is acked."""
+        tuple._state = FAILED
+        self.counters.acked -= 1
+        self._tell_failed(tuple, reason)
 
     def _tell_failed(self, tuple: Tuple, reason: str) -> None:
         for version, root, _ in tuple.anchors if tuple._anchors else ():
@@ -252,38 +310,43 @@ class Collector:
     def reset_timeout(self, tuple: Tuple) -> None:
         """Let the message timeout of the tuple's source records begin anew.
 
-        Raises:
-            AckedTwice, NotInHand: see there.
-        """
-        self._check(tuple, "reset the timeout of")
-        if tuple._anchors and tuple._state is IN_HAND:
-            for version, root, _ in tuple.anchors:
-                self._packer.reset(version, root)
+        It leaves at once, however long ``execute`` takes and whatever is not committed yet.
 
-    def _check(self, tuple: Tuple, verb: str) -> None:
-        if tuple._collector is not self:
-            self.refuse(NotInHand(f"cannot {verb} {tuple!r}: it was not handed out by this collector"))
-        if tuple._state is DONE:
-            self.refuse(AckedTwice(f"cannot {verb} {tuple!r}: it was acked or failed before"))
+        Raises:
+            AckedTwice, NotInHand, WrongThread: see there.
+        """
+        if not self._may_speak_of(tuple, "reset the timeout of"):
+            return
+        tuple._since_s = monotonic()
+        if tuple._anchors:
+            try:
+                for version, root, _ in tuple.anchors:
+                    self._packer.reset_at_once(version, root)
+            except Exception as error:
+                self._break(error)
+
+    def _may_speak_of(self, tuple: Tuple, verb: str) -> bool:
+        """Tell whether a tuple is in hand; where it never may be spoken of, blame the call."""
+        try:
+            self.faults.check_thread(f"{verb} {tuple!r}")
+            if tuple._collector is not self:
+                raise NotInHand(f"cannot {verb} {tuple!r}: it was not handed out by this collector")
+            if tuple._state is not IN_HAND and not is_over(tuple):
+                raise AckedTwice(f"cannot {verb} {tuple!r}: it was acked or failed before")
+        except Misuse as misuse:
+            self.faults.blame(misuse, (tuple,))
+            return False
+        return tuple._state is IN_HAND
 
     def _finish(self, tuple: Tuple, verb: str) -> bool:
-        if tuple._collector is not self or tuple._state is not IN_HAND:
-            self._check(tuple, verb)
+        if (
+            tuple._collector is not self or tuple._state is not IN_HAND or get_ident() != self.faults.thread
+        ) and not self._may_speak_of(tuple, verb):
             return False
-        tuple._state = DONE
+        tuple._state = ACKED
         if tuple._hand is not None:
             del tuple._hand[tuple.offset]
         return True
-
-    def check_headers(self, headers: UserHeaders) -> None:
-        """Raises ReservedHeader."""
-        if any(name == HEADER for name, _ in headers):
-            self.refuse(ReservedHeader(f"the header {HEADER!r} is written from the anchors, leave it out"))
-
-    def refuse(self, misuse: Misuse) -> NoReturn:
-        """Raise a mistake of the bolt, and remember it: a bolt that swallows it does not get away with it."""
-        self.misuse = self.misuse or misuse
-        raise misuse
 
     def drop(self, tuples: Iterable[Tuple]) -> None:
         """Let go of tuples in hand that another worker will read again."""
@@ -295,56 +358,15 @@ class Collector:
         """Let what is held back for a commit take part in the next one; here nothing is held back."""
 
     def flush(self) -> None:
-        """Hand everything acked to the packer and send it, whole. Raises Misuse if there was one."""
-        if self.misuse is not None:
-            raise self.misuse
-        own = self._take(self._acked)
-        self._hand_in(own, mix_array(own["edge"] ^ self._hash))
-        for target in self.targets.all():
-            if target.due:
-                children = self._take(target.due)
-                self._hand_in(children, emitted_values(children["edge"], target.hashes))
-        shares = self._take(self._shares)
-        self._hand_in(shares, shares["edge"])
+        """Hand everything acked to the packer and send it, whole. Raises what ended the way out before."""
+        self.check()
+        self.sums.hand_in(self.targets.all())
         self._packer.flush()
 
     @property
     def has_unsent(self) -> bool:
         """Whether something acked or failed waits for the flush."""
-        return bool(self._acked) or len(self._packer) > 0
-
-    def _take(self, packed: list[bytes]) -> AnchorArray:
-        anchors = np.frombuffer(b"".join(packed), ANCHOR)
-        packed.clear()
-        return anchors
-
-    def _hand_in(self, anchors: AnchorArray, values: IdArray) -> None:
-        versions = anchors["version"]
-        for version in np.unique(versions):
-            here = versions == version
-            self._packer.ack_many(int(version), anchors["root"][here], values[here])
+        return bool(self.sums.acked) or len(self._packer) > 0
 
     def find_origin(self, anchor: Anchor) -> SourceOrigin | None:
-        """Return the source record of an anchor's root; None if its slot was never given out."""
-        published, slots = self._history.at(anchor.version), self._slots.get(anchor.version)
-        if slots is None:
-            slots = {slot.slot: slot for slot in published.slots}
-            self._slots[anchor.version] = slots
-        origin = origin_of(anchor.root)
-        slot = slots.get(origin.slot)
-        if slot is None:
-            return None
-        table = published.spouts.get(slot.spout)
-        place = (slot.spout, slot.topic, slot.partition, origin.offset, origin.attempt)
-        return SourceOrigin(*place, table.block if table else 1)
-
-
-def _owe(parent: Tuple, due: list[bytes], child: bytes) -> None:
-    if parent._owed is None:
-        parent._owed = [(due, child)]
-    else:
-        parent._owed.append((due, child))
-
-
-def _anchor_bytes(child: Anchor, value: int) -> bytes:
-    return encode_header(0, (Anchor(child.version, child.root, value),))[_HEAD_BYTES:]
+        return self._origins.find(anchor)

@@ -5,7 +5,7 @@ Knows no Kafka; ``columns_out.py`` sends columns as such.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,9 @@ Column = Any
 """An Arrow array of bytes or text, a numpy array of records of fixed size, a sequence of bytes, str and None,
 or None for nothing but nulls."""
 Payload = bytes | str | None
-Pairs = list[tuple[str, Payload]]
+Pairs = Sequence[tuple[str, Payload]]
+NO_TIMESTAMP = 0
+"""librdkafka's word for: the time of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,23 @@ class Rows:
         return Rows(values, keys, own, self.headers)
 
 
-Produce = Callable[[str, Payload, Payload, Pairs | None], None]
+class Produce(Protocol):
+    """Takes a record for a topic; without a timestamp it gets the time of the call."""
+
+    def __call__(
+        self,
+        topic: str,
+        value: Payload,
+        key: Payload,
+        headers: Pairs | None,
+        timestamp_ms: int = NO_TIMESTAMP,
+        /,
+    ) -> None: ...
+
+
+Delivered = Callable[[], None]
+"""Called once a record is in the log, never for one that the broker refused."""
+ProduceConfirmed = Callable[[str, Payload, Payload, Pairs | None, int, Delivered | None], None]
 Unwritten = list[tuple[int, Unwritable]]
 ProduceRows = Callable[[str, Rows], Unwritten]
 
@@ -67,7 +85,9 @@ def plain(column: Column, count: int) -> Sequence[Any]:
     return column  # type: ignore[no-any-return]
 
 
-def produce_each(produce: Produce, topic: str, rows: Rows) -> Unwritten:
+def produce_each(
+    produce: Callable[[str, Payload, Payload, Pairs | None], None], topic: str, rows: Rows
+) -> Unwritten:
     """Produce row by row; return the rows that can never be written."""
     unwritten: Unwritten = []
     for row, (value, key, headers) in enumerate(rows):

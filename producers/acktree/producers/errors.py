@@ -4,7 +4,9 @@ from acktree.schemas.errors import AcktreeError
 
 
 class Misuse(AcktreeError):
-    """A bolt or spout breaks a rule of the library: a mistake in its code, so its process stops."""
+    """A bolt or spout breaks a rule of the library: a bolt's tuple fails with it, a spout's process stops."""
+
+    is_logged = False
 
 
 class AckedTwice(Misuse):
@@ -21,6 +23,14 @@ class NotInHand(Misuse):
 
 class WrongTopic(Misuse):
     """The topic named is not among the component's ``emits``, or none is named where there are several."""
+
+
+class NotSerializable(Misuse):
+    """What is emitted has no bytes: neither bytes, str nor None, text without a UTF-8 form, or no time."""
+
+
+class WrongThread(Misuse):
+    """A collector was called by another thread than the one that calls ``execute``."""
 
 
 class ReservedHeader(Misuse):
@@ -73,4 +83,8 @@ def reason_of(error: BaseException) -> str:
     >>> reason_of(ValueError("no such word"))
     'ValueError: no such word'
     """
-    return f"{type(error).__name__}: {error}"
+    try:
+        text = str(error)
+    except Exception as no_text:
+        text = f"no text, its __str__ raised {type(no_text).__name__}"
+    return f"{type(error).__name__}: {text}"

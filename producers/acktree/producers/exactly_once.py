@@ -14,6 +14,7 @@ from functools import partial
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.errors import DeliveryFailed, TransactionAborted
+from acktree.producers.fencing import fence, find_owners
 from acktree.producers.limits import NO_LIMITS, Limits
 from acktree.producers.outlet import STOP_TIMEOUT_S, Sending, log
 from acktree.producers.step import Hung, take_step
@@ -23,6 +24,7 @@ from acktree.schemas.clients import (
     clear_errors,
     is_forbidden,
     producer_settings,
+    when_ready,
 )
 
 _LOST = frozenset(
@@ -53,22 +55,27 @@ class ExactlyOnce(Sending):
     """Commits a transaction every 100 ms or 10,000 records."""
 
     ack_interval_s = 0.1
+    sends_acks_early = False
     commit_interval_s = 0.1
     commit_records = 10_000
 
     def __init__(self, bootstrap: str, user: Settings, group: str, limits: Limits = NO_LIMITS) -> None:
         """Begin; the transactional id is of this process alone, the group's generation fences zombies."""
+        owner = uuid.uuid4()
+        self.owner, self._group = owner.bytes, group
         settings = producer_settings(
             bootstrap,
             {**limits.settings, **user},
-            transactional_id=f"{group}-{uuid.uuid4().hex}",
+            transactional_id=f"{group}-{owner.hex}",
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
-        self._spoilt = False
+        self.is_spoilt = False
+        self._bootstrap, self._user = bootstrap, user
+        self._beside: Sending | None = None
         super().__init__(settings, limits)
         with clear_errors(bootstrap):
-            self._producer.init_transactions(BROKER_TIMEOUT_S)
-            self._producer.begin_transaction()
+            when_ready(partial(self.producer.init_transactions, BROKER_TIMEOUT_S), wait_if_away=True)
+            self.producer.begin_transaction()
 
     def _renew(self) -> None:
         """Begin with a new producer of the same transactional id, as soon as there is a broker.
@@ -78,10 +85,10 @@ class ExactlyOnce(Sending):
         """
         while True:
             self._connect()
-            self._spoilt = False
+            self.is_spoilt = False
             try:
-                self._insist(partial(self._producer.init_transactions, STEP_TIMEOUT_S))
-                self._insist(partial(self._producer.begin_transaction))
+                self.insist(partial(self.producer.init_transactions, STEP_TIMEOUT_S))
+                self.insist(partial(self.producer.begin_transaction))
                 return
             except (ProducerLost, TransactionAborted) as error:
                 log.warning("no new producer yet: %s", error, extra={"action": "producer_lost"})
@@ -96,22 +103,22 @@ class ExactlyOnce(Sending):
             self._note_lost(error)
 
     def _note_lost(self, error: KafkaException) -> None:
-        self._spoilt = True
+        self.is_spoilt = True
         log.warning("transaction lost: %s", error.args[0].str(), extra={"action": "transaction_lost"})
 
     def _check(self) -> None:
         """A record that ran out of time spoils its transaction, not the worker: its inputs are read again."""
-        refused = self._refusal.error
+        refused = self.refusal.error
         if refused is not None and refused.code() == KafkaError._MSG_TIMED_OUT:
-            self._refusal.forget()
-            self._spoilt = True
+            self.refusal.forget()
+            self.is_spoilt = True
         super()._check()
 
     def _is_lost(self, error: KafkaException) -> bool:
         """Tell whether the transaction is lost: a child is dropped then, its tuple is not to blame."""
         if error.args[0].code() in _LOST:
-            self._spoilt = True
-        return self._spoilt
+            self.is_spoilt = True
+        return self.is_spoilt
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
         """Queue a control record; in a transaction that is lost already, drop it."""
@@ -119,6 +126,29 @@ class ExactlyOnce(Sending):
             super().send(topic, partition, value)
         except KafkaException as error:
             self._note_lost(error)
+
+    def send_at_once(self, topic: str, partition: int, value: bytes) -> None:
+        """Send a control record outside of the transaction, by a producer made for the first one."""
+        if self._beside is None:
+            user = {name: value for name, value in self._user.items() if not name.startswith("transaction")}
+            self._beside = Sending(producer_settings(self._bootstrap, user, message_timeout_ms=0))
+        self._beside.send(topic, partition, value)
+
+    def serve(self) -> None:
+        """Take delivery reports in. Raises DeliveryFailed."""
+        super().serve()
+        if self._beside is not None:
+            self._beside.serve()
+
+    def take_over(self, places: Sequence[tuple[str, int]], /) -> None:
+        """End the open transactions of those who owned these partitions and did not leave them.
+
+        One that lives, and lost them, reads on from what is committed. Where the broker does not answer in
+        HUNG_S, it ends them itself when their time is up.
+        """
+        may_wait = partial(self._may_wait, time.monotonic() + HUNG_S)
+        for owner in find_owners(self._bootstrap, self._user, self._group, places, may_wait) - {self.owner}:
+            fence(self.settings, f"{self._group}-{owner.hex()}", may_wait)
 
     def settle(
         self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
@@ -130,31 +160,31 @@ class ExactlyOnce(Sending):
             DeliveryFailed: a record was refused for good. KafkaException: a fatal error.
         """
         try:
-            self._commit(consumer, offsets)
+            self.commit(consumer, offsets)
         except ProducerLost as error:
             self._renew()
             raise TransactionAborted(f"the transaction's producer was lost: {error}") from error
         return True
 
-    def _commit(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> None:
+    def commit(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> None:
         self._check()
         try:
-            if self._spoilt:
+            if self.is_spoilt:
                 raise TransactionAborted("a record could not be added to the transaction or ran out of time")
             if offsets:
                 group = consumer.consumer_group_metadata()
-                send_offsets = self._producer.send_offsets_to_transaction
-                self._insist(partial(send_offsets, list(offsets), group, STEP_TIMEOUT_S))
-            self._insist(partial(self._producer.commit_transaction, STEP_TIMEOUT_S))
+                send_offsets = self.producer.send_offsets_to_transaction
+                self.insist(partial(send_offsets, list(offsets), group, STEP_TIMEOUT_S))
+            self.insist(partial(self.producer.commit_transaction, STEP_TIMEOUT_S))
         except TransactionAborted:
-            self._insist(partial(self._producer.abort_transaction, STEP_TIMEOUT_S))
+            self.insist(partial(self.producer.abort_transaction, STEP_TIMEOUT_S))
             self._check()
-            self._spoilt = False
-            self._insist(partial(self._producer.begin_transaction))
+            self.is_spoilt = False
+            self.insist(partial(self.producer.begin_transaction))
             raise
-        self._insist(partial(self._producer.begin_transaction))
+        self.insist(partial(self.producer.begin_transaction))
 
-    def _insist(self, step: Callable[[], object]) -> None:
+    def insist(self, step: Callable[[], object]) -> None:
         """Do a step of a transaction, again as long as the broker asks for it.
 
         Raises:

@@ -1,8 +1,9 @@
 """Writes to a database that a replay does not repeat: a key for each, and a table of the keys written.
 
-Invariant: a key is written in the transaction of the effect it stands for, so there are both or none. A tuple
-has a key if its source record has coordinates that last and are its own: one of a spout written in Python, or
-of one that tracks by block, has none.
+Invariant: a key is written in the transaction of the effect it stands for, so there are both or none. It
+names the source topic's incarnation: what a topic or cluster that was made anew holds at the same place is
+another record. A tuple has a key if its source record has coordinates that last and are its own: one of a
+spout written in Python, or of one that tracks by block, has none.
 """
 
 from typing import Any, Protocol
@@ -24,8 +25,9 @@ class Cursor(Protocol):
 
 
 def key_of(tuple: Tuple, part: str | int = "") -> str:
-    """Return SPOUT/TOPIC/PARTITION/OFFSET of a tuple's source record, joined by ``+`` where it has several.
+    """Return SPOUT/TOPIC@ID/PARTITION/OFFSET of a tuple's source record; several are joined by ``+``.
 
+    ``ID`` is Kafka's id of the topic, which no other topic has had or will have.
     ``part`` tells apart what one source record writes several times: the tuple's place in its line, its word.
 
     Raises:
@@ -39,7 +41,10 @@ def key_of(tuple: Tuple, part: str | int = "") -> str:
             f"{tuple!r} descends from one of up to {most} records that share a root (block in the topology): "
             "its origin is theirs, too; use a key of your own"
         )
-    places = (f"{origin.spout}/{origin.topic}/{origin.partition}/{origin.offset}" for origin in origins)
+    places = (
+        f"{origin.spout}/{origin.topic}@{origin.topic_id}/{origin.partition}/{origin.offset}"
+        for origin in origins
+    )
     return "+".join(places) + (f"#{part}" if part != "" else "")
 
 
@@ -75,6 +80,9 @@ class WriteOnce:
         return cursor.rowcount == 1
 
     def forget(self, cursor: Cursor, spout: str, topic: str, partition: int, frontier: int) -> int:
-        """Delete the keys below a spout's committed offset, which nothing replays; return how many."""
+        """Delete the keys below a spout's committed offset, which nothing replays; return how many.
+
+        Those of the topic's former incarnations at the same offsets go with them.
+        """
         cursor.execute(self._delete, (f"{spout}/{topic}/{partition}", frontier))
         return cursor.rowcount

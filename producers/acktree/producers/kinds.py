@@ -21,6 +21,7 @@ from acktree.producers.execution import (
 )
 from acktree.producers.intake import Intake
 from acktree.producers.loading import check_written
+from acktree.producers.pace import Turn
 from acktree.producers.ties import TiedCollector
 
 BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt, ArrowBolt, AsyncBolt)
@@ -42,16 +43,22 @@ def collector_of(bolt: AnyBolt, exactly_once: bool) -> type[Collector]:
 
 
 def make_execution(
-    bolt: AnyBolt, collector: Collector, intake: Intake, check: CheckError, hand: FindHand
+    bolt: AnyBolt,
+    collector: Collector,
+    intake: Intake,
+    check: CheckError,
+    hand: FindHand,
+    turn: Turn | None = None,
 ) -> Execution:
-    """Return the execution for a bolt's kind."""
+    """Return the execution for a bolt's kind; without ``turn`` its turns have no end."""
+    turn = turn or Turn()
     if isinstance(bolt, BasicBolt):
-        return BasicExecution(bolt, collector, intake, check)
+        return BasicExecution(bolt, collector, intake, check, turn)
     if isinstance(bolt, BatchBolt):
-        return ListExecution(bolt, collector, intake, check)
+        return ListExecution(bolt, collector, intake, check, turn)
     if isinstance(bolt, ArrowBolt):
-        return ArrowExecution(bolt, collector, intake, check)
+        return ArrowExecution(bolt, collector, intake, check, turn)
     if isinstance(bolt, AsyncBolt):
-        return AsyncExecution(bolt, collector, intake, check, hand)
+        return AsyncExecution(bolt, collector, intake, check, hand, turn)
     assert isinstance(bolt, Bolt), bolt
-    return HandExecution(bolt, collector, intake, check, hand)
+    return HandExecution(bolt, collector, intake, check, hand, turn)

@@ -14,7 +14,7 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from acktree.producers.collector import UserHeaders
-from acktree.producers.columns import Rows, Unwritten, produce_each
+from acktree.producers.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
 from acktree.producers.columns_out import Cells, ColumnsOut, Note, find_cells
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
 from acktree.producers.librdkafka import NoColumns
@@ -40,8 +40,12 @@ class Outlet(Protocol):
     """What a worker needs to get its outputs and offsets out."""
 
     ack_interval_s: float
+    sends_acks_early: bool
+    """Whether acks leave before the commit of their inputs."""
     commit_interval_s: float
     commit_records: int
+    owner: bytes
+    """By what commits name this worker to the next owner of its partitions; empty where none need know."""
     while_full: Callable[[], None]
     """May be called while a record waits for room, to send control records that need not wait with it."""
 
@@ -51,13 +55,23 @@ class Outlet(Protocol):
         value: bytes | str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
+        timestamp_ms: int = NO_TIMESTAMP,
+        /,
     ) -> None: ...
 
     def produce_rows(self, topic: str, rows: Rows) -> Unwritten: ...
 
     def send(self, topic: str, partition: int, value: bytes) -> None: ...
 
+    def send_at_once(self, topic: str, partition: int, value: bytes) -> None:
+        """Send a control record that waits neither for data nor for a commit."""
+        ...
+
     def serve(self) -> None: ...
+
+    def take_over(self, places: Sequence[tuple[str, int]], /) -> None:
+        """End what dead owners of these partitions have left open; called inside the consumer's callback."""
+        ...
 
     def hurry(self) -> None:
         """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
@@ -124,16 +138,16 @@ class Sending:
         self._limits = limits
         self._has_limits = bool(limits.by_topic or limits.compacted)
         self.while_full: Callable[[], None] = lambda: None
-        self._settings = settings
+        self.settings = settings
         self._deadline_s = math.inf
-        self._may_have_columns = True
+        self.may_have_columns = True
         self._connect()
 
     def _connect(self) -> None:
         """Begin with a new producer; what the one before may still report is no longer heard."""
-        self._columns: ColumnsOut | None = None
-        self._refusal = FirstRefusal()
-        self._producer: Producer = make_producer({**self._settings, "on_delivery": self._refusal.note})
+        self.columns: ColumnsOut | None = None
+        self.refusal = FirstRefusal()
+        self.producer: Producer = make_producer({**self.settings, "on_delivery": self.refusal.note})
 
     def produce(
         self,
@@ -141,16 +155,22 @@ class Sending:
         value: bytes | str | None,
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
+        timestamp_ms: int = NO_TIMESTAMP,
+        on_delivery: Callable[[KafkaError | None, Any], None] | None = None,
     ) -> None:
         """Queue a record; while the queue is full, wait for room. Raises DeliveryFailed, Unwritable.
 
+        ``on_delivery`` takes the record's report in place of the producer's own callback.
         By place, because keywords cost a third of the whole call: partition, on_delivery twice, timestamp.
         """
         if self._has_limits:
             self._limits.check(topic, value, key, headers)
+        written: Any = headers
         while True:
             try:
-                self._producer.produce(topic, value, key, PARTITION_UA, None, None, 0, headers)
+                self.producer.produce(
+                    topic, value, key, PARTITION_UA, on_delivery, None, timestamp_ms, written
+                )
                 return
             except BufferError:
                 self._wait_for_room()
@@ -170,7 +190,7 @@ class Sending:
 
         Raises DeliveryFailed.
         """
-        columns = self._open_columns()
+        columns = self.open_columns()
         places = [found for column in rows.columns if (found := find_cells(column, len(rows))) is not None]
         if columns is None or len(places) < len(rows.columns) or not self._fit(topic, places, rows.headers):
             return produce_each(self.produce, topic, rows)
@@ -195,16 +215,16 @@ class Sending:
         most_bytes = int(sizes.clip(0).sum(0).max(initial=0)) + len(HEADER) + payload_of(headers)
         return self._limits.fit(topic, most_bytes, all_keyed=bool((sizes[1] >= 0).all()))
 
-    def _open_columns(self) -> ColumnsOut | None:
+    def open_columns(self) -> ColumnsOut | None:
         """Return the way for columns, None where there is none."""
-        if self._columns is None and self._may_have_columns:
+        if self.columns is None and self.may_have_columns:
             try:
-                self._columns = ColumnsOut(self._producer)
-                self._refusal.follow(self._columns.note)
+                self.columns = ColumnsOut(self.producer)
+                self.refusal.follow(self.columns.note)
             except NoColumns as reason:
-                self._may_have_columns = False
+                self.may_have_columns = False
                 log.info("columns go out record by record: %s", reason, extra={"action": "no_columns"})
-        return self._columns
+        return self.columns
 
     def _is_lost(self, _error: KafkaException) -> bool:
         """Tell whether a record may be dropped, as nothing of its transaction will be seen."""
@@ -220,7 +240,7 @@ class Sending:
         deadline_s = None
         while True:
             try:
-                self._producer.produce(topic, value, partition=partition)
+                self.producer.produce(topic, value, partition=partition)
                 return
             except BufferError:
                 self._wait_for_room()
@@ -237,7 +257,7 @@ class Sending:
     def _look_again(self, topic: str) -> None:
         """Refresh what the client knows of a topic: it asks by itself only every few minutes."""
         try:
-            self._producer.list_topics(topic, RELIEF_S * 10)
+            self.producer.list_topics(topic, RELIEF_S * 10)
         except KafkaException as error:
             log.warning("cannot look at %s: %s", topic, error.args[0].str(), extra={"action": "no_metadata"})
         self._poll(RELIEF_S)
@@ -250,7 +270,7 @@ class Sending:
         self._poll(0)
 
     def _poll(self, timeout_s: float) -> None:
-        self._producer.poll(timeout_s)
+        self.producer.poll(timeout_s)
         self._check()
 
     def flush(self, timeout_s: float) -> None:
@@ -259,14 +279,14 @@ class Sending:
         Raises:
             DeliveryFailed: a record was refused, or the time is up; what is left then is dropped.
         """
-        left = self._producer.flush(timeout_s)
+        left = self.producer.flush(timeout_s)
         if left:
-            self._producer.purge()
-            self._producer.flush(RELIEF_S)
+            self.producer.purge()
+            self.producer.flush(RELIEF_S)
         try:
-            self._refusal.check()
+            self.refusal.check()
         finally:
-            self._refusal.forget()
+            self.refusal.forget()
         if left:
             raise DeliveryFailed(
                 f"the broker has not taken all records within {timeout_s:g} s; those left were dropped"
@@ -274,7 +294,7 @@ class Sending:
 
     def drain(self) -> None:
         """Wait until the broker has everything, with no limit but a stop's. Raises DeliveryFailed."""
-        while self._producer.flush(RELIEF_S):
+        while self.producer.flush(RELIEF_S):
             self._check()
         self._check()
 
@@ -283,8 +303,8 @@ class Sending:
         self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_TIMEOUT_S)
 
     def _check(self) -> None:
-        self._refusal.check()
-        if len(self._producer) and time.monotonic() > self._deadline_s:
+        self.refusal.check()
+        if len(self.producer) and time.monotonic() > self._deadline_s:
             raise DeliveryFailed(
                 f"the broker has not taken all records within {STOP_TIMEOUT_S:g} s of the stop; "
                 "the inputs behind them were not committed and will be read again"
@@ -319,8 +339,10 @@ class AtLeastOnce(Sending):
     """
 
     ack_interval_s = 0.005
+    sends_acks_early = True
     commit_interval_s = 1.0
     commit_records = 100_000
+    owner = b""
 
     def __init__(self, bootstrap: str, user: Settings, limits: Limits = NO_LIMITS) -> None:
         settings = producer_settings(bootstrap, {**limits.settings, **user}, message_timeout_ms=0)
@@ -329,6 +351,10 @@ class AtLeastOnce(Sending):
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
         """Queue a control record; see there."""
+        self._control.send(topic, partition, value)
+
+    def send_at_once(self, topic: str, partition: int, value: bytes) -> None:
+        """Queue a control record; see there. They never wait for data."""
         self._control.send(topic, partition, value)
 
     def serve(self) -> None:
@@ -340,6 +366,9 @@ class AtLeastOnce(Sending):
         """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
         super().hurry()
         self._control.hurry()
+
+    def take_over(self, _places: Sequence[tuple[str, int]], /) -> None:
+        """Nothing is left open: what was sent is seen."""
 
     def _wait_for_room(self) -> None:
         self.while_full()

@@ -11,6 +11,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from acktree.schemas.clients import clear_errors
 from acktree.schemas.errors import AcktreeError
 
+RENEW_INTERVAL_S = 30.0
+"""What stands is committed again this often: Kafka forgets the offsets of a group without members once the
+last commit of each is older than the broker's offsets.retention.minutes, which is 1 at least."""
+
 _MEMBERS = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
 
 

@@ -168,10 +168,14 @@ class _Said:
 class AckPacker:
     """Collects the acks, fails and resets of one task; an input tuple's ack comes in before one flush."""
 
-    def __init__(self, history: History, task_name: str, send: Send) -> None:
+    def __init__(
+        self, history: History, task_name: str, send: Send, send_at_once: Send | None = None
+    ) -> None:
+        """``send_at_once`` is for what does not wait for a flush, nor for what ``send`` may wait for."""
         self._history = history
         self._task_name = task_name
         self._send = send
+        self._send_at_once = send_at_once or send
         self._said: dict[int, _Said] = {}
 
     def __len__(self) -> int:
@@ -194,6 +198,18 @@ class AckPacker:
     def reset(self, version: int, root: int) -> None:
         """Ask the acker to count the root's timeout from now on."""
         self._of(version).resets.add(root)
+
+    def reset_at_once(self, version: int, root: int) -> None:
+        """Ask the acker to count the root's timeout from now on; it does not wait for the flush.
+
+        Raises:
+            UnknownVersion: a version this process has not seen was handed in.
+        """
+        published = self._history.at(version)
+        if published.ackers:
+            asked = Ack(self._task_name, version, np.empty(0, ENTRY), (), np.array([root], np.uint64))
+            partition = acker_partition(root, published.ackers)
+            self._send_at_once(published.ack_topic, partition, encode_ack(asked))
 
     def _of(self, version: int) -> _Said:
         return self._said.get(version) or self._said.setdefault(version, _Said())

@@ -1,7 +1,8 @@
 """A spout written in Python: what a user subclasses, and the emitter it is given.
 
 Invariant: one root per message id; its init is the XOR of the consumer edges of all that one call of
-``next_tuple`` emitted for it, and is handed to the packer once, after that call. Knows no Kafka.
+``next_tuple`` emitted for it. It is handed to the packer once, when that call has ended and all of it is in
+the log: a tree that nobody reads would be done before its tuples are durable. Knows no Kafka.
 """
 
 from collections.abc import Hashable
@@ -9,11 +10,13 @@ from itertools import takewhile
 from typing import ClassVar, NamedTuple
 
 from acktree.producers.bolt import Context
-from acktree.producers.collector import Counters, UserHeaders
-from acktree.producers.columns import Produce
+from acktree.producers.collector import UserHeaders
+from acktree.producers.columns import NO_TIMESTAMP, ProduceConfirmed
+from acktree.producers.counters import Counters
 from acktree.producers.edge_pool import EdgePool
-from acktree.producers.errors import AlreadyPending, ReservedHeader
+from acktree.producers.errors import AlreadyPending
 from acktree.producers.packing import InitPacker
+from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.targets import Targets
 from acktree.schemas.codec import Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -149,22 +152,51 @@ class Pending:
         return [root for root, _ in takewhile(lambda each: each[1].emitted_s < time_s, self._by_root.items())]
 
 
+class Tree:
+    """What one call of ``next_tuple`` emitted under one message id, until all of it is in the log."""
+
+    __slots__ = ("_confirmed", "_open", "root", "value", "version")
+
+    def __init__(self, version: int, root: int, confirmed: "list[Tree]") -> None:
+        """The tree joins ``confirmed`` when its call has ended and everything of it is in the log."""
+        self.version, self.root, self.value = version, root, 0
+        self._confirmed = confirmed
+        self._open = 1  # the call itself
+
+    def add(self, value: int) -> None:
+        """Count in a tuple that is to be confirmed; ``value`` is the XOR of its consumer edges."""
+        self.value ^= value
+        self._open += 1
+
+    def take_back(self, value: int) -> None:
+        """Leave out a tuple that could not be produced."""
+        self.value ^= value
+        self._open -= 1
+
+    def confirm(self) -> None:
+        """Take note that a tuple is in the log, or that the call has ended."""
+        self._open -= 1
+        if not self._open:
+            self._confirmed.append(self)
+
+
 class SpoutEmitter:
     """What a spout emits with."""
 
     def __init__(
-        self, spout: str, history: History, slot: int, run: int, packer: InitPacker, produce: Produce
+        self, spout: str, history: History, slot: int, run: int, packer: InitPacker, produce: ProduceConfirmed
     ) -> None:
         self.counters = Counters()
         self.pending = Pending()
         self.targets = Targets(spout, history)
-        self.done_at_once: list[Message] = []
         self.keeps_values = False
-        self._history, self._slot, self._packer, self._produce = history, slot, packer, produce
+        self._history, self._slot, self.packer, self._produce = history, slot, packer, produce
         self._generation = generation_of(run, 0)
         self._next_sequence = 0
         self._take_edge = EdgePool().take
-        self._now: dict[Hashable, tuple[int, int, int]] = {}
+        self._now: dict[Hashable, Tree] = {}
+        self._confirmed: list[Tree] = []
+        self._done: list[Message] = []
         self._now_s = 0.0
 
     def emit(
@@ -175,56 +207,73 @@ class SpoutEmitter:
         topic: str | None = None,
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Emit a tuple; without a message id it is untracked: no tree, no verdict.
+
+        ``timestamp_ms`` is the record's timestamp, the time of the call if left out.
 
         One call of ``next_tuple`` may emit several tuples under one id: they are one tree.
 
         Raises:
             AlreadyPending: the id is that of an earlier call and has no verdict yet.
-            WrongTopic, ReservedHeader: see there.
+            WrongTopic, NotSerializable, ReservedHeader: see there.
         """
         target = self.targets.find(topic)
-        if headers and any(name == HEADER for name, _ in headers):
-            raise ReservedHeader(f"the header {HEADER!r} is written by the library, leave it out")
-        written: UserHeaders = headers or []
-        if message_id is not None:
-            version, root, before = self._root_of(message_id)
-            edge = int.from_bytes(self._take_edge(), "little")
-            header = target.head + encode_header(0, (Anchor(version, root, edge),))[3:]
-            written = [*written, (HEADER, header)]
+        check_payload(value, key, timestamp_ms)
+        if headers is not None:
+            check_headers(headers)
+        stamp_ms = NO_TIMESTAMP if timestamp_ms is None else timestamp_ms
+        if message_id is None:
+            self._produce(target.topic, value, key, list(headers) if headers else None, stamp_ms, None)
+            self.counters.emitted += 1
+            return
+        tree = self._tree_of(message_id)
+        edge = int.from_bytes(self._take_edge(), "little")
+        header = target.head + encode_header(0, (Anchor(tree.version, tree.root, edge),))[3:]
+        tree.add(own := emitted_value(edge, target.hashes))
         try:
-            self._produce(target.topic, value, key, written or None)
+            written = [*(headers or ()), (HEADER, header)]
+            self._produce(target.topic, value, key, written, stamp_ms, tree.confirm)
         except BaseException:
-            if message_id is not None and before is None:
-                self.pending.pop(root)
+            tree.take_back(own)
+            if message_id not in self._now:
+                self.pending.pop(tree.root)
             raise
+        self._now[message_id] = tree
         self.counters.emitted += 1
-        if message_id is not None:
-            self._now[message_id] = version, root, (before or 0) ^ emitted_value(edge, target.hashes)
-            if self.keeps_values:
-                self.pending.keep(root, value)
+        if self.keeps_values:
+            self.pending.keep(tree.root, value)
 
-    def _root_of(self, message_id: Hashable) -> tuple[int, int, int | None]:
-        """Return (version, root, value so far) of a message; a new root without value in its first call."""
+    def _tree_of(self, message_id: Hashable) -> Tree:
+        """Return the tree of a message, a new one in the first emission under its id."""
         found = self._now.get(message_id)
         if found is not None:
             return found
         root = root_id(self._slot, self._generation, self._next_sequence)
         self.pending.add(root, message_id, self._now_s)
         self._next_sequence += 1
-        return self._history.latest.version, root, None
+        return Tree(self._history.latest.version, root, self._confirmed)
 
     def call(self, spout: AnySpout, now_s: float) -> int:
-        """Call ``next_tuple``, hand in the inits of what it emitted, and return how many tuples that was."""
+        """Call ``next_tuple``, and return how many tuples it emitted."""
         self._now_s, before = now_s, self.counters.emitted
         spout.next_tuple(self)
-        for version, root, value in self._now.values():
-            if self._history.ackers(version):
-                self._packer.add(version, root, value)
-            else:
-                message = self.pending.pop(root)
-                assert message is not None, root
-                self.done_at_once.append(message)
+        for tree in self._now.values():
+            tree.confirm()
         self._now.clear()
         return self.counters.emitted - before
+
+    def hand_in(self) -> None:
+        """Hand in the inits of all trees that are in the log; without ackers they are done."""
+        confirmed, self._confirmed[:] = list(self._confirmed), []
+        for tree in confirmed:
+            if self._history.ackers(tree.version):
+                self.packer.add(tree.version, tree.root, tree.value)
+            elif (message := self.pending.pop(tree.root)) is not None:
+                self._done.append(message)
+
+    def take_done(self) -> list[Message]:
+        """Return the messages that are done without an acker, each once."""
+        done, self._done = self._done, []
+        return done

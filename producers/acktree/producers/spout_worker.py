@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 from confluent_kafka import TopicPartition
 
@@ -20,9 +21,9 @@ from acktree.producers.errors import UnknownComponent
 from acktree.producers.inputs import check_error
 from acktree.producers.limits import read_limits
 from acktree.producers.loading import check_written
-from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.packing import InitPacker
 from acktree.producers.spout import AnySpout, Failure, Message, Spout, SpoutEmitter, ValueSpout
+from acktree.producers.spout_outlet import SpoutOutlet
 from acktree.producers.step import Hung, close_consumer, take_step
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
@@ -30,6 +31,7 @@ from acktree.schemas.clients import (
     clear_errors,
     consumer_settings,
     make_consumer,
+    when_ready,
     will_pass,
 )
 from acktree.schemas.codec import Cause, decode_result
@@ -96,24 +98,24 @@ class SpoutWorker:
         self._group = latest.group_of(self.name)
         self._settings = consumer_settings(bootstrap, self._group, user or {})
         self._claims, self._consumer = make_consumer(self._settings), make_consumer(self._settings)
-        self._claim = claim_run(self._claims, self._result_topic, self._group, bootstrap)
+        self.claim = claim_run(self._claims, self._result_topic, self._group, bootstrap)
         with clear_errors(bootstrap):
             self._follow_results()
         topics = (*latest.spouts[self.name].emits, latest.ack_init_topic)
-        self._outlet = AtLeastOnce(bootstrap, user or {}, read_limits(bootstrap, topics, user or {}))
+        self._outlet = SpoutOutlet(bootstrap, user or {}, read_limits(bootstrap, topics, user or {}))
         self._packer = InitPacker(self._history, number, self._outlet.send)
-        self._outlet.while_full = self._packer.flush
-        self._emitter = SpoutEmitter(
+        self._outlet.while_full = self._send_inits
+        self.emitter = SpoutEmitter(
             self.name,
             self._history,
             _slot_of(latest, self.name, task).slot,
-            self._claim.run,
+            self.claim.run,
             self._packer,
-            self._outlet.produce,
+            self._outlet.produce_confirmed,
         )
         self._most_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
-        self._emitter.keeps_values = isinstance(spout, ValueSpout)
-        self.set_aside = 0
+        self.emitter.keeps_values = isinstance(spout, ValueSpout)
+        self.set_aside = self.timed_out = 0
         self.reported: tuple[Report, ...] = ()
         self._index = task
         self._pending_s, self._looked_s = 0.0, time.monotonic()
@@ -123,14 +125,15 @@ class SpoutWorker:
     def _follow_results(self) -> None:
         """Read results from the end: those before are about earlier runs."""
         place = TopicPartition(self._result_topic, 0)
-        _, end = self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S)
-        self._claim.next_offset = max(end, self._claim.next_offset)
-        self._consumer.assign([TopicPartition(self._result_topic, 0, self._claim.next_offset)])
+        ask = partial(self._consumer.get_watermark_offsets, place, timeout=BROKER_TIMEOUT_S)
+        _, end = when_ready(ask, wait_if_away=True)
+        self.claim.next_offset = max(end, self.claim.next_offset)
+        self._consumer.assign([TopicPartition(self._result_topic, 0, self.claim.next_offset)])
 
     @property
     def pending(self) -> int:
         """How many messages have no verdict yet."""
-        return len(self._emitter.pending)
+        return len(self.emitter.pending)
 
     def stop(self) -> None:
         """Ask ``run`` to end; may be called from a signal handler."""
@@ -141,15 +144,17 @@ class SpoutWorker:
         """Work until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
         try:
             self._spout.prepare(Context(self._history.latest, self.name, self.task))
-            self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self._claim.run}")
+            self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
             while not self._stopping:
                 self._turn()
             self._flush()
         finally:
-            self._spout.cleanup()
-            close_consumer(self._consumer)
-            close_consumer(self._claims)
-            self._registry.close()
+            try:
+                self._spout.cleanup()
+            finally:
+                close_consumer(self._consumer)
+                close_consumer(self._claims)
+                self._registry.close()
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -158,11 +163,10 @@ class SpoutWorker:
         emitted = self._emit(now_s)
         self._hear(self._wait_s(emitted))
         if now_s >= self._next_flush_s:
-            self._packer.flush()
             self._outlet.serve()
+            self._send_inits()
+            self._tell_done()
             self._next_flush_s = now_s + self._outlet.ack_interval_s
-        if self._emitter.done_at_once:
-            self._flush()
         if now_s >= self._next_claim_s:
             self._renew_claim()
             self._give_up_old(now_s)
@@ -170,7 +174,7 @@ class SpoutWorker:
         if now_s >= self._next_report_s:
             self._report()
             if self._registry.refresh():
-                self._emitter.targets.use_latest()
+                self.emitter.targets.use_latest()
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self, emitted: int) -> float:
@@ -182,20 +186,29 @@ class SpoutWorker:
         room = self._history.latest.spouts[self.name].max_pending - self.pending
         emitted = 0
         for _ in range(min(room, CALLS_PER_TURN)):
-            if self._emitter.pending.kept_bytes >= self._most_bytes:
+            if self.emitter.pending.kept_bytes >= self._most_bytes:
                 break
-            here = self._emitter.call(self._spout, now_s)
+            here = self.emitter.call(self._spout, now_s)
             emitted += here
             if not here:
                 break
         return emitted
 
-    def _flush(self) -> None:
-        """Wait until all is with the broker; without ackers a message is done then."""
+    def _send_inits(self) -> None:
+        """Send the inits of the trees whose tuples are all in the log."""
+        self.emitter.hand_in()
         self._packer.flush()
+
+    def _flush(self) -> None:
+        """Wait until all tuples are with the broker, and then all their inits."""
+        self._outlet.drain()
+        self._send_inits()
         self._outlet.settle(self._consumer, ())
-        done, self._emitter.done_at_once = self._emitter.done_at_once, []
-        for message in done:
+        self._tell_done()
+
+    def _tell_done(self) -> None:
+        """Without ackers a message is done when it is in the log."""
+        for message in self.emitter.take_done():
             self._acked(message)
 
     def _hear(self, wait_s: float) -> None:
@@ -204,7 +217,7 @@ class SpoutWorker:
             if (error := record.error()) is not None:
                 check_error(error, self._bootstrap)
                 continue
-            self._claim.next_offset = (record.offset() or 0) + 1
+            self.claim.next_offset = (record.offset() or 0) + 1
             try:
                 result = decode_result(record.value() or b"")
             except MalformedRecord as wrong:
@@ -214,23 +227,26 @@ class SpoutWorker:
             for root, cause, task, reason in result.failed:
                 self._fail(root, Failure(cause, task, reason))
             for root in result.acked.tolist():
-                message = self._emitter.pending.pop(root)
+                message = self.emitter.pending.pop(root)
                 if message is not None:
                     self._acked(message)
 
     def _acked(self, message: Message) -> None:
-        self._emitter.counters.acked += 1
+        self.emitter.counters.acked += 1
         self._spout.tell_acked(message)
 
     def _fail(self, root: int, failure: Failure) -> None:
-        message = self._emitter.pending.pop(root)
+        message = self.emitter.pending.pop(root)
         if message is not None:
-            self._emitter.counters.failed += 1
+            if failure.cause is Cause.TIMED_OUT:
+                self.timed_out += 1
+            else:
+                self.emitter.counters.failed += 1
             self._spout.tell_failed(message, failure)
 
     def _give_up_old(self, now_s: float) -> None:
         """Fail what is older than the control topics keep: its verdict can no longer come."""
-        for root in self._emitter.pending.older_than(now_s - self._history.latest.control_retention_s):
+        for root in self.emitter.pending.older_than(now_s - self._history.latest.control_retention_s):
             self._fail(root, Failure(Cause.TIMED_OUT, "", ""))
 
     def _renew_claim(self) -> None:
@@ -248,16 +264,17 @@ class SpoutWorker:
 
     def _look_and_claim(self) -> None:
         stands = read_claim(self._claims, self._result_topic, self._bootstrap)
-        if stands is None or stands.epoch != self._claim.epoch:
+        if stands is not None and stands.epoch != self.claim.epoch:  # a missing one is nobody's: it expired
             raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
-        commit_claim(self._claims, self._result_topic, self._claim, self._group, self._bootstrap)
+        commit_claim(self._claims, self._result_topic, self.claim, self._group, self._bootstrap)
 
     def _report(self) -> None:
-        counters = self._emitter.counters
+        counters = self.emitter.counters
         values = {
             "emitted": counters.emitted,
             "acked": counters.acked,
             "failed": counters.failed,
+            "timed_out": self.timed_out,
             "pending": self.pending,
             "set_aside": self.set_aside,
             "pending_s": round(self._pending_s, 3),

@@ -4,10 +4,10 @@ Invariant: a target never changes; a new version makes new ones, so a tuple held
 owes what the readers of its children own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NoReturn
 
-from acktree.producers.errors import Misuse, WrongTopic
+from acktree.producers.errors import WrongTopic
 from acktree.schemas.header import encode_header
 from acktree.schemas.registry import History, Published
 
@@ -28,12 +28,8 @@ class Target:
 class Targets:
     """The targets of one component, by topic; None stands for the only one."""
 
-    def __init__(
-        self, component: str, history: History, refuse: Callable[[Misuse], NoReturn] | None = None
-    ) -> None:
-        """``refuse`` raises what it is given; it may do more."""
+    def __init__(self, component: str, history: History) -> None:
         self._component = component
-        self._raise = refuse or _raise
         self._history = history
         self._made: dict[tuple[int, str], Target] = {}
         self._current: dict[str | None, Target] = {}
@@ -66,14 +62,10 @@ class Targets:
     def _refuse(self, topic: str | None) -> NoReturn:
         topics = [name for name in self._current if name is not None]
         if topic is None and topics:
-            self._raise(
-                WrongTopic(f"{self._component} emits to several topics, say which: {', '.join(topics)}")
-            )
-        self._raise(
-            WrongTopic(
-                f"{self._component} emits to {topic or 'a topic'}, but its emits in the topology are: "
-                f"{', '.join(topics) or 'none'}"
-            )
+            raise WrongTopic(f"{self._component} emits to several topics, say which: {', '.join(topics)}")
+        raise WrongTopic(
+            f"{self._component} emits to {topic or 'a topic'}, but its emits in the topology are: "
+            f"{', '.join(topics) or 'none'}"
         )
 
     def all(self) -> Iterable[Target]:
@@ -84,7 +76,3 @@ class Targets:
 def _emits_of(published: Published, component: str) -> tuple[str, ...] | None:
     table = published.bolts.get(component) or published.spouts.get(component)
     return table.emits if table else None
-
-
-def _raise(misuse: Misuse) -> NoReturn:
-    raise misuse

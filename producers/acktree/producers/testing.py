@@ -11,8 +11,10 @@ from typing import cast
 
 from confluent_kafka import KafkaError, Message
 
-from acktree.producers.bolt import AnyBolt, Bolt, Context
-from acktree.producers.collector import Counters, UserHeaders
+from acktree.producers.bolt import AnyBolt, Context
+from acktree.producers.collector import UserHeaders
+from acktree.producers.columns import NO_TIMESTAMP
+from acktree.producers.counters import Counters
 from acktree.producers.intake import Intake
 from acktree.producers.kinds import check_bolt, collector_of, make_execution
 from acktree.producers.packing import AckPacker
@@ -34,13 +36,17 @@ _READER = "reader-of-the-bolt-under-test"
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """One record a bolt emitted; ``anchors`` are the numbers of the given values it descends from."""
+    """One record a bolt emitted; ``anchors`` are the numbers of the given values it descends from.
+
+    ``timestamp_ms`` is None where the bolt gave none.
+    """
 
     topic: str
     value: bytes | None
     key: bytes | None = None
     headers: UserHeaders = field(default_factory=list)
     anchors: tuple[int, ...] = ()
+    timestamp_ms: int | None = None
 
 
 class BoltDouble:
@@ -63,7 +69,6 @@ class BoltDouble:
         self.failed: dict[int, str] = {}
         self.resets: list[int] = []
         check_bolt(bolt)
-        self._bolt = bolt
         self._values: dict[int, int] = {}
         self._edges = EdgeSource()
         self._hand: Hand = {}
@@ -77,12 +82,11 @@ class BoltDouble:
         self._execution.prepare(Context(topology, name, f"{name}@test"))
 
     def give(
-        self, *values: bytes | str, key: bytes | None = None, headers: UserHeaders | None = None
+        self, *values: bytes | str | None, key: bytes | None = None, headers: UserHeaders | None = None
     ) -> None:
-        """Let the bolt execute these values as one batch, an AsyncBolt to their end.
+        """Let the bolt execute these values as one batch, an AsyncBolt to their end; None is a tombstone.
 
         Raises:
-            Misuse: the bolt breaks a rule.
             TimeoutError: an AsyncBolt has not ended within END_TIMEOUT_S.
         """
         self._execution.run([self._record(value, key, headers) for value in values])
@@ -96,11 +100,16 @@ class BoltDouble:
 
     def tick(self) -> None:
         """Let the time between two ticks pass."""
-        if isinstance(self._bolt, Bolt):
-            self._bolt.tick(self._collector)
+        self._execution.tick()
+        self._settle()
+
+    def time_out(self) -> None:
+        """Let the message timeout pass: what was in hand all the while fails, and the bolt is told."""
+        self._execution.time_out(list(self._hand.values()), 0)
         self._settle()
 
     def _settle(self) -> None:
+        self._execution.collect()
         self._collector.release()
         self._collector.flush()
 
@@ -130,7 +139,7 @@ class BoltDouble:
         """The XOR of each tree that is not done: of its init, the bolt's acks and those of the readers."""
         return {number: value for number, value in self._values.items() if value}
 
-    def _record(self, value: bytes | str, key: bytes | None, headers: UserHeaders | None) -> Record:
+    def _record(self, value: bytes | str | None, key: bytes | None, headers: UserHeaders | None) -> Record:
         number = len(self._values)
         anchor = Anchor(1, root_id(0, generation_of(1, 0), number), self._edges.one())
         self._values[number] = emitted_value(anchor.edge, self._history.readers(1, INPUT).hashes)
@@ -146,7 +155,12 @@ class BoltDouble:
         return cast(Record, made)
 
     def _take(
-        self, topic: str, value: bytes | str | None, key: bytes | str | None, headers: UserHeaders | None
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        timestamp_ms: int = NO_TIMESTAMP,
     ) -> None:
         """Keep an emission, and let the topic's reader ack it."""
         written = [(name, _as_bytes(text)) for name, text in headers or ()]
@@ -158,7 +172,8 @@ class BoltDouble:
             )
         numbers = tuple(origin_of(anchor.root).offset for anchor in anchors)
         rest: UserHeaders = [pair for pair in written if pair[0] != HEADER]
-        self.emitted.append(Emission(topic, _as_bytes(value), _as_bytes(key), rest, numbers))
+        emission = Emission(topic, _as_bytes(value), _as_bytes(key), rest, numbers, timestamp_ms or None)
+        self.emitted.append(emission)
 
     def _hear(self, _topic: str, _partition: int, value: bytes) -> None:
         record = decode_ack(value)
@@ -171,8 +186,13 @@ class BoltDouble:
         self.resets += [origin_of(int(root)).offset for root in record.resets]
 
 
-def _as_bytes(text: bytes | str | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
+def _as_bytes(part: object) -> bytes | None:
+    """Return what a producer would write; it takes nothing but bytes and text. Raises TypeError."""
+    if isinstance(part, str):
+        return part.encode()
+    if part is None or isinstance(part, bytes):
+        return part
+    raise TypeError(f"a record's key, value and headers are bytes, str or None, not {part!r}")
 
 
 def _refuse(error: KafkaError) -> None:

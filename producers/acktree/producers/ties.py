@@ -12,8 +12,9 @@ from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.columns import Produce, ProduceRows
 from acktree.producers.done_above import WINDOW_OFFSETS
 from acktree.producers.edge_pool import EdgePool
+from acktree.producers.errors import Misuse
 from acktree.producers.packing import AckPacker
-from acktree.producers.tuples import DONE, IN_HAND, Hand, Tuple
+from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Hand, Tuple, is_over
 from acktree.schemas.registry import History
 
 
@@ -25,6 +26,7 @@ class Child(NamedTuple):
     topic: str | None
     key: bytes | str | None
     headers: UserHeaders | None
+    timestamp_ms: int | None
 
 
 class Tie:
@@ -67,19 +69,24 @@ class TiedCollector(Collector):
         topic: str | None = None,
         key: bytes | str | None = None,
         headers: UserHeaders | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Emit when all anchors are acked; see there."""
         parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
         if not parents:
-            super().emit(value, anchors=(), topic=topic, key=key, headers=headers)
+            super().emit(value, anchors=(), topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
             return
-        self.targets.find(topic)
-        self.check_headers(headers or [])
-        for parent in parents:
-            self._may_anchor(parent)
-        held = [parent for parent in parents if parent._state is IN_HAND]
-        if held:
-            self._tie(held).children.append(Child(parents, value, topic, key, headers))
+        try:
+            if all(map(is_over, parents)):
+                return
+            self.targets.find(topic)
+            self.check_emission(value, key, headers, timestamp_ms)
+            held = [parent for parent in parents if self.check_anchor(parent)]
+        except Misuse as misuse:
+            self.faults.blame(misuse, parents)
+            return
+        child = Child(parents, value, topic, key, headers and list(headers), timestamp_ms)
+        self._tie(held).children.append(child)
 
     def ack(self, tuple: Tuple) -> None:
         """Ack a tuple; see there."""
@@ -90,11 +97,12 @@ class TiedCollector(Collector):
         self._say(tuple, "fail", reason)
 
     def _say(self, tuple: Tuple, verb: str, reason: str | None) -> None:
-        if tuple._collector is not self or tuple._state is not IN_HAND:
-            self._check(tuple, verb)
-            return
-        self._tie([tuple]).said[tuple] = reason
-        tuple._state = DONE
+        if self._may_speak_of(tuple, verb):
+            self._tie([tuple]).said[tuple] = reason
+            tuple._state = ACKED if reason is None else FAILED
+
+    def _take_back(self, tuple: Tuple, reason: str) -> None:
+        """The ack has not left, and the tuple's fault makes a fail of it when it does."""
 
     def _tie(self, tuples: Iterable[Tuple]) -> Tie:
         """Return the one tie of these tuples."""
@@ -156,14 +164,16 @@ class TiedCollector(Collector):
             tuple._state = IN_HAND
             if reason is not None:
                 super().fail(tuple, reason)
-        for parents, value, topic, key, headers in tie.children:
+        for parents, value, topic, key, headers, timestamp_ms in tie.children:
             whole = [parent for parent in parents if parent in tie.said and _may_be_done(parent)]
             if whole:
-                super().emit(value, anchors=whole, topic=topic, key=key, headers=headers)
+                super().emit(
+                    value, anchors=whole, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
+                )
         for tuple in tie.said:
             if tuple._state is IN_HAND:
                 super().ack(tuple)
 
 
 def _may_be_done(tuple: Tuple) -> bool:
-    return tuple._state is IN_HAND and tuple._unwritable is None
+    return tuple._state is IN_HAND and tuple._fault is None

@@ -7,7 +7,7 @@ for; a bolt that works on columns never pays for them.
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from acktree.producers.tuples import DONE, IN_HAND, Owner, Record, Tuple
+from acktree.producers.tuples import ACKED, IN_HAND, Owner, Record, Tuple
 
 
 class TupleBatch(Sequence[Tuple]):
@@ -23,9 +23,9 @@ class TupleBatch(Sequence[Tuple]):
         self._is_done = False
 
     @property
-    def values(self) -> list[bytes]:
-        """The tuples' values; empty where a record has none."""
-        return [record.value() or b"" for record in self._records]
+    def values(self) -> list[bytes | None]:
+        """The tuples' values; None where a record has none (a tombstone)."""
+        return [record.value() for record in self._records]
 
     @property
     def keys(self) -> list[bytes | None]:
@@ -60,9 +60,9 @@ class TupleBatch(Sequence[Tuple]):
         """Return the tuples in hand that were emitted to one by one."""
         return [tuple for tuple in self._tuples or () if tuple._owed and tuple._state is IN_HAND]
 
-    def unwritable(self) -> Sequence[Tuple]:
-        """Return the tuples in hand of which a child could not be written."""
-        return [tuple for tuple in self._tuples or () if tuple._unwritable and tuple._state is IN_HAND]
+    def faulty(self) -> Sequence[Tuple]:
+        """Return the tuples in hand that cannot be acked: a child of theirs was not sent."""
+        return [tuple for tuple in self._tuples or () if tuple._fault and tuple._state is IN_HAND]
 
     def in_hand(self) -> list[bool] | None:
         """Return which tuples were not failed; None for all of them."""
@@ -75,4 +75,5 @@ class TupleBatch(Sequence[Tuple]):
         """Take all tuples out of hand."""
         self._is_done = True
         for tuple in self._tuples or ():
-            tuple._state = DONE
+            if tuple._state is IN_HAND:
+                tuple._state = ACKED

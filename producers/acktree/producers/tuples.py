@@ -33,11 +33,12 @@ class State(Enum):
     """Where a tuple stands with its collector."""
 
     IN_HAND = "in hand"
-    DONE = "acked or failed"
+    ACKED = "acked"
+    FAILED = "failed"
     DROPPED = "dropped with its partition"
 
 
-IN_HAND, DONE, DROPPED = State.IN_HAND, State.DONE, State.DROPPED
+IN_HAND, ACKED, FAILED, DROPPED = State.IN_HAND, State.ACKED, State.FAILED, State.DROPPED
 
 
 class SourceOrigin(NamedTuple):
@@ -47,6 +48,8 @@ class SourceOrigin(NamedTuple):
     number as partition, and as offset how many messages its process emitted before: no lasting key. A spout
     that tracks by ``block`` of several records has as offset the first one of the block that the record is
     in, one of [offset, offset + block): all its records share it, and a rewind may cut other blocks.
+    ``topic_id`` is Kafka's id of the source topic, drawn at random when it was made: coordinates of a topic
+    that was made anew, or of a cluster that was, are not those of the one before.
     """
 
     spout: str
@@ -55,6 +58,7 @@ class SourceOrigin(NamedTuple):
     offset: int
     attempt: int
     block: int = 1
+    topic_id: str = ""
 
 
 class Owner(Protocol):
@@ -66,7 +70,7 @@ class Owner(Protocol):
 class Tuple:
     """One input record of a bolt."""
 
-    __slots__ = ("_anchors", "_collector", "_hand", "_owed", "_record", "_state", "_unwritable")
+    __slots__ = ("_anchors", "_collector", "_fault", "_hand", "_owed", "_record", "_since_s", "_state")
 
     def __init__(self, record: Record, anchors: bytes, collector: Owner, hand: "Hand | None" = None) -> None:
         self._record = record
@@ -75,12 +79,13 @@ class Tuple:
         self._hand = hand
         self._state = IN_HAND
         self._owed: list[tuple[list[bytes], bytes]] | None = None
-        self._unwritable: str | None = None
+        self._fault: str | None = None
+        self._since_s: float
 
     @property
-    def value(self) -> bytes:
-        """The record's value; empty where the record has none."""
-        return self._record.value() or b""
+    def value(self) -> bytes | None:
+        """The record's value; None where it has none (a tombstone), which is not the same as an empty one."""
+        return self._record.value()
 
     @property
     def key(self) -> bytes | None:
@@ -102,6 +107,7 @@ class Tuple:
 
     @property
     def timestamp_ms(self) -> int:
+        """The record's timestamp, by its topic's message.timestamp.type; may be handed on."""
         return self._record.timestamp()[1]
 
     @property
@@ -136,6 +142,11 @@ class Tuple:
 
     def __repr__(self) -> str:
         return f"Tuple({self.topic}[{self.partition}]@{self.offset}, {self._state.value})"
+
+
+def is_over(tuple: Tuple) -> bool:
+    """Tell whether a tuple went out of hand without its bolt: what the bolt still says of it does nothing."""
+    return tuple._state is DROPPED or (tuple._state is FAILED and tuple._fault is not None)
 
 
 Hand = dict[int, Tuple]

@@ -1,7 +1,8 @@
 """The worker: the one loop that reads a bolt's topics, executes it, and gets its outputs and offsets out.
 
 Invariant: children and acks are durable before the offsets of their inputs are committed: at an interval,
-when a partition is revoked, at a stop. Callbacks run inside the loop's own calls; there is no other thread.
+when a partition is revoked, at a stop. A turn ends with the tuple after which its time is up, or that is
+executed at a stop; the others wait. Callbacks run inside the loop's own calls; there is no other thread.
 """
 
 import logging
@@ -9,12 +10,12 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 
 from confluent_kafka import KafkaException
 
-from acktree.producers.bolt import AnyBolt, Bolt, Context
+from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.errors import TransactionAborted, UnknownComponent
 from acktree.producers.exactly_once import ExactlyOnce
 from acktree.producers.inputs import BATCH_RECORDS, Inputs, Place
@@ -22,7 +23,7 @@ from acktree.producers.intake import Intake
 from acktree.producers.kinds import check_bolt, collector_of, make_execution
 from acktree.producers.limits import read_limits
 from acktree.producers.outlet import AtLeastOnce, Outlet
-from acktree.producers.pace import Pace
+from acktree.producers.pace import Pace, Turn
 from acktree.producers.packing import AckPacker
 from acktree.producers.step import close_consumer
 from acktree.producers.tuples import IN_HAND
@@ -34,6 +35,8 @@ IDLE_WAIT_S = 0.1
 BUSY_WAIT_S = 0.005
 """How long to wait for a record while tuples are executed beside this loop."""
 LEARN_INTERVAL_S = 1.0
+TIME_OUT_INTERVAL_S = 1.0
+"""How often is looked for tuples that are held for too long."""
 SESSION_TIMEOUT_MS = 10_000
 
 log = logging.getLogger("acktree.bolt")
@@ -79,7 +82,7 @@ class Worker:
             UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
         """
         check_bolt(bolt)
-        self._bootstrap, self._user, self._bolt, self._ready = bootstrap, user or {}, bolt, ready
+        self._bootstrap, self._user, self._ready = bootstrap, user or {}, ready
         self._registry = Registry(bootstrap, topology, self._user)
         self._history = self._registry.history
         self.name = find_bolt_name(self._registry, bolt, name)
@@ -88,23 +91,27 @@ class Worker:
         settings = consumer_settings(
             bootstrap, latest.group_of(self.name), self._user, session_timeout_ms=SESSION_TIMEOUT_MS
         )
-        self._inputs = Inputs(make_consumer(settings), bootstrap)
-        self._outlet = outlet or self._make_outlet()
-        packer = AckPacker(self._history, self.task, self._outlet.send)
+        consumer = make_consumer(settings)
+        self.outlet = outlet or self._make_outlet()
+        self._inputs = Inputs(consumer, bootstrap, self.outlet.owner, self.outlet.take_over)
+        packer = AckPacker(self._history, self.task, self.outlet.send, self.outlet.send_at_once)
         make_collector = collector_of(bolt, self._exactly_once)
-        outlet = self._outlet
+        outlet = self.outlet
         self._collector = make_collector(
             self.name, self._history, packer, outlet.produce, produce_rows=outlet.produce_rows
         )
-        self._outlet.while_full = self._collector.flush
+        self.outlet.while_full = self._collector.flush
         intake = Intake(self.name, self._history, self._learn)
         inputs = self._inputs
-        self._execution = make_execution(bolt, self._collector, intake, inputs.check, inputs.hand)
+        self._turn_time = Turn()
+        self._execution = make_execution(
+            bolt, self._collector, intake, inputs.check, inputs.hand, self._turn_time
+        )
         self._pace = Pace(self._execution.turn_s, self._execution.least_records, BATCH_RECORDS)
         self._reads: tuple[str, ...] = ()
         self._told_ready = self._stopping = self._broken = False
         self._next_learn_s = self._next_ack_s = self._next_settle_s = self._next_report_s = 0.0
-        self._next_tick_s = 0.0
+        self._next_tick_s = self._next_time_out_s = 0.0
         self._executed_at_settle = 0
         self._held_s = 0.0
         self._looked_s = time.monotonic()
@@ -128,16 +135,17 @@ class Worker:
         return AtLeastOnce(self._bootstrap, self._user, limits)
 
     def stop(self) -> None:
-        """Ask ``run`` to end after its current batch; may be called from a signal handler."""
+        """Ask ``run`` to end after the tuple, or the batch, that is executed; fit for a signal handler."""
         self._stopping = self._inputs.stopping = True
-        self._outlet.hurry()
+        self._turn_time.stop()
+        self.outlet.hurry()
 
     def run(self) -> None:
         """Work until stopped.
 
         Raises:
-            Misuse: the bolt broke a rule. DeliveryFailed: the broker refused a record for good. In both cases
-            the inputs since the last commit are read again by whoever runs the bolt next.
+            DeliveryFailed: the broker refused a record for good; the inputs since the last commit are read
+            again by whoever runs the bolt next. What ``prepare``, ``tick`` and ``cleanup`` of the bolt raise.
         """
         try:
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
@@ -153,41 +161,61 @@ class Worker:
         finally:
             try:
                 self._execution.cleanup()
-                if not self._broken:
-                    self._name_never_acked()
-                    self._settle_or_leave()
-                    self._report()
-                    self._outlet.serve()
             finally:
-                self._broken = True
-                close_consumer(self._inputs.consumer)
-                self._registry.close()
+                self._leave()
+
+    def _leave(self) -> None:
+        """Get the last out and commit it, whatever the bolt's cleanup has raised; leave the group."""
+        try:
+            if not self._broken:
+                self._name_never_acked()
+                self._settle_or_leave(self._inputs.places())
+                self._report()
+                self.outlet.settle(self._inputs.consumer, ())
+        finally:
+            self._broken = True
+            close_consumer(self._inputs.consumer)
+            self._registry.close()
 
     def _turn(self) -> None:
-        bolt, most = self._bolt, self._pace.records
+        most = self._pace.records
         if self._execution.max_in_hand is not None:
             most = min(most, self._inputs.room(self._execution.max_in_hand))
         records = self._inputs.read(self._wait_s(), most)
+        if records and not self._inputs.is_named:
+            self._inputs.put_back(records)
+            self._settle_or_rewind()
+            records = self._inputs.read(0, most)
         if records:
-            began_s = time.perf_counter()
-            self._execution.run(records)
-            self._pace.note(len(records), time.perf_counter() - began_s)
+            began_s = time.monotonic()
+            self._turn_time.begin(began_s + self._execution.turn_s)
+            left = self._execution.run(records)
+            self._inputs.put_back(left)
+            if len(left) < len(records):
+                self._pace.note(len(records) - len(left), time.monotonic() - began_s)
         self._execution.collect()
         now_s = time.monotonic()
         self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._looked_s)
         self._looked_s = now_s
         if now_s >= self._next_ack_s:
-            self._collector.flush()
-            self._outlet.serve()
-            self._next_ack_s = now_s + self._outlet.ack_interval_s
-        if isinstance(bolt, Bolt) and bolt.tick_interval_s is not None and now_s >= self._next_tick_s:
-            self._next_tick_s = now_s + bolt.tick_interval_s
-            bolt.tick(self._collector)
+            if self.outlet.sends_acks_early:
+                self._collector.flush()
+            self.outlet.serve()
+            self._next_ack_s = now_s + self.outlet.ack_interval_s
+        tick_interval_s = self._execution.tick_interval_s
+        if tick_interval_s is not None and now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + tick_interval_s
+            self._execution.tick()
+        if now_s >= self._next_time_out_s:
+            self._next_time_out_s = now_s + TIME_OUT_INTERVAL_S
+            latest = self._history.latest
+            if latest.ackers and latest.message_timeout_s:
+                self._execution.time_out(self._inputs.in_hand(), latest.message_timeout_s)
         executed = self._collector.counters.executed
-        if now_s >= self._next_settle_s or executed - self._executed_at_settle >= self._outlet.commit_records:
+        if now_s >= self._next_settle_s or executed - self._executed_at_settle >= self.outlet.commit_records:
             self._settle_or_rewind()
             self._executed_at_settle = executed
-            self._next_settle_s = time.monotonic() + self._outlet.commit_interval_s
+            self._next_settle_s = time.monotonic() + self.outlet.commit_interval_s
             self._follow_topology()
         if now_s >= self._next_report_s:
             self._report()
@@ -195,17 +223,19 @@ class Worker:
 
     def _wait_s(self) -> float:
         """Return how long to wait for a record: no longer than to the next flush or commit that is due."""
-        due_s = self._next_ack_s if self._collector.has_unsent else self._next_settle_s
+        due_s = self._next_settle_s
+        if self._collector.has_unsent:
+            due_s = min(due_s, self._next_ack_s)
         most_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S
         return min(most_s, max(0.0, due_s - time.monotonic()))
 
-    def _settle(self, in_callback: bool = False) -> None:
+    def _settle(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
         """Get everything out, then commit how far the inputs are done."""
         self._collector.release()
-        offsets = self._inputs.frontiers()
+        offsets = self._inputs.frontiers(leaving)
         self._collector.flush()
-        if self._outlet.settle(self._inputs.consumer, offsets, in_callback):
-            self._inputs.note_committed(offsets)
+        if self.outlet.settle(self._inputs.consumer, offsets, in_callback):
+            self._inputs.note_committed(offsets, leaving)
 
     def _settle_or_rewind(self) -> None:
         """Settle; where that was undone, drop what is in hand and read it again."""
@@ -216,10 +246,10 @@ class Worker:
             self._let_go(list(self._inputs.hands))
             self._inputs.rewind()
 
-    def _settle_or_leave(self, in_callback: bool = False) -> None:
+    def _settle_or_leave(self, leaving: Collection[Place], in_callback: bool = False) -> None:
         """Settle; where that was undone, leave the inputs to whoever reads them next."""
         try:
-            self._settle(in_callback)
+            self._settle(leaving, in_callback)
         except TransactionAborted as error:
             log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
 
@@ -254,7 +284,7 @@ class Worker:
     def _revoked(self, places: list[Place]) -> None:
         if not self._broken:
             self._execution.finish(self._inputs.in_hand(places))
-            self._settle_or_leave(in_callback=True)
+            self._settle_or_leave(places, in_callback=True)
             self._let_go(places)
 
     def _lost(self, places: list[Place]) -> None:
@@ -279,6 +309,7 @@ class Worker:
         values = {
             **self.counters,
             "in_hand": len(self._inputs.in_hand()),
+            "paused": self._inputs.paused,
             "lag": self._inputs.lag(),
             "busy_s": round(self._execution.busy_s, 6),
             "process_s": round(self._execution.process_s + self._held_s, 6),
@@ -286,4 +317,4 @@ class Worker:
         report = Report("bolt", self.name, self.task, int(time.time() * 1000), values)
         self.reported = (report,)
         topic = self._history.latest.stats_topic
-        self._outlet.produce(topic, report.encode(), report.key(), None)
+        self.outlet.produce(topic, report.encode(), report.key(), None)

@@ -6,9 +6,9 @@ with the reason, never overridden in silence.
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -25,8 +25,12 @@ from acktree.schemas.errors import (
 )
 
 Settings = Mapping[str, str]
+Answer = TypeVar("Answer")
 
 BROKER_TIMEOUT_S = 10.0
+READY_TIMEOUT_S = 60.0
+"""How long a process that starts waits for a broker that answers and is not ready."""
+READY_PAUSE_S = 0.2
 FIRST_LOOK_S = 1.0
 """How long a new client first waits before it looks whether the broker has refused it."""
 NEW_TOPIC_S = 3.0
@@ -62,6 +66,7 @@ _OURS = {
     "group.id": "it is part of the topology: TOPOLOGY.COMPONENT",
     "bootstrap.servers": "give it with --bootstrap-server",
     "transactional.id": "it fences zombies and is chosen per process",
+    "delivery.report.only.error": "delivery reports say what is in the log",
 }
 
 
@@ -214,6 +219,7 @@ _AWAY = frozenset(
 
 _UNSETTLED = frozenset(
     (
+        KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -229,12 +235,41 @@ def will_pass(error: BaseException) -> bool:
     cause = error.__cause__
     if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
         return False
-    return cause.args[0].code() in _AWAY or is_unsettled(cause.args[0])
+    return is_passing(cause.args[0])
 
 
 def is_unsettled(error: KafkaError) -> bool:
     """Tell whether a broker that answers is only not ready yet: it may be asked again at once."""
     return error.retriable() or error.code() in _UNSETTLED
+
+
+def is_passing(error: KafkaError) -> bool:
+    """Tell whether an error says only that the broker is away, or not ready yet."""
+    return error.code() in _AWAY or is_unsettled(error)
+
+
+def when_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) -> Answer:
+    """Ask a broker, again as long as it says that it is not ready yet, for READY_TIMEOUT_S at most.
+
+    After a start a broker loads its groups and transactions, and answers meanwhile. ``wait_if_away``: also
+    where it does not answer, for those who know that it was there a moment ago.
+
+    Raises:
+        What ``ask`` raised last; at once what waiting cannot mend.
+    """
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except (KafkaException, AcktreeError) as error:
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
+                raise
+            passes = is_passing if wait_if_away else is_unsettled
+            if not passes(cause.args[0]) or time.monotonic() > deadline_s:
+                raise
+            _log.warning("the broker is not ready yet: %s", error, extra={"action": "not_ready"})
+            time.sleep(READY_PAUSE_S)
 
 
 @contextmanager

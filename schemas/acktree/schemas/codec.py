@@ -17,7 +17,7 @@ from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 from numpy.typing import NDArray
 
 from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.ids import IdArray
+from acktree.schemas.ids import MAX_RUN, IdArray
 
 ID = np.dtype("<u8")
 ENTRY = np.dtype([("root", "<u8"), ("value", "<u8")])
@@ -94,10 +94,15 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Absent:
-    """Offsets of a slot that hold no record; told to the spout's ledger by who read past them."""
+    """Offsets of a slot that hold no record; told to the spout's ledger by who read past them.
+
+    ``run`` is that of the emission that was read, None in records of older versions: the offsets of a log
+    that was truncated are given out anew.
+    """
 
     slot: int
     spans: Sequence[Span]
+    run: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +126,7 @@ def _frame(name: str) -> bytes:
 
 ACK_INIT_FRAME, ACK_FRAME = _frame("AckInit"), _frame("Ack")
 RESULT_FRAME, ABSENT_FRAME = _frame("Result"), _frame("Absent")
-REPLAY_COMMAND_FRAME = _frame("ReplayCommand")
+ABSENT_IN_RUN_FRAME, REPLAY_COMMAND_FRAME = _frame("AbsentInRun"), _frame("ReplayCommand")
 
 
 def varint(number: int) -> bytes:
@@ -190,7 +195,9 @@ def encode_result(record: Result) -> bytes:
 
 def encode_absent(record: Absent) -> bytes:
     """Return the framed Avro bytes of an Absent."""
-    return ABSENT_FRAME + zigzag(record.slot) + _spans(record.spans)
+    if record.run is None:
+        return ABSENT_FRAME + zigzag(record.slot) + _spans(record.spans)
+    return ABSENT_IN_RUN_FRAME + zigzag(record.slot) + zigzag(record.run) + _spans(record.spans)
 
 
 def encode_replay_command(record: ReplayCommand) -> bytes:
@@ -208,6 +215,7 @@ _NAMES = {
     ACK_FRAME: "Ack",
     RESULT_FRAME: "Result",
     ABSENT_FRAME: "Absent",
+    ABSENT_IN_RUN_FRAME: "AbsentInRun",
     REPLAY_COMMAND_FRAME: "ReplayCommand",
 }
 
@@ -329,12 +337,20 @@ def _failure(reader: _Reader) -> Failure:
 
 def decode_absent(data: bytes) -> Absent:
     """Return the Absent in data; raise MalformedRecord for anything else."""
-    return Absent(*_decode_spans(_Reader(data, ABSENT_FRAME)))
+    if data[:FRAME_BYTES] != ABSENT_IN_RUN_FRAME:
+        reader = _Reader(data, ABSENT_FRAME)
+        return Absent(reader.int32(), _decode_spans(reader))
+    reader = _Reader(data, ABSENT_IN_RUN_FRAME)
+    slot, run = reader.int32(), reader.int32()
+    if not 1 <= run <= MAX_RUN:
+        raise MalformedRecord(f"run {run}; it is 1 to {MAX_RUN}")
+    return Absent(slot, _decode_spans(reader), run)
 
 
 def decode_replay_command(data: bytes) -> ReplayCommand:
     """Return the ReplayCommand in data; raise MalformedRecord for anything else."""
-    record = ReplayCommand(*_decode_spans(_Reader(data, REPLAY_COMMAND_FRAME)))
+    reader = _Reader(data, REPLAY_COMMAND_FRAME)
+    record = ReplayCommand(reader.int32(), _decode_spans(reader))
     if not 1 <= len(record.spans) <= MAX_REPLAY_SPANS:
         raise MalformedRecord(f"{len(record.spans)} spans; a command has 1 to {MAX_REPLAY_SPANS}")
     if any(before.next >= after.first for before, after in pairwise(record.spans)):
@@ -342,20 +358,19 @@ def decode_replay_command(data: bytes) -> ReplayCommand:
     return record
 
 
-def _decode_spans(reader: _Reader) -> tuple[int, tuple[Span, ...]]:
-    slot = reader.int32()
+def _decode_spans(reader: _Reader) -> tuple[Span, ...]:
     count = reader.count(2)
     spans = tuple(Span(reader.long(), reader.long()) for _ in range(count))
     reader.end_of_array(count)
     reader.end()
     if any(not 0 <= first < following for first, following in spans):
         raise MalformedRecord("span that ends before it begins")
-    return slot, spans
+    return spans
 
 
 def decode_told_to_spout(data: bytes) -> Result | Absent | ReplayCommand:
     """Return what a record of a result topic says; raise MalformedRecord for anything else."""
-    if data[:FRAME_BYTES] == ABSENT_FRAME:
+    if data[:FRAME_BYTES] in (ABSENT_FRAME, ABSENT_IN_RUN_FRAME):
         return decode_absent(data)
     if data[:FRAME_BYTES] == REPLAY_COMMAND_FRAME:
         return decode_replay_command(data)

@@ -11,6 +11,8 @@ from typing import NamedTuple, NewType
 import numpy as np
 from numpy.typing import NDArray
 
+from acktree.schemas.errors import AcktreeError
+
 RootId = NewType("RootId", int)
 EdgeId = NewType("EdgeId", int)
 IdArray = NDArray[np.uint64]
@@ -23,6 +25,19 @@ ATTEMPT_MASK = 0xF
 
 M1, M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 M1_INVERSE, M2_INVERSE = pow(M1, -1, 1 << 64), pow(M2, -1, 1 << 64)
+
+
+class OffsetTooLarge(AcktreeError):
+    """An offset does not fit into the 40 bits that a root id has for it."""
+
+    @classmethod
+    def of(cls, slot: int, offset: int) -> "OffsetTooLarge":
+        """Return the error that names an offset of a slot."""
+        return cls(
+            f"offset {offset} of slot {slot} does not fit into a root id, which holds 0 to {MAX_OFFSET} (40 "
+            "bits): let the producers write to a new topic; a spout written in Python begins again at 0 when "
+            "it is started again"
+        )
 
 
 class Origin(NamedTuple):
@@ -101,21 +116,28 @@ def run_at_least(run: int, floor: int) -> bool:
 
 
 def root_id(slot: int, generation: int, offset: int) -> RootId:
-    """Return the root id of one emission of a source record.
+    """Return the root id of one emission of a source record; raise OffsetTooLarge beyond MAX_OFFSET.
 
     >>> origin_of(root_id(3, generation_of(run=1, attempt=2), 77))
     Origin(slot=3, generation=18, offset=77)
     """
     assert 0 <= slot < MAX_SLOTS, slot
     assert 16 <= generation < 1 << 12, generation
-    return RootId(mix(slot << 52 | generation << 40 | offset & MAX_OFFSET))
+    if not 0 <= offset <= MAX_OFFSET:
+        raise OffsetTooLarge.of(slot, offset)
+    return RootId(mix(slot << 52 | generation << 40 | offset))
 
 
 def root_ids(slot: int, generation: int, offsets: NDArray[np.int64]) -> IdArray:
-    """Return the root ids of one generation of many offsets of a slot."""
+    """Return the root ids of one generation of many offsets of a slot.
+
+    Raises OffsetTooLarge where one is beyond MAX_OFFSET.
+    """
     assert 0 <= slot < MAX_SLOTS, slot
     assert 16 <= generation < 1 << 12, generation
-    packed = offsets.astype(np.uint64) & np.uint64(MAX_OFFSET)
+    packed = offsets.astype(np.uint64)
+    if len(packed) and (largest := int(packed.max())) > MAX_OFFSET:
+        raise OffsetTooLarge.of(slot, largest)
     return mix_array(packed | np.uint64(slot << 52 | generation << 40))
 
 

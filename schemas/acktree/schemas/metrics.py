@@ -32,6 +32,7 @@ BOLT = Names(
         "executed": ("executed", "Tuples executed"),
         "emitted": ("emitted", "Tuples emitted"),
         "unwritable": ("unwritable", "Children that their topic never takes, so they were not emitted"),
+        "misuses": ("misuses", "Calls of the bolt that were refused, as they break a rule of the library"),
         "acked": ("acked", "Tuples acked"),
         "failed": ("failed", "Tuples failed"),
         "set_aside": ("set_aside", "Records that could not be tuples"),
@@ -42,6 +43,7 @@ BOLT = Names(
     },
     {
         "in_hand": ("in_hand", "Tuples neither acked nor failed"),
+        "paused": ("paused_partitions", "Partitions not read because of the tuples in hand"),
         "lag": ("lag_records", "Records that wait in the partitions held"),
     },
 )

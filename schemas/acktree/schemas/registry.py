@@ -4,10 +4,11 @@ Invariant: versions only grow; a slot, once given to a (topic, topic id, partiti
 another, and a spout task number never to another task. All versions stay readable: old roots need them.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from acktree.schemas.clients import (
@@ -17,7 +18,9 @@ from acktree.schemas.clients import (
     clear_errors,
     consumer_settings,
     is_forbidden,
+    is_passing,
     make_consumer,
+    when_ready,
 )
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
 from acktree.schemas.ids import fnv1a64
@@ -150,8 +153,7 @@ class Registry:
 
     def _open(self) -> None:
         with clear_errors(self.bootstrap):
-            metadata = self._consumer.list_topics(self._topic, timeout=BROKER_TIMEOUT_S)
-            refused = metadata.topics[self._topic].error
+            refused = when_ready(self._ask_topic)
             if is_forbidden(refused):
                 raise as_clear_error(refused, self.bootstrap, f"topic {self._topic}")
             if refused is not None:
@@ -161,6 +163,14 @@ class Registry:
                 pass
         self.history.latest  # noqa: B018 -- raises UnknownTopology
         self._known = len(self.history.versions)
+
+    def _ask_topic(self) -> KafkaError | None:
+        """Return what is wrong with the registry topic, None for nothing. Raises KafkaException."""
+        metadata = self._consumer.list_topics(self._topic, timeout=BROKER_TIMEOUT_S)
+        refused: KafkaError | None = metadata.topics[self._topic].error
+        if refused is not None and refused.code() == KafkaError.LEADER_NOT_AVAILABLE:
+            raise KafkaException(refused)
+        return refused
 
     def refresh(self) -> bool:
         """Take in what was published since; return True if there is something new since the last time.
@@ -178,15 +188,22 @@ class Registry:
         Raises:
             BrokerUnreachable: no broker answers.
         """
+        place = TopicPartition(self._topic, 0)
+
+        def ask_end() -> int:
+            return int(self._consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)[1])
+
         with clear_errors(self.bootstrap):
-            place = TopicPartition(self._topic, 0)
-            _, end_offset = self._consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+            end_offset = when_ready(ask_end, wait_if_away=True)
         while self._next_offset < end_offset:
             self._take(BROKER_TIMEOUT_S)
 
     def _take(self, timeout_s: float) -> bool:
         """Take one record; return True at the end of the topic (or, with timeout 0, if none is here yet)."""
+        until_s = time.monotonic() + timeout_s
         message = self._consumer.poll(timeout_s)
+        while timeout_s and _will_pass(message) and time.monotonic() < until_s:
+            message = self._consumer.poll(until_s - time.monotonic())
         if message is None:
             if timeout_s:
                 raise BrokerUnreachable(f"no answer from {self.bootstrap} while reading {self._topic}")
@@ -205,6 +222,12 @@ class Registry:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _will_pass(message: Message | None) -> bool:
+    """Tell whether a message is an error of a broker that is away or not ready; librdkafka goes on trying."""
+    error = None if message is None else message.error()
+    return error is not None and is_passing(error)
 
 
 def read_history(bootstrap: str, name: str, user: Settings) -> History:

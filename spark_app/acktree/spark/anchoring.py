@@ -55,7 +55,7 @@ def anchor_rows(
     if column.null_count == len(column):
         return None, []
     if (rows := rows_of(column, ANCHOR)) is not None:
-        anchor = _loops().anchor if _loops() else _anchor
+        anchor = compiled_loops().anchor if compiled_loops() else _anchor
         if (made := anchor(rows, version, edges.many(len(rows)), reader_hashes)) is not None:
             headers, entries = made
             return headers, [Told(int(rows["version"][0]), entries)]
@@ -63,7 +63,7 @@ def anchor_rows(
 
 
 @cache
-def _loops() -> Any:
+def compiled_loops() -> Any:
     """Return the compiled loops, None where there can be none."""
     try:
         from acktree.spark import anchor_loop
@@ -118,9 +118,9 @@ def fold_in_order(rows: NDArray[np.void], told: Sequence[Told]) -> Told | None:
     Else None: ``fold`` needs no order, and a multiple of the time.
     """
     version = int(rows["version"][0]) if len(rows) else 0
-    if not _loops() or not len(rows) or any(each.failed or each.version != version for each in told):
+    if not compiled_loops() or not len(rows) or any(each.failed or each.version != version for each in told):
         return None
-    entries = _loops().fold_in_order(rows, _joined(told))
+    entries = compiled_loops().fold_in_order(rows, _joined(told))
     return None if entries is None else Told(version, entries)
 
 

@@ -104,6 +104,9 @@ def make_session(app_name: str) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.python.daemon.module", "acktree.spark.daemon")
         builder = builder.master(f"local[{os.cpu_count() or 2},4]")
+    if is_local and "SPARK_CONF_DIR" not in os.environ:
+        # Shuffles of a streaming query do not adapt to their size: it would be 200 tasks for two rows, too.
+        builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
     if "SPARK_CONF_DIR" not in os.environ:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}")

@@ -4,7 +4,7 @@ Invariant: the JSON is canonical and whole: ranges with their starts, replays, g
 Reading depends on nothing else, so a batch logged before a crash is read again exactly as it was planned.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -62,6 +62,15 @@ class Replays(NamedTuple):
         """Return how many offsets are emitted."""
         return sum(end - start for spans in self.spans for start, end in spans) or len(self.offsets)
 
+    def emitted(self) -> Iterator[tuple[int, int]]:
+        """Yield each offset that is emitted with the first one of its block."""
+        if not self.spans:
+            yield from zip(self.offsets, self.offsets, strict=True)
+        for first, spans in zip(self.offsets, self.spans, strict=bool(self.spans)):
+            for start, end in spans:
+                for offset in range(start, end):
+                    yield offset, first
+
 
 class Attempts(NamedTuple):
     """Earlier emissions that are not done, their first offsets as spans; ``attempts`` had counted before."""
@@ -91,13 +100,21 @@ class EmittedBlocks(NamedTuple):
     run: int
 
 
+class Frontier(NamedTuple):
+    """Everything of a slot below ``offset`` was done when the batch was planned."""
+
+    slot: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One planned batch; every slot has at least one range, an empty one where nothing is new.
 
     ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
     ``attempts`` what the generations of emissions under way do not tell, ``blocks`` what root ids do not:
-    where the blocks of all that is in flight begin and end.
+    where the blocks of all that is in flight begin and end. ``frontiers`` are what a start goes by where the
+    group's offsets are gone; a batch logged by an older version has none.
     """
 
     version: int
@@ -107,6 +124,7 @@ class Batch:
     progress: tuple[Progress, ...] = ()
     attempts: tuple[Attempts, ...] = ()
     blocks: tuple[EmittedBlocks, ...] = ()
+    frontiers: tuple[Frontier, ...] = ()
 
     @property
     def records(self) -> int:
@@ -125,6 +143,7 @@ class Batch:
             "progress": [list(progress) for progress in self.progress],
             "attempts": [[*each[:-1], _deltas(tuple(chain(*each.spans)))] for each in self.attempts],
             "blocks": [list(blocks) for blocks in self.blocks],
+            "frontiers": [list(frontier) for frontier in self.frontiers],
         }
 
     @classmethod
@@ -145,7 +164,8 @@ class Batch:
                 Attempts._make((*each[:-1], _pairs(_sums(each[-1])))) for each in data["attempts"]
             )
             blocks = tuple(EmittedBlocks(*fields) for fields in data.get("blocks", ()))
-            return cls(data["version"], ranges, replays, again, progress, attempts, blocks)
+            frontiers = tuple(Frontier(*fields) for fields in data.get("frontiers", ()))
+            return cls(data["version"], ranges, replays, again, progress, attempts, blocks, frontiers)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise CheckpointMismatch(
                 "the checkpoint was written by another source; start this query with a checkpoint of its own"

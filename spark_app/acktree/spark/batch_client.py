@@ -8,7 +8,7 @@ import logging
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 MESSAGE_BYTES = 1_000_000
 """The largest record, as librdkafka's ``message.max.bytes``."""
 RETRY_BACKOFF_MS = 50
-_LIMIT = "message.max.bytes"
+_LIMITS = ("message.max.bytes", "batch.size")
 _SECURE = ("SSL", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _NAMES = {
@@ -66,8 +66,15 @@ class NoBatches(Exception):
     """Whole batches cannot be sent with these properties or on this machine, for the reason given."""
 
 
-def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any], int]:
-    """Return the arguments of an AIOKafkaProducer, and the largest record in bytes.
+class Sizes(NamedTuple):
+    """The largest record, and the largest batch of several, in bytes."""
+
+    record_bytes: int
+    batch_bytes: int
+
+
+def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any], Sizes]:
+    """Return the arguments of an AIOKafkaProducer, and how large records and batches may be.
 
     Raises:
         NoBatches: it has no such setting, or none that is known to mean the same.
@@ -79,7 +86,7 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
             files[_FILES[name]] = value
         elif name in _NAMES:
             settings[_NAMES[name]] = value
-        elif name != _LIMIT and name not in _SILENT and not name.startswith(_OF_CONSUMERS):
+        elif name not in _LIMITS and name not in _SILENT and not name.startswith(_OF_CONSUMERS):
             raise NoBatches(f"{name} is set, which librdkafka alone has")
     protocol = settings["security_protocol"] = settings.get("security_protocol", "PLAINTEXT").upper()
     if protocol.startswith("SASL") and settings.get("sasl_mechanism") not in _MECHANISMS:
@@ -91,12 +98,12 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
     try:
         for name in _NUMBERS & settings.keys():
             settings[name] = int(settings[name])
-        most_bytes = int(properties.get(_LIMIT, MESSAGE_BYTES))
+        record_bytes, batch_bytes = (int(properties.get(name, MESSAGE_BYTES)) for name in _LIMITS)
     except ValueError as error:
         raise NoBatches(f"a property is no number: {error}") from error
     if protocol in _SECURE:
         settings["ssl_context"] = _tls(**files)
-    return settings, most_bytes
+    return settings, Sizes(record_bytes, min(record_bytes, batch_bytes))
 
 
 def _tls(

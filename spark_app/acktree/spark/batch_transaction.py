@@ -78,7 +78,7 @@ class BatchTransaction:
         """
         producer_settings(bootstrap, user)
         ours = {"transactional.id": transactional_id, "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)}
-        settings, self._most_bytes = batch_client_settings({**ours, **admin_settings(bootstrap, user)})
+        settings, self._sizes = batch_client_settings({**ours, **admin_settings(bootstrap, user)})
         self.edges = EdgeSource()
         self.is_spent = False
         self._singles: dict[str, list[Single]] = {}
@@ -142,13 +142,13 @@ class BatchTransaction:
         self, topic: str, columns: Sequence[Cells], others: Cells, counts: NDArray[np.int64]
     ) -> Unwritten:
         sizes = record_bytes(columns, others) - RECORD_BYTES
-        if len(too_large := np.flatnonzero(sizes > self._most_bytes)):
+        if len(too_large := np.flatnonzero(sizes > self._sizes.record_bytes)):
             row = int(too_large[0])
-            said = f"{sizes[row]} bytes, and message.max.bytes is {self._most_bytes}"
+            said = f"{sizes[row]} bytes, and message.max.bytes is {self._sizes.record_bytes}"
             return [(row, TooLarge(f"a record is too large for topic {topic}: {said}"))]
         if len(sizes):
             turn = self._turns[topic] if topic in self._turns else random.getrandbits(16)
-            most_bytes = min(BATCH_BYTES, self._most_bytes)
+            most_bytes = min(BATCH_BYTES, self._sizes.batch_bytes)
             batches = list(encode(columns, others, counts, self._partitions(topic), turn, most_bytes))
             self._turns[topic] = turn + len(batches)
             self._feed([(TopicPartition(topic, partition), batch) for partition, batch in batches])
@@ -304,6 +304,10 @@ async def _stop(producer: AIOKafkaProducer) -> None:
         async with asyncio.timeout(RELIEF_S):
             await producer.stop()
     except (BatchClientError, TimeoutError):
+        await producer.client.close()
+    except asyncio.CancelledError:  # aiokafka awaits a task that it has cancelled; or this one is cancelled
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
         await producer.client.close()
 
 

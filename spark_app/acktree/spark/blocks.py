@@ -106,6 +106,10 @@ class Blocks:
         """Yield the blocks [first, end) that hold some of the offsets."""
         return split(offsets, self.first_of, self.end_of)
 
+    def overlap(self, start: int, end: int) -> bool:
+        """Tell whether some of [start, end) was emitted in blocks of several records that are known."""
+        return any(stretch.start < end and start < stretch.end for stretch in self.stretches)
+
     def forget(self, is_over: Callable[[int, int], bool]) -> None:
         """Forget the stretches [start, end) of which no verdict matters any more."""
         if self.stretches:

@@ -1,16 +1,16 @@
 """The driver side of a bolt in Spark: plans batches over its topics and commits them when they are done.
 
 Invariant: an offset is committed for the bolt's group only after the batch that holds it has ended, with its
-tuples and acks in the log.
+tuples and acks in the log. What stands is committed again from time to time, or Kafka would forget it.
 """
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
-from acktree.producers.outside_commit import commit_offsets
+from acktree.producers.outside_commit import RENEW_INTERVAL_S, commit_offsets
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     clear_errors,
@@ -22,16 +22,18 @@ from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 from acktree.spark.batch import Batch, Range
 from acktree.spark.driver_metrics import serve_driver
-from acktree.spark.log_bounds import check_ends
+from acktree.spark.log_bounds import DataLoss, check_ends
 from acktree.spark.options import SourceOptions
 from acktree.spark.reporter import Reporter
 from acktree.spark.source_topics import BoltTopics
+from acktree.spark.source_watch import LOOK_INTERVAL_S
+from acktree.spark.task_ledger import SourcePartition
 
 
 class BoltDriver:
     """All partitions that one bolt reads, for one streaming query."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Connect and look at the topics.
 
         Raises:
@@ -39,13 +41,14 @@ class BoltDriver:
         """
         self._options, self._bootstrap = options, options.bootstrap
         self._registry = Registry(options.bootstrap, options.topology, options.kafka)
-        admin = make_admin(options.bootstrap, options.kafka)
+        self._admin, self._monotonic = make_admin(options.bootstrap, options.kafka), monotonic
         self.topology = self._registry.history.latest
-        self.topics = BoltTopics(admin, options, self.topology)
+        self.topics = BoltTopics(self._admin, options, self.topology)
         self._group = self.topology.group_of(options.bolt)
         self._consumer = make_consumer(consumer_settings(options.bootstrap, self._group, options.kafka))
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
+        self._renew_at_s = self._look_at_s = 0.0
         self._reporter = Reporter(options)
         self._executed, self._next_report_s = 0, 0.0
         self._instance = f"{options.bolt}-{uuid.uuid4().hex[:8]}"
@@ -59,16 +62,43 @@ class BoltDriver:
     def open(self, logged: Batch | None) -> None:
         """Go on behind the logged batch, else at the group's offsets, else where the options say."""
         known = {(r.topic, r.partition): r.end for r in logged.ranges} if logged else {}
-        places = [TopicPartition(s.topic, s.partition) for s in self.topics.partitions]
-        with clear_errors(self._bootstrap):
-            for place in self._consumer.committed(places, timeout=BROKER_TIMEOUT_S):
-                if place.offset != OFFSET_INVALID:
-                    known.setdefault((place.topic, place.partition), place.offset)
+        known = self._known_to_group(self.topics.partitions) | known
         new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
-        starts = self.topics.starting_offsets(new)
+        starts = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
         for source in self.topics.partitions:
             self._next[source.slot] = known.get((source.topic, source.partition), starts.get(source.slot, 0))
+        self._look_at_s = self._monotonic() + LOOK_INTERVAL_S
         self._go_back_to_ends()
+
+    def _known_to_group(self, sources: Iterable[SourcePartition]) -> dict[tuple[str, int], int]:
+        """Return what the group has committed."""
+        places = [TopicPartition(source.topic, source.partition) for source in sources]
+        with clear_errors(self._bootstrap):
+            found = self._consumer.committed(places, timeout=BROKER_TIMEOUT_S)
+            for place in found:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+        return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+    def _look_for_partitions(self) -> None:
+        """Read partitions that were added, too: where the group stands, else from their beginning.
+
+        Raises:
+            MissingTopic: a topic is gone. DataLoss: it was created anew, and failOnDataLoss is true.
+        """
+        topics = BoltTopics(self._admin, self._options, self.topology, self.topics.partitions)
+        if topics.recreated and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"topic {topics.recreated[0]!r} was deleted and created anew since {self._bolt} read it: "
+                "what was not read of the old one is lost. To go on start with failOnDataLoss=false, to "
+                "begin elsewhere with a new checkpoint and the group's offset set with kafka-consumer-groups"
+            )
+        added = [source for source in topics.partitions if source.slot not in self._next]
+        if added:
+            known, starts = self._known_to_group(added), topics.log_starts(added)
+            self.topics = topics
+            for slot, topic, partition, _ in added:
+                self._next[slot] = known.get((topic, partition), starts[slot])
 
     def position(self) -> Batch:
         """Return an empty batch that says where every partition stands."""
@@ -83,12 +113,19 @@ class BoltDriver:
 
     def written(self, batch: Batch) -> None:
         """Commit a batch that has ended; called again for the same batch it does nothing."""
-        ends = {range_.slot: range_.end for range_ in batch.ranges}
+        slots = {(source.topic, source.partition): source.slot for source in self.topics.partitions}
+        places = [((range_.topic, range_.partition), range_.end) for range_ in batch.ranges]
+        ends = {slots[place]: end for place, end in places if place in slots}
         if ends != self._committed:
-            places = [TopicPartition(r.topic, r.partition, r.end) for r in batch.ranges]
-            commit_offsets(self._consumer, places, self._group, self._bootstrap)
-            self._committed = ends
+            self._commit(ends)
             self._executed += batch.records
+
+    def _commit(self, ends: Mapping[int, int]) -> None:
+        there = [source for source in self.topics.partitions if source.slot in ends]
+        places = [TopicPartition(s.topic, s.partition, ends[s.slot]) for s in there]
+        commit_offsets(self._consumer, places, self._group, self._bootstrap)
+        self._committed = dict(ends)
+        self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
 
     def log_ends(self) -> dict[int, int]:
         """Return by slot the offset behind the last tuple that a read_committed reader may see.
@@ -124,9 +161,15 @@ class BoltDriver:
         return batch if batch.records else None
 
     def service(self, wait_s: float) -> None:
-        """Take in a newer topology version; wait where there was nothing to read."""
+        """Take in a newer topology version, and partitions; wait where there was nothing to read."""
         if self._registry.refresh():
             self.topology = self._registry.history.latest
+            self._look_at_s = self._monotonic()
+        if self._monotonic() >= self._look_at_s:
+            self._look_for_partitions()
+            self._look_at_s = self._monotonic() + LOOK_INTERVAL_S
+        if self._committed and self._monotonic() >= self._renew_at_s:
+            self._commit(self._committed)
         self._consumer.poll(wait_s)
         self._reporter.check()
         if time.monotonic() >= self._next_report_s:

@@ -1,7 +1,8 @@
 """Offsets done above a frontier, and their form in the metadata of a committed offset.
 
-Invariant: a bit that the text claims is a bit that was set; what does not fit is left out from the far end,
-and :func:`encode_done` says how far the text reaches. Text that is not ours, or damaged, decodes to None.
+Invariant: a bit that the text claims is a bit that was set, and one that an earlier text has claimed is
+claimed again: what proved it is behind the committed result position. Of what is new, what does not fit is
+left out from the far end. Text that is not ours, or damaged, decodes to None.
 """
 
 import base64
@@ -17,7 +18,9 @@ from pyroaring import BitMap64
 from acktree.schemas.codec import varint
 
 FORMAT = "1"
-MAX_METADATA_CHARS = 4_000
+MAX_METADATA_CHARS = 4_020
+EPOCH_CHARS, TOPIC_ID_CHARS, FRAME_CHARS = 20, 22, 15
+"""Kept free for an epoch of any length: a longer one must not push out what was claimed."""
 FEW = 10
 """Offsets that are added one by one in the time of a run of them."""
 
@@ -79,23 +82,49 @@ def runs(done: BitMap64, start: int, most: int) -> list[tuple[int, int]]:
     return found
 
 
+class Encoded(NamedTuple):
+    """A metadata text; it tells everything below ``reach`` and all of ``told``."""
+
+    text: str
+    reach: int
+    told: BitMap64
+
+
 def encode_metadata(
-    epoch: int, incarnation: str, frontier: int, done: BitMap64, most_chars: int = MAX_METADATA_CHARS
-) -> tuple[str, int]:
-    """Return the metadata text and the offset up to which it tells everything (exclusive).
+    epoch: int,
+    incarnation: str,
+    frontier: int,
+    done: BitMap64,
+    told: BitMap64 | None = None,
+    most_chars: int = MAX_METADATA_CHARS,
+) -> Encoded:
+    """Return the metadata of a commit of what is done, of which earlier commits have ``told`` a part.
 
     Two forms of the bits are tried, run lengths and a plain bitmap, and the one that reaches further is taken
     (after Confluent's Parallel Consumer). ASCII only: zero bytes have come back as garbage elsewhere.
     """
-    head = f"{FORMAT}|{epoch}|{incarnation}|"
-    room = (most_chars - len(head) - 10) // 4 * 3
-    if room < 8:
-        raise ValueError(f"{most_chars} characters hold no metadata")
-    by_runs, reach_runs = _encode_runs(frontier, done, room)
-    by_bits, reach_bits = _encode_bits(frontier, done, room)
-    better = ("R", by_runs, reach_runs) if reach_runs >= reach_bits else ("B", by_bits, reach_bits)
-    body = head + better[0] + base64.b64encode(better[1]).decode()
-    return f"{body}|{zlib.crc32(body.encode()):08x}", better[2]
+    room = (most_chars - EPOCH_CHARS - TOPIC_ID_CHARS - FRAME_CHARS) // 4 * 3
+    if room < 8 or len(incarnation) > TOPIC_ID_CHARS:
+        raise ValueError(f"{most_chars} characters hold no metadata of {incarnation!r}")
+    told = told if told is not None else BitMap64()
+    if (by_runs := _encode_runs(frontier, done, told, room)) is None:  # told by who had more room
+        told = BitMap64()
+        by_runs = _encode_runs(frontier, done, told, room)
+    assert by_runs is not None, "without bits there is room"
+    (raw, reach), form = by_runs, "R"
+    if not told or told.max() < frontier + room * 8:
+        by_bits, reach_bits = _encode_bits(frontier, done, room)
+        if reach_bits > reach:
+            raw, reach, form = by_bits, reach_bits, "B"
+    body = f"{FORMAT}|{epoch}|{incarnation}|{form}{base64.b64encode(raw).decode()}"
+    below = done.copy()
+    below.remove_range(reach, EVERYTHING)
+    return Encoded(f"{body}|{zlib.crc32(body.encode()):08x}", reach, below | told)
+
+
+def fits(frontier: int, done: BitMap64, most_chars: int = MAX_METADATA_CHARS) -> bool:
+    """Tell whether metadata has room for everything done."""
+    return encode_metadata(0, "", frontier, done, most_chars=most_chars).reach == EVERYTHING
 
 
 def decode_metadata(text: str | None, frontier: int) -> CommitMetadata | None:
@@ -121,16 +150,40 @@ def decode_metadata(text: str | None, frontier: int) -> CommitMetadata | None:
 EVERYTHING = 1 << 62
 
 
-def _encode_runs(frontier: int, done: BitMap64, room: int) -> tuple[bytes, int]:
-    out = bytearray()
-    reach = frontier
+def _encode_runs(frontier: int, done: BitMap64, told: BitMap64, room: int) -> tuple[bytes, int] | None:
+    """Return the first runs done, as many as fit beside those told behind them, and how far they reach.
+
+    None where not even those told fit.
+    """
+    ends, encoded, lengths = [frontier], bytearray(), [0]
     for begin, end in runs(done, frontier, room // 2 + 1):
-        piece = varint(begin - reach) + varint(end - begin)
-        if len(out) + len(piece) > room:
-            return bytes(out), reach
-        out += piece
-        reach = end
-    return bytes(out), EVERYTHING
+        encoded += _run(begin, end, ends[-1])
+        ends.append(end)
+        lengths.append(len(encoded))
+    if len(encoded) <= room:
+        return bytes(encoded), EVERYTHING
+    behind = runs(told, frontier, room // 2 + 1)
+    befores = [frontier, *(end for _, end in behind)]
+    sizes = [len(_run(*run, before)) for run, before in zip(behind, befores, strict=False)]
+    rest, passed, fitting = sum(sizes), 0, None
+    for length, reach in zip(lengths, ends, strict=True):
+        while passed < len(behind) and behind[passed][1] <= reach:
+            rest -= sizes[passed]
+            passed += 1
+        gap = len(_run(*behind[passed], reach)) - sizes[passed] if passed < len(behind) else 0
+        if length + rest + gap <= room:
+            fitting = (length, reach, passed)
+    if fitting is None:
+        return None
+    length, reach, passed = fitting
+    befores = [reach, *(end for _, end in behind[passed:])]
+    told_behind = (_run(*run, before) for run, before in zip(behind[passed:], befores, strict=False))
+    return bytes(encoded[:length]) + b"".join(told_behind), reach
+
+
+def _run(begin: int, end: int, before: int) -> bytes:
+    """Return a run of done offsets behind one that ends at ``before``."""
+    return varint(begin - before) + varint(end - begin)
 
 
 def _decode_runs(frontier: int, raw: bytes) -> BitMap64:

@@ -89,6 +89,11 @@ class Fetching:
         self._columns = None if self._with_headers else self._open_columns()
         self.position: int | None = None
 
+    @property
+    def takes_columns(self) -> bool:
+        """Tell whether records are taken as columns, not one by one."""
+        return self._columns is not None
+
     def _open_columns(self) -> ColumnsIn | None:
         try:
             return ColumnsIn(self.consumer, *self._place)

@@ -45,6 +45,8 @@ class GroupOffsets:
         self._group = group
         self._bootstrap = bootstrap
         self._last: dict[int, tuple[int, str]] = {}
+        self.has_lost = False
+        """The group no longer holds something that was committed: it expired, or somebody deleted it."""
 
     def fetch(
         self, sources: Iterable[SourcePartition], epochs: Mapping[int, int] | None
@@ -59,15 +61,17 @@ class GroupOffsets:
         by_place = {(source.topic, source.partition): source for source in sources}
         asked = [TopicPartition(*place) for place in by_place]
         found: dict[int, Committed] = {}
+        self.has_lost = False
         with clear_errors(self._bootstrap):
             answer = self._consumer.committed(asked, timeout=BROKER_TIMEOUT_S)
         for partition in answer:
             if partition.error is not None:
                 with clear_errors(self._bootstrap):
                     raise KafkaException(partition.error)
-            if partition.offset == OFFSET_INVALID:
-                continue
             source = by_place[partition.topic, partition.partition]
+            if partition.offset == OFFSET_INVALID:
+                self.has_lost |= self._last.pop(source.slot, None) is not None
+                continue
             if self._last.get(source.slot) == (partition.offset, metadata_of(partition)):
                 continue
             ours = decode_metadata(metadata_of(partition), partition.offset)

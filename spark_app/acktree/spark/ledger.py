@@ -7,6 +7,7 @@ offset. Pure: time, jitter and verdicts are arguments; nothing here knows Kafka.
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,10 @@ from pyroaring import BitMap64
 
 from acktree.schemas.ids import run_at_least
 from acktree.spark.blocks import Blocks
+from acktree.spark.commands import Commands
 from acktree.spark.done_set import EVERYTHING, first_absent, next_done, runs
 from acktree.spark.live_replay import LiveReplay
-from acktree.spark.retries import Attempt, Replay, Retries, RetryPolicy, Verdict
-
-MAX_TOLD_STRETCHES = 150
-"""With more stretches of blocks than this, those that are done and committed make room."""
+from acktree.spark.retries import Attempt, Replay, Retries, RetryPolicy, Verdict, name_of_rest
 
 
 @dataclass(slots=True)
@@ -35,13 +34,20 @@ class PartitionLedger:
     done: BitMap64 = field(default_factory=BitMap64)
     blocks: Blocks = field(default_factory=Blocks)
     retries: Retries = field(default_factory=Retries)
-    command: LiveReplay | None = None
+    commands: Commands = field(default_factory=Commands)
+    told: BitMap64 = field(default_factory=BitMap64)
+    """Of ``done``, what commits have told: all later ones must tell it, too."""
     changes: int = 0
     """Grows with every change of ``frontier`` or ``done``."""
-    _commanded: BitMap64 = field(default_factory=BitMap64)
-    """Offsets at which commands made roots of their own: no other emission begins there in this run."""
+    emitted_before: int = 0
+    """Drivers before this one may have emitted what is below: their acks count for what is to be emitted."""
     _emitted: deque[tuple[int, float]] = field(default_factory=deque)
     _overdue_end: int = 0
+
+    @property
+    def command(self) -> LiveReplay | None:
+        """Return the replay command that is under way."""
+        return self.commands.live
 
     @property
     def pending(self) -> int:
@@ -73,41 +79,41 @@ class PartitionLedger:
                 self.blocks.emit(start, stop, size, run)
             self.next_offset = max(self.next_offset, min(max(start, stop), end))
         if self.next_offset > before:
+            self.commands.void.clear()
             self._emitted.append((self.next_offset, now_s))
         self._advance()
         return ranges
 
     def acked(self, generations: NDArray[np.int64], firsts: NDArray[np.int64]) -> int:
-        """Note blocks as done, whatever emission of them was acked; return how many offsets are newly done.
-
-        Blocks below the frontier, never emitted, or of a run below their floor are ignored.
-        """
-        wanted = (firsts > self.frontier - self._largest) & (firsts < self.next_offset)
+        """Note blocks as done, whatever emission of them was acked; return how many offsets are new."""
+        wanted = (firsts > self.frontier - self._largest) & (firsts < self._known_end)
         runs_of = generations >> 4
         finished = BitMap64()
         for run in np.flatnonzero(np.bincount(runs_of[wanted])).tolist():
             finished |= self._cover(firsts[wanted & (runs_of == run)], run)
         finished.remove_range(0, self.frontier)
-        finished.remove_range(self.next_offset, EVERYTHING)
+        finished.remove_range(self._known_end, EVERYTHING)
         return self._finish(finished)
 
     @property
+    def _known_end(self) -> int:
+        """Behind the last offset that was emitted, by this driver or one before it."""
+        return max(self.next_offset, self.emitted_before)
+
+    @property
     def _largest(self) -> int:
-        return max(self.blocks.largest, self.command.block if self.command else 1)
+        return max(self.blocks.largest, self.commands.largest_block)
 
     def last_of(self, first: int) -> int:
         """Return an upper bound of the last emitted offset of the block that begins there."""
-        return min(first + self._largest, self.next_offset) - 1
+        return min(first + self._largest, self._known_end) - 1
 
     def _cover(self, firsts: NDArray[np.int64], run: int) -> BitMap64:
         """Return the offsets that were in the trees of roots of a run, as far as it counts for them."""
         if not run_at_least(run, self.floor):
             return BitMap64()
-        if self.command is None:
-            return self.blocks.cover(firsts, run)
-        theirs = np.isin(firsts, self.command.owned(firsts, run))
-        others = self.blocks.cover(firsts[~theirs], run) - self.command.offsets
-        return others | self.command.cover(firsts[theirs])
+        covered, others = self.commands.cover(firsts, run)
+        return covered | (self.blocks.cover(others, run) - self.commands.offsets())
 
     def left_of(self, generation: int, first: int) -> BitMap64:
         """Return what is not done of an emission's block, nothing where the emission counts no more."""
@@ -115,13 +121,13 @@ class PartitionLedger:
 
     def _emission(self, generation: int, first: int) -> tuple[Retries, BitMap64]:
         """Return where an emission's attempts are counted, and what is not done of its block."""
-        run, left = generation >> 4, BitMap64()
+        run = generation >> 4
         if not run_at_least(run, self.floor):
-            return self.retries, left
-        if self.command is not None and self.command.owns(first, run):
-            left.add_range(first, self.command.end_of(first))
-            return self.command.retries, self._open(left)
-        return self.retries, left if self.blocks.is_older(first, run) else self._left_at(first)
+            return self.retries, BitMap64()
+        if (commanded := self.commands.emission(first, run)) is not None:
+            retries, block = commanded
+            return retries, self._open(block)
+        return self.retries, BitMap64() if self.blocks.is_older(first, run) else self._left_at(first)
 
     def _open(self, offsets: BitMap64) -> BitMap64:
         """Return those of the offsets that are emitted and not done."""
@@ -131,10 +137,10 @@ class PartitionLedger:
         return left
 
     def _left_at(self, first: int) -> BitMap64:
-        """Return what is not done of the block there, but for what a live command asks for."""
+        """Return what is not done of the block there, but for what commands ask for."""
         block = BitMap64()
         block.add_range(first, self.blocks.end_of(first))
-        return self._open(block - self.command.offsets if self.command else block)
+        return self._open(block - self.commands.offsets())
 
     def finish(self, start: int, end: int, run: int | None = None) -> int:
         """Note every emitted offset of [start, end) as done; return how many are newly done.
@@ -143,11 +149,15 @@ class PartitionLedger:
         """
         span = BitMap64()
         span.add_range(max(start, self.frontier), max(min(end, self.next_offset), self.frontier))
+        return self.finish_all(span, run)
+
+    def finish_all(self, offsets: BitMap64, run: int | None = None) -> int:
+        """Note those of the offsets that are emitted as done, as ``finish`` does."""
         if run is not None and not run_at_least(run, self.floor):
             return 0
         if run is not None and self.command is not None and not run_at_least(run, self.command.floor):
-            span -= self.command.offsets
-        return self._finish(span)
+            offsets = offsets - self.command.offsets
+        return self._finish(self._open(offsets))
 
     def _finish(self, offsets: BitMap64) -> int:
         before = len(self.done)
@@ -160,21 +170,20 @@ class PartitionLedger:
 
     def _forget_retries(self) -> None:
         """Forget the attempts of blocks of which nothing is left."""
-        command = self.command
-        gone = self.done if command is None else self.done | command.offsets
+        if self.retries.attempts:
+            gone = self.done | self.commands.offsets()
+            self.retries.forget(lambda o: (o < self.frontier or o in gone) and not self._left_at(o))
+        for command in self.commands.known:
+            command.retries.forget(partial(self._is_command_done, command))
 
-        def is_gone(first: int) -> bool:
-            return (first < self.frontier or first in gone) and not self._left_at(first)
-
-        self.retries.forget(is_gone)
-        if command is not None:
-            command.retries.forget(lambda first: self._is_done(first, command.end_of(first)))
+    def _is_command_done(self, command: LiveReplay, first: int) -> bool:
+        return self._is_done(first, command.end_of(first))
 
     def _advance(self) -> None:
         frontier = min(first_absent(self.done, self.frontier), self.next_offset)
         if frontier > self.frontier:
             self.done.remove_range(self.frontier, frontier)
-            self._commanded.remove_range(0, max(0, frontier - self._largest))
+            self.told.remove_range(self.frontier, frontier)
             self.frontier = frontier
             self.changes += 1
 
@@ -187,10 +196,6 @@ class PartitionLedger:
         start, end = max(start, self.frontier), min(end, self.next_offset)
         return start >= end or self.done.range_cardinality(start, end) == end - start
 
-    def is_open(self, first: int) -> bool:
-        """Tell whether a record of the block that begins there is emitted and not done."""
-        return not self._is_done(first, self.blocks.end_of(first))
-
     def failed(
         self, generation: int, first: int, now_s: float, *, counts: bool, jitter: float = 0.0
     ) -> Verdict:
@@ -201,6 +206,9 @@ class PartitionLedger:
         retries, left = self._emission(generation, first)
         if not left:
             return Verdict.IGNORED
+        if self.commands.known:  # the block may be known by the first record that they left of it
+            names = (name for name in range(first, int(left.max()) + 1) if name in retries.attempts)
+            first = next(names, first)
         return retries.fail(generation, first, now_s, self.policy, counts=counts, jitter=jitter)
 
     def attempts_of(self, generation: int, first: int) -> Attempt:
@@ -209,17 +217,29 @@ class PartitionLedger:
 
     def take_due(self, now_s: float, run: int, most: int) -> list[Replay]:
         """Emit what is due again, at most ``most`` blocks; what was done or rewound meanwhile falls away."""
-        taken = self.retries.take_due(now_s, run, most, self._first_left)
-        if (command := self.command) is not None:
-            taken += command.retries.take_due(now_s, run, most - len(taken), lambda first: first)
+        taken = self.retries.take_due(
+            now_s, run, most, partial(name_of_rest, self._left_at, self.commands.offsets())
+        )
+        for command, newer in self.commands.with_newer():
+            left_at = partial(self._left_of_command, command, newer)
+            taken += command.retries.take_due(
+                now_s, run, most - len(taken), partial(name_of_rest, left_at, newer)
+            )
         return taken
 
-    def _first_left(self, first: int) -> int | None:
-        """Return the first offset for the next root of a block: the same, unless a command took it."""
-        left = self._left_at(first)
-        if not left:
-            return None
-        return int(left.min()) if first in self._commanded else first
+    def _left_of_command(self, command: LiveReplay, newer: BitMap64, first: int) -> BitMap64:
+        return self._open(command.block_at(first) - newer)
+
+    def take_answered(self) -> list[tuple[int, int]]:
+        """Return the failed emissions (first offset, generation) that were replayed since asked last."""
+        return [failed for retries in self._all_retries() for failed in retries.take_answered()]
+
+    def is_run_used_up(self, run: int) -> bool:
+        """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
+        return any(retries.is_run_used_up(run) for retries in self._all_retries())
+
+    def _all_retries(self) -> list[Retries]:
+        return [self.retries, *(command.retries for command in self.commands.known)]
 
     def fail_overdue(self, before_s: float, now_s: float, most: int) -> int:
         """Fail what was emitted before a time and never got a verdict, at most ``most`` blocks.
@@ -232,10 +252,11 @@ class PartitionLedger:
         late, count = BitMap64(), 0
         late.add_range(self.frontier, max(self._overdue_end, self.frontier))
         late = self._open(late)
-        if (command := self.command) is not None:
+        for command, newer in self.commands.with_newer():
             late -= command.offsets
-            theirs = self._left() if command.is_emitted_before(before_s) else BitMap64()
-            count = command.retries.give_up_overdue(command.split(theirs), before_s, now_s, most)
+            left = command.left(self.frontier, self.done) - newer
+            theirs = left if command.is_emitted_before(before_s) else BitMap64()
+            count += command.retries.give_up_overdue(command.split(theirs), before_s, now_s, most - count)
         return count + self.retries.give_up_overdue(self.blocks.split(late), before_s, now_s, most - count)
 
     def restore_replay(self, replay: Replay, now_s: float) -> None:
@@ -246,18 +267,14 @@ class PartitionLedger:
 
     def uncounted(self) -> list[Replay]:
         """Return the newest emissions whose generation does not say how many attempts had counted."""
-        return self.retries.uncounted() + (self.command.retries.uncounted() if self.command else [])
+        return [replay for retries in self._all_retries() for replay in retries.uncounted()]
 
     def forget_blocks(self, reach: int) -> None:
-        """Forget the blocks below the frontier; it, and what is done below ``reach``, is committed.
+        """Forget the blocks that are done; what is done below ``reach`` is committed.
 
-        Others may not go, even if they are done and told: a later commit may tell less, then their verdicts
-        are read once more after a crash and must find them. Only to make room they do; then such a crash
-        leaves their records to the overdue replay.
+        What is committed as done stays so: no verdict about those blocks matters any more.
         """
-        self.blocks.forget(lambda _, end: end <= self.frontier)
-        if len(self.blocks.stretches) > MAX_TOLD_STRETCHES:
-            self.blocks.forget(lambda start, end: end <= reach and self._is_done(start, end))
+        self.blocks.forget(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
 
     def rewind(self, offset: int, run: int) -> None:
         """Obey an operator's reset: backwards takes ``run`` as the floor and emits anew, forward skips."""
@@ -279,12 +296,21 @@ class PartitionLedger:
         self.frontier = self.next_offset = offset
         self.floor = run
         self.changes += 1
-        self.command = None
         self.done.clear()
+        self.told.clear()
+        self._forget_emissions()
+
+    def renew(self, run: int) -> None:
+        """Emit all that is not done anew, with ``run`` as the floor: the runs of its emissions are old."""
+        self.next_offset = self.frontier
+        self.floor = run
+        self._forget_emissions()
+
+    def _forget_emissions(self) -> None:
+        self.commands = Commands()
         self.blocks, self.retries = Blocks(), Retries()
-        self._commanded.clear()
         self._emitted.clear()
-        self._overdue_end = 0
+        self._overdue_end = self.emitted_before = 0
 
     def held_s(self, now_s: float) -> float:
         """Return how long ago the record at the frontier was emitted (or resumed), 0 if none is."""
@@ -294,20 +320,20 @@ class PartitionLedger:
             self._emitted.popleft()
         return max(0.0, now_s - self._emitted[0][1]) if self._emitted else 0.0
 
-    def opened(self, command: LiveReplay) -> tuple[int, BitMap64]:
-        """Return frontier and what is done above it as they stand once a command is obeyed."""
+    def opened(self, command: LiveReplay, done: BitMap64) -> tuple[int, BitMap64]:
+        """Return the frontier once a command is obeyed, and what is left of ``done`` above it."""
         lowest = min(self.frontier, int(command.offsets.min()))
-        done = self.done.copy()
+        done = done.copy()
         done.add_range(lowest, self.frontier)
         return lowest, done - command.offsets
 
     def obey(self, command: LiveReplay) -> None:
         """Open the offsets of a replay command again, whatever became of them; all were emitted."""
         assert self.command is None, "one command a slot at a time"
-        self.frontier, self.done = self.opened(command)
+        _, self.told = self.opened(command, self.told)
+        self.frontier, self.done = self.opened(command, self.done)
         self.changes += 1
-        self._commanded |= command.offsets
-        self.command = command
+        self.commands.live = command
         self._forget_retries()
 
     def emit_again(self, most: int, most_ranges: int, now_s: float) -> list[tuple[int, int]]:
@@ -324,8 +350,7 @@ class PartitionLedger:
 
     def end_command(self) -> None:
         """Forget the live command once all that it asked for is done."""
-        if self.command is not None and not self._left():
-            self.command = None
+        self.commands.end(is_done=not self._left(), blocks=self.blocks, frontier=self.frontier)
 
     def held_ranges(self, most: int) -> list[tuple[int, int]]:
         """Return the first runs of offsets done above the frontier, for people to look at."""

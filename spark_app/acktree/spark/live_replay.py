@@ -73,6 +73,12 @@ class LiveReplay:
             return first + 1
         return block_end(first, first_absent(self.offsets, first), self.block)
 
+    def block_at(self, first: int) -> BitMap64:
+        """Return the offsets of the command's block from one of them on."""
+        block = BitMap64()
+        block.add_range(first, self.end_of(first))
+        return block
+
     def cover(self, firsts: NDArray[np.int64]) -> BitMap64:
         """Return the offsets of the command's blocks that begin at ``firsts``."""
         if self.block == 1:

@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.ids import MAX_OFFSET, OffsetTooLarge
+from acktree.spark.batch import Batch
 from acktree.spark.options import SourceOptions
 from acktree.spark.source_topics import TopicEnds
 from acktree.spark.task_ledger import SourcePartition
@@ -24,6 +26,24 @@ PATIENCE_LOOKS, PATIENCE_S = 3, 1.0
 
 class DataLoss(AcktreeError):
     """Records that are not done cannot be read any more."""
+
+
+def check_offsets(batch: Batch) -> None:
+    """Refuse to emit records under root ids that cannot hold their offsets.
+
+    Raises:
+        OffsetTooLarge: there is such a record.
+    """
+    ends = [(r.topic, r.partition, r.end) for r in (*batch.ranges, *batch.again)]
+    ends += [(r.topic, r.partition, max(r.offsets, default=0) + 1) for r in batch.replays]
+    for topic, partition, end in ends:
+        if end - 1 > MAX_OFFSET:
+            raise OffsetTooLarge(
+                f"{topic}/{partition} has reached offset {end - 1}, but a root id holds offsets to "
+                f"{MAX_OFFSET} only (40 bits): an acker could not tell its records from older ones. Let the "
+                "producers write to a new topic, name it in the topology, and take this partition's rest "
+                "with complete=batch, which needs no root ids"
+            )
 
 
 class OffsetOutOfRange(AcktreeError):

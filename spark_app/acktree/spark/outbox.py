@@ -75,9 +75,10 @@ class Outbox(Sending):
 _outboxes: dict[tuple[Any, ...], Outbox] = {}
 
 
-def outbox(bootstrap: str, user: Settings) -> Outbox:
-    """Return this process's outbox for a broker and settings."""
-    place = (os.getpid(), bootstrap, tuple(sorted(user.items())))
+def outbox(bootstrap: str, user: Settings, limits: Settings | None = None) -> Outbox:
+    """Return this process's outbox for a broker and settings; ``limits`` are what topics ask for."""
+    settings = {**(limits or {}), **user}
+    place = (os.getpid(), bootstrap, tuple(sorted(settings.items())))
     if place not in _outboxes:
-        _outboxes[place] = Outbox(bootstrap, user)
+        _outboxes[place] = Outbox(bootstrap, settings)
     return _outboxes[place]

@@ -29,7 +29,7 @@ from acktree.spark.log_bounds import next_there
 from acktree.spark.marks import ShareName, digest
 from acktree.spark.options import SourceOptions
 from acktree.spark.outbox import outbox
-from acktree.spark.task_notes import add_to_note, begin_note
+from acktree.spark.task_notes import add_to_note, begin_note, end_note
 
 MAX_ROWS = 10_000
 STALL_S = 60.0
@@ -126,7 +126,7 @@ def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple
     fresh = [Piece(options, *place(r, r.run << 4), r.start, r.end, block=r.block) for r in ranges]
     again: list[Piece] = []
     for replays in batch.replays:
-        whose = dict(_emitted_again(replays))
+        whose = dict(replays.emitted())
         for only in _stretches(sorted(whose)):
             firsts = tuple(whose[offset] for offset in only) if replays.spans else None
             bounds = (only[0], only[-1] + 1)
@@ -134,16 +134,6 @@ def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple
                 Piece(options, *place(replays, replays.generation), *bounds, tuple(only), firsts=firsts)
             )
     return fresh, again
-
-
-def _emitted_again(replays: Replays) -> Iterator[tuple[int, int]]:
-    """Yield each offset with the first one of its block."""
-    if not replays.spans:
-        yield from zip(replays.offsets, replays.offsets, strict=True)
-    for first, spans in zip(replays.offsets, replays.spans, strict=bool(replays.spans)):
-        for start, end in spans:
-            for offset in range(start, end):
-                yield offset, first
 
 
 def _stretches(offsets: list[int]) -> list[list[int]]:
@@ -166,13 +156,14 @@ def read_share(share: Share) -> Iterator[pa.RecordBatch]:
     begin_note(share.name)
     for piece in share.pieces:
         yield from _read_piece(piece)
+    end_note()
 
 
 def _read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
     wanted = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
     only = None if piece.only is None else wanted
     seen: list[NDArray[np.int64]] = []
-    for fetched in _read(piece):
+    for fetched in read_records(piece):
         rows = fetched if only is None else fetched.where(np.isin(fetched.offsets, only))
         if len(rows.offsets):
             seen.append(rows.offsets)
@@ -191,7 +182,7 @@ def share_anchors(share: Share) -> Iterator[bytes]:
     """
     for piece in share.pieces:
         if piece.options.bolt:
-            for fetched in _read(piece):
+            for fetched in read_records(piece):
                 yield _bytes_of(_anchors(piece, fetched.own, fetched.offsets))
         else:
             offsets = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
@@ -201,13 +192,13 @@ def share_anchors(share: Share) -> Iterator[bytes]:
 def _tell_absent(piece: Piece, topic: str, absent: NDArray[np.int64]) -> None:
     runs = np.split(absent, np.flatnonzero(np.diff(absent) != 1) + 1)
     spans = [Span(int(run[0]), int(run[-1]) + 1) for run in runs]
-    box = outbox(piece.options.bootstrap, piece.options.kafka)
+    box, run = outbox(piece.options.bootstrap, piece.options.kafka), piece.generation >> 4
     for at in range(0, len(spans), MAX_SPANS):
-        box.send(topic, 0, encode_absent(Absent(piece.slot, spans[at : at + MAX_SPANS])))
+        box.send(topic, 0, encode_absent(Absent(piece.slot, spans[at : at + MAX_SPANS], run)))
     box.settle()
 
 
-def _read(piece: Piece) -> Iterator[Fetched]:
+def read_records(piece: Piece) -> Iterator[Fetched]:
     source = fetching(piece.options, piece.topic, piece.partition)
     known, source.position = source.position, None
     if known != piece.start:

@@ -64,16 +64,16 @@ class RecordTransaction(Outbox):
         super().__init__(bootstrap, user, transactional_id=transactional_id)
         self.is_spent = False
         with clear_errors(bootstrap):
-            self._producer.init_transactions(BROKER_TIMEOUT_S)
+            self.producer.init_transactions(BROKER_TIMEOUT_S)
 
     def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
         """Begin the transaction of a share; see there."""
         mark = mark_of_share(batch, share)
         if held.is_set(mark):
             return False
-        self._producer.begin_transaction()
+        self.producer.begin_transaction()
         group = held.consumer.consumer_group_metadata()
-        self._producer.send_offsets_to_transaction([mark], group, BROKER_TIMEOUT_S)
+        self.producer.send_offsets_to_transaction([mark], group, BROKER_TIMEOUT_S)
         return True
 
     def settle_tuples(self) -> None:
@@ -83,7 +83,7 @@ class RecordTransaction(Outbox):
         """Commit. Raises DeliveryFailed, TransactionLost."""
         self._check()
         try:
-            _insist(lambda: self._producer.commit_transaction(FLUSH_TIMEOUT_S))
+            _insist(lambda: self.producer.commit_transaction(FLUSH_TIMEOUT_S))
         except KafkaException as error:
             self._check()
             raise lost(error.args[0]) from error
@@ -92,8 +92,8 @@ class RecordTransaction(Outbox):
         """Abort what the task sent; who comes next begins with a producer of its own."""
         self.is_spent = True
         try:
-            self._producer.purge()
-            self._producer.abort_transaction(BROKER_TIMEOUT_S)
+            self.producer.purge()
+            self.producer.abort_transaction(BROKER_TIMEOUT_S)
         except KafkaException as error:
             log.info("not aborted: %s", error.args[0].str(), extra={"action": "transaction_not_aborted"})
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.schemas.codec import ReplayCommand, decode_replay_command
-from acktree.schemas.ids import next_run
-from acktree.spark.done_set import encode_metadata
+from acktree.schemas.ids import MAX_RUN, next_run
+from acktree.spark.done_set import fits
 from acktree.spark.ledger import PartitionLedger
 from acktree.spark.live_replay import LiveReplay
 from acktree.spark.one_record import read_record
@@ -39,21 +39,26 @@ class ReplayOrders:
         self._commits = commits
         self._waiting: list[Order] = []
 
-    def live(self, consumer: Consumer, bootstrap: str) -> dict[int, LiveReplay]:
-        """Return by slot the commands that were obeyed and are not done, as they stand on their topics.
+    def live(self, consumer: Consumer, bootstrap: str) -> dict[int, list[LiveReplay]]:
+        """Return by slot the commands that were obeyed and still matter, in that order.
 
         The consumer is left without an assignment. Raises BrokerUnreachable.
         """
-        found: dict[int, LiveReplay] = {}
+        found: dict[int, list[LiveReplay]] = {}
         for task, claim in self._commits.claims.items():
             for position, (run, end) in claim.replays.items():
                 place = TopicPartition(self._commits.result_topic(task), 0, position)
                 message = read_record(consumer, place, bootstrap) if run else None
                 if message is not None:
                     told = decode_replay_command(message.value() or b"")
-                    found[told.slot] = LiveReplay.of(task, position, run, told.spans, end)
+                    live = LiveReplay.of(task, position, run, told.spans, end)
+                    found.setdefault(told.slot, []).append(live)
         consumer.unassign()
-        return found
+        now = self._commits.run
+        return {
+            slot: sorted(live, key=lambda each: -((now - each.floor) % MAX_RUN))
+            for slot, live in found.items()
+        }
 
     def note(self, order: Order) -> None:
         """Take in a command that was read; one that was obeyed before is ignored."""
@@ -81,7 +86,7 @@ class ReplayOrders:
             live = LiveReplay.of(*place, order.command.spans, end, ledger.block)
             if not live.offsets:
                 obeyed[order] = 0
-            elif ledger.command is None and _fits(ledger, live):
+            elif ledger.command is None and fits(*ledger.opened(live, ledger.told)):
                 ledger.obey(live)
                 obeyed[order] = end
         if obeyed:
@@ -97,10 +102,3 @@ class ReplayOrders:
             self._commits.cuts[order.task].release(order.position)
         self._commits.commit_claims()
         self._waiting = [order for order in self._waiting if order not in obeyed]
-
-
-def _fits(ledger: PartitionLedger, live: LiveReplay) -> bool:
-    """Tell whether a commit reaches as far with the command obeyed as it does without."""
-    frontier, done = ledger.opened(live)
-    _, before = encode_metadata(0, "", ledger.frontier, ledger.done)
-    return encode_metadata(0, "", frontier, done)[1] >= before

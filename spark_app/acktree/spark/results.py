@@ -3,16 +3,18 @@
 Invariant: every record is handed on with the task and offset it stands at, in the order of its topic.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from acktree.schemas.clients import as_clear_error
+from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error
 from acktree.schemas.codec import Absent, ReplayCommand, Result, decode_told_to_spout
-from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.errors import BrokerUnreachable, MalformedRecord
 
 MAX_RESULTS_PER_POLL = 1_000
+WAIT_S = 0.05
 
 
 class Told(NamedTuple):
@@ -40,6 +42,20 @@ class ResultTopics:
         added = list(places)
         self._unread |= {place.topic for place in added}
         self._consumer.incremental_assign(added)
+
+    def read_to_ends(self) -> Iterator[Told]:
+        """Yield all that is there, until the end of every topic has been reached once.
+
+        Raises:
+            BrokerUnreachable: nothing came for a while, and not every end was reached. Else as ``read``.
+        """
+        deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+        while not self.are_read:
+            for told in self.read(WAIT_S):
+                yield told
+                deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+            if time.monotonic() > deadline_s:
+                raise BrokerUnreachable(f"{', '.join(sorted(self._unread))}: not read to the end in time")
 
     def read(self, wait_s: float) -> Iterator[Told]:
         """Yield what is there, waiting up to ``wait_s`` for it.

@@ -45,7 +45,7 @@ class Attempt:
     """A block that failed: its newest emission, and how many emissions counted as failed.
 
     ``emissions`` modulo 16 is in the generation; ``attempts_before`` is how many had counted when the newest
-    was emitted.
+    was emitted, ``first_in_run`` the number of the first emission in the run of the newest.
     """
 
     generation: int
@@ -55,6 +55,7 @@ class Attempt:
     emitted_s: float
     first_failed_s: float | None = None
     attempts_before: int = 0
+    first_in_run: int = 0
 
 
 class Replay(NamedTuple):
@@ -71,6 +72,8 @@ class Retries:
 
     attempts: dict[int, Attempt] = field(default_factory=dict)
     _due: list[tuple[float, int, int]] = field(default_factory=list)
+    _answered: list[tuple[int, int]] = field(default_factory=list)
+    _used_up: int = 0
 
     def fail(
         self, generation: int, first: int, now_s: float, policy: RetryPolicy, *, counts: bool, jitter: float
@@ -109,7 +112,9 @@ class Retries:
             del self.attempts[first]
             if (left := first_left(first)) is None:
                 continue
+            self._answered.append((first, generation))
             attempt.emissions += 1
+            self._use_run(attempt, run)
             attempt.generation = generation_of(run, attempt.emissions)
             attempt.in_flight = True
             attempt.emitted_s = now_s
@@ -117,6 +122,24 @@ class Retries:
             self.attempts[left] = attempt
             taken.append(Replay(left, attempt.generation, attempt.attempts))
         return taken
+
+    def _use_run(self, attempt: Attempt, run: int) -> None:
+        """Keep count of a block's emissions in one run: more than 16 would share root ids."""
+        if attempt.generation and attempt.generation >> 4 != run:
+            attempt.first_in_run = attempt.emissions
+        in_run = attempt.emissions - attempt.first_in_run
+        assert in_run <= ATTEMPT_MASK, "a new run begins before root ids come again"
+        if in_run == ATTEMPT_MASK:
+            self._used_up = run
+
+    def is_run_used_up(self, run: int) -> bool:
+        """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
+        return self._used_up == run
+
+    def take_answered(self) -> list[tuple[int, int]]:
+        """Return the failed emissions (first offset, generation) that were replayed since asked last."""
+        answered, self._answered = self._answered, []
+        return answered
 
     def give_up_overdue(
         self, blocks: Iterable[tuple[int, int]], before_s: float, now_s: float, most: int
@@ -158,3 +181,14 @@ class Retries:
         if self.attempts:
             for first in [first for first in self.attempts if is_over(first)]:
                 del self.attempts[first]
+
+
+def name_of_rest(left_at: Callable[[int], BitMap64], taken: BitMap64, first: int) -> int | None:
+    """Return the first offset for the next root of a block: the same, unless commands have taken it.
+
+    None where nothing of the block is left.
+    """
+    left = left_at(first)
+    if not left:
+        return None
+    return int(left.min()) if first in taken else first

@@ -107,6 +107,12 @@ class SpoutTopics(TopicEnds):
                 self.task_of[slot.slot] = topology.task_of(slot)
         self.partitions = tuple(partitions)
         known, ids = {topic for topic, _, _ in slots}, {(topic, topic_id) for topic, topic_id, _ in slots}
+        self.former = {
+            slot.slot
+            for (topic, topic_id, _), slot in slots.items()
+            if topic in self._there and topic_id != self._there[topic].topic_id
+        }
+        """Slots of topics that were created anew since."""
         self.recreated = [
             topic
             for topic in self._there
@@ -116,16 +122,30 @@ class SpoutTopics(TopicEnds):
 
 
 class BoltTopics(TopicEnds):
-    """Partitions that a bolt reads, numbered in the order of their topics."""
+    """Partitions that a bolt reads, numbered in the order of their topics, behind those ``known`` before."""
 
-    def __init__(self, admin: AdminClient, options: SourceOptions, topology: Published) -> None:
+    def __init__(
+        self,
+        admin: AdminClient,
+        options: SourceOptions,
+        topology: Published,
+        known: tuple[SourcePartition, ...] = (),
+    ) -> None:
         super().__init__(admin, options, _bolt_topics(options, topology))
         places = [
             (topic, partition, there.topic_id)
             for topic, there in sorted(self._there.items())
             for partition in range(there.partitions)
         ]
-        self.partitions = tuple(SourcePartition(number, *place) for number, place in enumerate(places))
+        numbered = {(source.topic, source.partition) for source in known}
+        ids = {source.topic: source.topic_id for source in known}
+        self.recreated = [
+            topic for topic, now in self._there.items() if ids.get(topic, now.topic_id) != now.topic_id
+        ]
+        """Topics that were known by another id."""
+        added = [place for place in places if place[:2] not in numbered]
+        fresh = (SourcePartition(number, *place) for number, place in enumerate(added, len(known)))
+        self.partitions = (*known, *fresh)
 
 
 def _spout_topics(options: SourceOptions, topology: Published) -> tuple[str, ...]:

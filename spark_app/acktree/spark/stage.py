@@ -30,6 +30,8 @@ from acktree.spark.options import SourceOptions
 from acktree.spark.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
 from acktree.spark.reading import Share
 from acktree.spark.resetting import Resets, resetting
+from acktree.spark.row_limits import StageLimits, read_stage_limits
+from acktree.spark.short_errors import with_short_errors
 from acktree.spark.task_notes import notes_wanted
 from acktree.spark.task_runs import TaskRuns
 from acktree.spark.writers import writers
@@ -82,8 +84,10 @@ class Stage:
         self._registry = Registry(options_.bootstrap, options_.topology, options_.kafka)
         self._marks = Marks(options_.bootstrap, options_.kafka, options_.group)
         self._is_looked_at = False
+        self._asked: tuple[tuple[str, ...], StageLimits] = ((), StageLimits())
         self._emits()
 
+    @with_short_errors
     def __call__(self, batch: DataFrame, batch_id: int) -> int:
         """Write one batch; return the number of roots that an init, ack or fail was written for.
 
@@ -104,6 +108,7 @@ class Stage:
             name,
             options.spout,
             options.bolt,
+            self._limits(),
         )
         outputs = self._outputs(batch)
         if len(outputs) == 1:
@@ -182,6 +187,14 @@ class Stage:
         if table is None:
             raise BadTransform(f"topology {latest.name} has no spout or bolt {options.component!r}")
         return table.emits
+
+    def _limits(self) -> StageLimits:
+        """Return what the topics it emits to take, asked for once."""
+        emits = self._emits()
+        if emits != self._asked[0]:
+            options = self._options
+            self._asked = emits, read_stage_limits(options.bootstrap, emits, options.kafka)
+        return self._asked[1]
 
     def _outputs(self, batch: DataFrame) -> Mapping[str, DataFrame]:
         emits, name = self._emits(), self._options.component

@@ -1,17 +1,20 @@
-"""What a spout task looks like when a driver takes over: from the group's offsets, claim and logged batch.
+"""What a spout task looks like when a driver takes over: from the group's offsets, claim and logged batch,
+and what a batch has to say for it.
 
 Invariant: what the logged batch has emitted stays in flight and is not emitted again, unless an operator has
-moved the group meanwhile; the emissions of a run below the floor do not count. Pure.
+moved the group meanwhile, or the group's offset is gone; the emissions of a run below the floor do not count.
+A missing offset proves nothing: what the logged batch knows to be done decides then, never startingOffsets.
+Pure.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from acktree.producers.claim import Claim
 from acktree.schemas.ids import MAX_RUN, run_at_least
 from acktree.schemas.registry import Published
-from acktree.spark.batch import Batch, Range
+from acktree.spark.batch import MAX_ATTEMPT_SPANS, Batch, Frontier, Range
 from acktree.spark.group_offsets import Committed
 from acktree.spark.ledger import PartitionLedger
 from acktree.spark.live_replay import LiveReplay
@@ -21,8 +24,16 @@ from acktree.spark.task_ledger import SourcePartition, TaskLedger
 OLDEST_FLOOR_RUNS = 100
 
 
+def is_too_old(floor: int, run: int) -> bool:
+    """Tell whether a floor is so far behind that all in flight is emitted anew, before the runs go round.
+
+    Else results of what is in flight since would be ignored one day, and nothing would replay it for hours.
+    """
+    return (run - floor) % MAX_RUN >= OLDEST_FLOOR_RUNS
+
+
 def raised(floor: int, run: int) -> int:
-    """Return a floor that is near enough to a run for serial-number arithmetic.
+    """Return a floor that is near enough to a run for serial-number arithmetic, of a slot that is not read.
 
     >>> raised(3, 90), raised(3, 240), raised(250, 4)
     (3, 139, 250)
@@ -31,18 +42,53 @@ def raised(floor: int, run: int) -> int:
     return floor if behind <= OLDEST_FLOOR_RUNS else (run - OLDEST_FLOOR_RUNS - 1) % MAX_RUN + 1
 
 
+def empty_batch(version: int, tasks: Iterable[TaskLedger]) -> Batch:
+    """Return an empty batch that says where every slot stands."""
+    ranges: list[Range] = []
+    for task in tasks:
+        for slot, source in task.sources.items():
+            at = task.slots[slot].next_offset
+            ranges.append(Range(source.topic, source.partition, slot, task.run, at, at))
+    return Batch(version, tuple(ranges), frontiers=_frontiers(tasks))
+
+
+def with_state(batch: Batch, tasks: Collection[TaskLedger]) -> Batch:
+    """Return a planned batch with what a start cannot learn elsewhere."""
+    return replace(
+        batch,
+        progress=tuple(each for task in tasks for each in task.progress()),
+        attempts=tuple(each for task in tasks for each in task.attempts(MAX_ATTEMPT_SPANS // len(tasks))),
+        blocks=tuple(each for task in tasks for each in task.blocks()),
+        frontiers=_frontiers(tasks),
+    )
+
+
+def _frontiers(tasks: Iterable[TaskLedger]) -> tuple[Frontier, ...]:
+    ledgers = (ledger for task in tasks for ledger in task.slots.items())
+    return tuple(Frontier(slot, ledger.frontier) for slot, ledger in ledgers)
+
+
+def known_frontiers(logged: Batch | None) -> dict[int, int]:
+    """Return by slot below which offset all is done, as a logged batch says."""
+    return dict(logged.frontiers) if logged else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What is durable of a spout: offsets by slot, floors by slot, live commands by slot, the last batch.
+    """What is durable of a spout: offsets by slot, floors by slot, commands by slot, the last batch.
 
-    ``starts`` is where slots without a committed offset begin.
+    Of a slot's commands the one obeyed last may still be under way.
+
+    ``starts`` is where slots without a committed offset begin, ``ends`` where the logs end: what stands there
+    may have been emitted by drivers before this one.
     """
 
     committed: Mapping[int, Committed]
     starts: Mapping[int, int]
     floors: Mapping[int, int]
-    commands: Mapping[int, LiveReplay]
+    commands: Mapping[int, Sequence[LiveReplay]]
     logged: Batch | None
+    ends: Mapping[int, int] = field(default_factory=dict)
 
     def task(
         self,
@@ -65,19 +111,26 @@ class Takeover:
         """Return the ledger of one slot in a new run; what it emits anew is in blocks of that size."""
         stands = self.committed.get(slot)
         is_ours = stands is None or stands.ours is not None
-        floor = raised(self.floors.get(slot, run), run) if is_ours else run
+        floor = self.floors.get(slot, run) if is_ours else run
+        floor = run if is_too_old(floor, run) else floor
         frontier = stands.next_offset if stands else self.starts[slot]
-        last = self._last_range(slot)
-        known = last.end if last is not None and run_at_least(last.run, floor) else frontier
+        last = self._last_range(slot) if stands else None
+        is_in_flight = last is not None and run_at_least(last.run, floor)
+        known = last.end if last is not None and is_in_flight else frontier
         ledger = PartitionLedger(frontier, max(frontier, known), floor, policy, block)
         if stands is not None:
-            ledger.done = stands.done()
+            ledger.done, ledger.told = stands.done(), stands.done()
         ledger.resume(now_s)
+        if not is_in_flight:  # all above the frontier is emitted anew, but for what acks say is done
+            ledger.emitted_before = self.ends.get(slot, 0)
+        if stands is None:
+            _void(ledger, self._commands_of(slot, ledger))
+            return ledger
         for stretch in self.logged.blocks if self.logged else ():
             if stretch.slot == slot and run_at_least(stretch.run, floor):
                 ledger.blocks.emit(stretch.start, stretch.end, stretch.size, stretch.run)
         if is_ours:
-            self._restore_command(ledger, slot, now_s)
+            self._restore_commands(ledger, slot, now_s)
         for told in self.logged.attempts if self.logged else ():
             for offset in chain(*(range(*span) for span in told.spans)) if told.slot == slot else ():
                 ledger.restore_replay(Replay(offset, told.generation, told.attempts), now_s)
@@ -90,15 +143,33 @@ class Takeover:
         ranges = [range_ for range_ in self.logged.ranges if range_.slot == slot] if self.logged else []
         return ranges[-1] if ranges else None
 
-    def _restore_command(self, ledger: PartitionLedger, slot: int, now_s: float) -> None:
-        command = self.commands.get(slot)
-        if command is None:
+    def _commands_of(self, slot: int, ledger: PartitionLedger) -> list[LiveReplay]:
+        return [each for each in self.commands.get(slot, ()) if run_at_least(each.floor, ledger.floor)]
+
+    def _restore_commands(self, ledger: PartitionLedger, slot: int, now_s: float) -> None:
+        commands = self._commands_of(slot, ledger)
+        if not commands:
             return
-        if ledger.next_offset == ledger.frontier:  # all of it is emitted anew, and older emissions are void
-            ledger.floor = command.floor if run_at_least(command.floor, ledger.floor) else ledger.floor
+        if ledger.next_offset == ledger.frontier:
+            _void(ledger, commands)
             return
-        command.block = ledger.block
-        for progress in self.logged.progress if self.logged else ():
-            if (progress.task, progress.position) == (command.task, command.position):
-                command.resume(progress.next_offset, progress.block, now_s)
-        ledger.command = command
+        last = self._last_range(slot)
+        progress = {each[:2]: each for each in self.logged.progress} if self.logged else {}
+        known: list[LiveReplay] = []
+        for command in commands:
+            place = (command.task, command.position)
+            if place not in progress and last is not None and run_at_least(last.run, command.floor):
+                continue  # who planned that batch knew of the command, and that it matters no more
+            command.block = ledger.block
+            if place in progress:
+                command.resume(progress[place].next_offset, progress[place].block, now_s)
+            known.append(command)
+        if known:
+            *ledger.commands.ended, ledger.commands.live = known
+
+
+def _void(ledger: PartitionLedger, commands: Sequence[LiveReplay]) -> None:
+    """Void all emissions before commands: what they opened is emitted anew with all the rest."""
+    if commands:
+        ledger.floor = commands[-1].floor
+        ledger.commands.void = list(commands)

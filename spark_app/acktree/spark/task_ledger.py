@@ -4,13 +4,14 @@ Invariant: a verdict changes nothing twice. Pure: the Kafka side (spout_driver) 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from pyroaring import BitMap64
 
 from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import origin_of, origins_of
@@ -19,6 +20,7 @@ from acktree.spark.batch import (
     MAX_RANGES_PER_SLOT,
     MAX_STRETCHES_PER_SLOT,
     Attempts,
+    Batch,
     EmittedBlocks,
     Progress,
     Range,
@@ -28,7 +30,7 @@ from acktree.spark.batch import (
 )
 from acktree.spark.done_set import runs
 from acktree.spark.ledger import PartitionLedger
-from acktree.spark.result_cut import Opened
+from acktree.spark.result_cut import Emission, Opened
 from acktree.spark.retries import Replay, Verdict
 
 COUNTED = (
@@ -111,13 +113,13 @@ class TaskLedger:
             if ledger is None:
                 continue
             counts = failure.cause is Cause.FAILED or self._is_alive(now_s)
-            emission = (origin.generation, origin.offset)
-            verdict = ledger.failed(*emission, now_s, counts=counts, jitter=jitter)
+            emission = Emission(*origin)
+            verdict = ledger.failed(*emission[1:], now_s, counts=counts, jitter=jitter)
             if verdict is Verdict.IGNORED:
                 continue
             name = "failed" if failure.cause is Cause.FAILED else "timed_out"
-            self.counters[name] += len(ledger.left_of(*emission))
-            opened.append(Opened(origin.slot, origin.offset, ledger.last_of(origin.offset)))
+            self.counters[name] += len(ledger.left_of(*emission[1:]))
+            opened.append(Opened(emission, ledger.last_of(emission.first)))
             if verdict is Verdict.EXHAUSTED:
                 letters += self._letters(ledger, *origin, failure, now_s)
         return Effect(highest, opened, letters)
@@ -164,7 +166,7 @@ class TaskLedger:
         highest: dict[int, int] = {}
         if (ledger := self.slots.get(absent.slot)) is not None:
             for first, following in absent.spans:
-                self.counters["absent"] += ledger.finish(first, following)
+                self.counters["absent"] += ledger.finish(first, following, absent.run)
                 highest[absent.slot] = max(
                     highest.get(absent.slot, 0), min(following, ledger.next_offset) - 1
                 )
@@ -181,11 +183,21 @@ class TaskLedger:
         finished = self.slots[letter.source.slot].finish(letter.offset, letter.offset + 1)
         self.counters[counted] += finished
 
-    def finish_batch(self, ranges: Iterable[Range]) -> None:
-        """Note that all of a batch is done: tracking is off, a record is done when its batch is."""
-        for range_ in ranges:
+    def finish_batch(self, batch: Batch) -> int:
+        """Note that all of a batch is done: tracking is off, a record is done when its batch is.
+
+        Returns how many offsets are newly done.
+        """
+        finished = 0
+        for range_ in (*batch.ranges, *batch.again):
             if (ledger := self.slots.get(range_.slot)) is not None:
-                self.counters["completed"] += ledger.finish(range_.start, range_.end, range_.run)
+                finished += ledger.finish(range_.start, range_.end, range_.run)
+        for replays in batch.replays:
+            if (ledger := self.slots.get(replays.slot)) is not None:
+                offsets = BitMap64([offset for offset, _ in replays.emitted()])
+                finished += ledger.finish_all(offsets, replays.generation >> 4)
+        self.counters["completed"] += finished
+        return finished
 
     def emit(
         self, ends: Mapping[int, int], most: int, now_s: float, largest_block: int | None = None
@@ -238,8 +250,8 @@ class TaskLedger:
         return told
 
     def progress(self) -> list[Progress]:
-        """Return how far each live command is emitted."""
-        commands = [ledger.command for ledger in self.slots.values() if ledger.command]
+        """Return how far each command that matters is emitted."""
+        commands = [command for ledger in self.slots.values() for command in ledger.commands.known]
         return [Progress(each.task, each.position, each.next_offset, each.block) for each in commands]
 
     def blocks(self) -> list[EmittedBlocks]:
@@ -261,6 +273,19 @@ class TaskLedger:
             replays += group_replays(source.topic, source.partition, slot, due, spans_of)
         self.counters["replayed"] += sum(group.records for group in replays)
         return replays
+
+    def take_answered(self) -> list[Emission]:
+        """Return the failed emissions that were replayed since asked last."""
+        return [
+            Emission(slot, generation, first)
+            for slot, ledger in self.slots.items()
+            for first, generation in ledger.take_answered()
+        ]
+
+    @property
+    def is_run_used_up(self) -> bool:
+        """Tell whether one more replay in this run may have the root id of an earlier emission in it."""
+        return any(ledger.is_run_used_up(self.run) for ledger in self.slots.values())
 
     def fail_overdue(self, before_s: float, now_s: float, most: int) -> None:
         """Replay what was emitted before a time and never got a verdict."""
@@ -285,9 +310,10 @@ class TaskLedger:
         about = {"pending": self.pending, "pending_s": round(self.pending_s, 3)}
         return {**counted, **about, "task": self.task, "run": self.run, **stands}
 
-    def is_open(self, slot: int, first: int) -> bool:
-        """Tell whether something of the block that begins there is emitted and not done."""
-        return slot in self.slots and self.slots[slot].is_open(first)
+    def is_open(self, emission: Emission) -> bool:
+        """Tell whether something that an emission stands for is not done."""
+        ledger = self.slots.get(emission.slot)
+        return ledger is not None and bool(ledger.left_of(emission.generation, emission.first))
 
 
 def _spans_left(ledger: PartitionLedger, replay: Replay) -> tuple[Span, ...]:

@@ -4,8 +4,10 @@ Both run in one task attempt, in two Python processes of one executor, so the no
 attempt in the executor's folder.
 Invariant: a note is written only in a job whose tasks take it, so none stays behind. What a killed task could
 not take goes with the first task of the query's next batch on that executor: a query has one batch in hand.
+A note says when it is complete: one without its last word is of a reader that did not come to its end.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,14 @@ _WANTED = "acktree.notes"
 """The local property that a job's tasks see: which batch of which query wants notes."""
 
 
+_END = b"end\n"
+"""The last bytes of a complete note; its records are longer."""
+
+
+class ReadingUnfinished(AcktreeError):
+    """The rows have ended before this task has read all of its records."""
+
+
 class NoNote(AcktreeError):
     """This task has read nothing itself: the plan is not narrow."""
 
@@ -36,19 +46,18 @@ def notes_wanted(context: SparkContext, batch: BatchName) -> Iterator[None]:
         context.setLocalProperty(_WANTED, None)  # type: ignore[arg-type]
 
 
-def _path() -> Path | None:
-    """Return where this attempt's note stands, None where the job does not want one."""
+def note_path() -> Path | None:
+    """Return where this attempt's note stands, None where no job wants one, and outside of a Spark task."""
     context = TaskContext.get()
-    assert context is not None, "only inside of a Spark task"
-    batch = context.getLocalProperty(_WANTED)
-    if batch is None:
+    batch = None if context is None else context.getLocalProperty(_WANTED)
+    if context is None or batch is None:
         return None
     return Path(SparkFiles.getRootDirectory()) / f"acktree-note-{batch}.{context.taskAttemptId()}"
 
 
 def begin_note(share: ShareName) -> None:
     """Say which share this task reads, if the stage wants to know; rows follow."""
-    if (path := _path()) is not None:
+    if (path := note_path()) is not None:
         _forget_earlier_batches(path)
         path.write_bytes(share.line().encode())
 
@@ -62,7 +71,7 @@ def _forget_earlier_batches(path: Path) -> None:
 
 def add_to_note(anchors: bytes) -> None:
     """Add the anchors of rows that were read, 18 bytes each."""
-    if (path := _path()) is not None:
+    if (path := note_path()) is not None:
         with path.open("ab") as note:
             note.write(anchors)
 
@@ -73,23 +82,39 @@ def read_note() -> ShareName:
     Raises:
         NoNote: nothing was read in this task.
     """
-    path = _path()
+    path = note_path()
     if path is None or not path.exists():
         raise NoNote("the rows of this task were read by another one")
     with path.open("rb") as note:
         return ShareName.from_line(note.readline().decode())
 
 
+def end_note() -> None:
+    """Say that all this task reads is in the note."""
+    add_to_note(_END)
+
+
 def noted_anchors() -> NDArray[np.void]:
-    """Return the anchors, (n,) of ANCHOR, of all rows this task has read; call when the rows have ended."""
-    path = _path()
+    """Return the anchors, (n,) of ANCHOR, of all rows this task has read; call when the rows have ended.
+
+    Raises:
+        ReadingUnfinished: the reader has not come to its end, so there are records whose anchors are missing.
+    """
+    path = note_path()
     assert path is not None, "read_note comes first"
     with path.open("rb") as note:
         note.readline()
-        return np.fromfile(note, ANCHOR)
+        size = os.fstat(note.fileno()).st_size - note.tell() - len(_END)
+        anchors = np.fromfile(note, ANCHOR, max(0, size) // ANCHOR.itemsize)
+        if size % ANCHOR.itemsize or note.read() != _END:
+            raise ReadingUnfinished(
+                "the rows ended before all records of this task were read: a function of the transform "
+                "must take all rows that it is given"
+            )
+    return anchors
 
 
 def forget_note() -> None:
     """Remove the note, if there is one; call when the task ends, well or not."""
-    if (path := _path()) is not None:
+    if (path := note_path()) is not None:
         path.unlink(missing_ok=True)

@@ -3,13 +3,17 @@
 Invariant: a second run of a task that ended shows, be it another attempt of a failed one or one whose rows
 were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. What did not end
 shows by the number of its attempt, or by its stage's: where a task cannot fetch what it reads, Spark runs the
-stage anew and counts the tasks' attempts from 0.
+stage anew and counts the tasks' attempts from 0. A stage of which Spark knows no more is no proof: it counts
+as run anew.
 """
 
+import time
 from typing import NamedTuple
 
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import AccumulatorParam
+
+BOOKS_S = 1.0
 
 
 class Run(NamedTuple):
@@ -47,5 +51,17 @@ class TaskRuns:
         tasks = {(run.part, run.partition) for run in ended}
         if len(tasks) < len(ended) or any(run.attempt for run in ended):
             return True
-        stages = map(context.statusTracker().getStageInfo, {run.stage for run in ended})
-        return any(stage is not None and stage.currentAttemptId for stage in stages)
+        return any(_may_have_run_anew(context, stage) for stage in {run.stage for run in ended})
+
+
+def _may_have_run_anew(context: SparkContext, stage: int) -> bool:
+    """Tell whether a stage ran more than once, or Spark no longer knows (``spark.ui.retainedStages``).
+
+    Spark keeps its books of stages behind the job, so a stage may be missing in them for a moment.
+    """
+    deadline_s = time.monotonic() + BOOKS_S
+    while (info := context.statusTracker().getStageInfo(stage)) is None:
+        if time.monotonic() > deadline_s:
+            return True
+        time.sleep(0.02)
+    return bool(info.currentAttemptId)

@@ -21,37 +21,45 @@ MAX_OPEN = 16
 
 log = logging.getLogger("acktree.spark")
 
-_open: dict[tuple[Any, ...], Transaction] = {}
+open_transactions: dict[tuple[Any, ...], Transaction] = {}
+"""Those kept for the tasks to come, by process and by what they write for."""
 
 
 def begin_transaction(
-    bootstrap: str, user: Settings, group: str, batch: BatchName, share: ShareName
+    bootstrap: str,
+    user: Settings,
+    group: str,
+    batch: BatchName,
+    share: ShareName,
+    limits: Settings | None = None,
 ) -> Transaction | None:
     """Return a transaction for a share of a batch, None if the share is written already.
 
-    A producer kept from an earlier batch is used again unless another process has fenced it meanwhile.
+    ``limits`` are the producer's settings that the topics ask for; the user's win. A producer kept from an
+    earlier batch is used again unless another process has fenced it meanwhile.
 
     Raises:
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
     """
-    place = (os.getpid(), bootstrap, group, share.topic, share.partition, tuple(sorted(user.items())))
+    producer = {**(limits or {}), **user}
+    place = (os.getpid(), bootstrap, group, share.topic, share.partition, tuple(sorted(producer.items())))
     held = marks(bootstrap, user, group)
-    kept = _open.pop(place, None)
+    kept = open_transactions.pop(place, None)
     if kept is not None and not kept.is_spent:
         try:
             begun = kept.begin(batch, share, held)
-            _open[place] = kept
+            open_transactions[place] = kept
             return kept if begun else None
         except KafkaException as error:
             log.info("fenced: %s", error.args[0].str(), extra={"action": "transaction_fenced"})
     if kept is not None:
         kept.close()
-    while len(_open) >= MAX_OPEN:
-        _open.pop(next(iter(_open))).close()
-    fresh = _connect(bootstrap, user, f"{held.group}-{share.topic}-{share.partition}")
+    while len(open_transactions) >= MAX_OPEN:
+        open_transactions.pop(next(iter(open_transactions))).close()
+    fresh = _connect(bootstrap, producer, f"{held.group}-{share.topic}-{share.partition}")
     with clear_errors(bootstrap):
         begun = fresh.begin(batch, share, held)
-    _open[place] = fresh
+    open_transactions[place] = fresh
     return fresh if begun else None
 
 

@@ -1,10 +1,11 @@
 """The executor side of the stage: write tuples, then one init (or ack) per root.
 
 Invariant: a task ends only when everything it produced is in the broker's log; a failed delivery fails the
-task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch.
+task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch. No
+task sends an init or ack, or commits, before it has proof that it was given all of its rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acktree.producers.columns import Rows, plain
+from acktree.producers.errors import Unwritable
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER
@@ -32,10 +34,12 @@ from acktree.spark.anchoring import (
 )
 from acktree.spark.marks import BatchName
 from acktree.spark.outbox import Box, outbox
+from acktree.spark.row_limits import StageLimits
 from acktree.spark.task_notes import forget_note, noted_anchors, read_note
 from acktree.spark.task_runs import TaskRuns
 from acktree.spark.telling import Telling
 from acktree.spark.transactions import begin_transaction
+from acktree.spark.whole_input import check_input_is_whole
 
 COUNT_SCHEMA = "roots bigint"
 
@@ -56,6 +60,7 @@ class StagePlan:
     batch: BatchName
     spout: str = ""
     bolt: str = ""
+    limits: StageLimits = field(default_factory=StageLimits)
 
     @property
     def own_hashes(self) -> tuple[int, ...]:
@@ -75,6 +80,7 @@ class Writer:
     def __init__(self, plan: StagePlan, topic: str, box: Box) -> None:
         self._version, self._topic, self._box = plan.version, topic, box
         self._reader_hashes = plan.history.readers(plan.version, topic).hashes
+        self._limit = plan.limits.by_topic.get(topic)
 
     def write(self, batch: pa.RecordBatch) -> list[Told]:
         """Write rows (value, anchors, optional key, headers, fail); return what they say of their roots."""
@@ -83,6 +89,9 @@ class Writer:
             rejected = batch.filter(pc.is_valid(batch.column("fail")))
             told += failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail")))
             batch = batch.filter(pc.is_null(batch.column("fail")))
+        if self._limit is not None and (refused := self._limit.refused(batch)):
+            batch, failed = _without(batch, refused)
+            told += failed
         anchors = batch.column("anchors")
         headers, values = anchor_rows(anchors, self._version, self._box.edges, self._reader_hashes)
         self._produce({name: batch.column(name) for name in batch.schema.names}, headers)
@@ -102,6 +111,19 @@ class Writer:
             self._box.produce(self._topic, value, key, [*kept, *([(HEADER, header)] if header else ())])
 
 
+def _without(batch: pa.RecordBatch, refused: Mapping[int, Unwritable]) -> tuple[pa.RecordBatch, list[Told]]:
+    """Return the other rows, and that the roots of those refused fail; one without roots raises its error."""
+    rows = np.fromiter(refused, np.int64, len(refused))
+    anchors = batch.column("anchors").take(pa.array(rows)).to_pylist()
+    for row, of_row in zip(refused, anchors, strict=True):
+        if not of_row:
+            raise refused[row]
+    kept = np.ones(len(batch), bool)
+    kept[rows] = False
+    reasons = [f"{type(error).__name__}: {error}" for error in refused.values()]
+    return batch.filter(pa.array(kept)), failed_roots(anchors, reasons)
+
+
 def write_whole(
     batches: Iterator[pa.RecordBatch],
     plan: StagePlan,
@@ -115,6 +137,7 @@ def write_whole(
 
     Raises:
         NoNote, NotNarrow: the plan was not narrow; no init has been sent.
+        InputCutOff, ReadingUnfinished: rows are missing; no init has been sent and nothing is committed.
     """
     try:
         count = _write_noted(batches, plan, topic, begin)
@@ -137,6 +160,7 @@ def _write_noted(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str,
         told: list[Told] = []
         for batch in chain(() if first is None else (first,), batches):
             told += writer.write(batch)
+        check_input_is_whole()
         return _tell(_fold_noted(noted_anchors(), told, plan), plan, box)
     except BaseException:
         box.give_up()
@@ -155,23 +179,26 @@ def _fold_noted(inputs: NDArray[np.void], told: list[Told], plan: StagePlan) -> 
 
 def in_transaction(plan: StagePlan) -> Box | None:
     """Begin the transaction of what this task reads; None if an earlier run of the task has committed it."""
-    return begin_transaction(plan.bootstrap, plan.user, plan.group, plan.batch, read_note())
+    return begin_transaction(
+        plan.bootstrap, plan.user, plan.group, plan.batch, read_note(), plan.limits.settings
+    )
 
 
 def without_transaction(plan: StagePlan) -> Box:
     """Return what to write to, in a task that has read its rows itself."""
     read_note()
-    return outbox(plan.bootstrap, plan.user)
+    return outbox(plan.bootstrap, plan.user, plan.limits.settings)
 
 
 def write_tuples(
     batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, runs: TaskRuns
 ) -> Iterator[pa.RecordBatch]:
     """Write rows to a topic; yield what they say of their roots."""
-    box = outbox(plan.bootstrap, plan.user)
+    box = outbox(plan.bootstrap, plan.user, plan.limits.settings)
     writer = Writer(plan, topic, box)
     for batch in batches:
         yield from map(to_arrow, fold(writer.write(batch)))
+    check_input_is_whole()
     box.settle()
     runs.note(topic)
 
@@ -194,14 +221,17 @@ def write_control(
     batches: Iterator[pa.RecordBatch], plan: StagePlan, runs: TaskRuns
 ) -> Iterator[pa.RecordBatch]:
     """Fold all values of each root of this task and write its one init, ack or fail; yield how many roots."""
-    yield _counted(_tell(fold(from_arrow(batches)), plan, outbox(plan.bootstrap, plan.user)))
+    folded = fold(from_arrow(batches))
+    check_input_is_whole()
+    yield _counted(_tell(folded, plan, outbox(plan.bootstrap, plan.user, plan.limits.settings)))
     runs.note("control")
 
 
 def write_fails(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
     """Fail all roots of this task, of which an init or ack is written; yield how many roots."""
     failures = fold(from_arrow(batches))
-    box = outbox(plan.bootstrap, plan.user)
+    check_input_is_whole()
+    box = outbox(plan.bootstrap, plan.user, plan.limits.settings)
     telling = plan.telling(box)
     for told in failures:
         telling.fail(told.version, told.failed)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DATA = Path("/tmp/kafka-data")
+DATA = Path(os.environ.get("KAFKA_LOG_DIRS", "/tmp/kafka-data"))
 SETTINGS = Path("/tmp/server.properties")
 JAVA = ["java", "-Xmx768m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", "/opt/kafka/libs/*"]
 CLUSTER_ID = "c3RhbmQtaW4ta2Fma2EtMQ"

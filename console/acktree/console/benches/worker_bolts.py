@@ -16,7 +16,7 @@ from acktree.producers.tuple_batch import TupleBatch
 Count = Callable[[int], None]
 
 
-def work(value: bytes) -> bytes:
+def work(value: bytes | None) -> bytes | None:
     """The user's function."""
     return value
 

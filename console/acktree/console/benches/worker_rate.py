@@ -159,7 +159,7 @@ def run_plain(bootstrap: str, name: str, kind: str, records: int) -> Rate:
             assert message.error() is None, message.error()
             while True:
                 try:
-                    producer.produce(topic, work(message.value() or b""))
+                    producer.produce(topic, work(message.value()))
                     break
                 except BufferError:
                     producer.poll(0.1)

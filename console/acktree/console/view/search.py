@@ -108,7 +108,7 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
     return [(key, value) for key, value in headers if value is not None]
 
 
-def _mine(target: Target, roots: IdArray) -> NDArray[np.bool_]:
+def may_be_emissions(target: Target, roots: IdArray) -> NDArray[np.bool_]:
     """Return which of many roots may be emissions of the target, of whatever generation."""
     last = unmix(root_id(target.slot.slot, 1 << 4, target.offset)) & _BUT_GENERATION
     first = last - min(target.block - 1, target.offset)
@@ -156,7 +156,7 @@ def _take_results(search: Search, records: list[Record]) -> None:
         _add_verdict(search, root, Verdict("acked", result.acker, None, None, _at(record)))
     for record, result in told:
         for failure in result.failed:
-            if _mine(search.target, np.array([failure.root], np.uint64))[0]:
+            if may_be_emissions(search.target, np.array([failure.root], np.uint64))[0]:
                 kind = failure.cause.name.lower().replace("_", " ")
                 said = (failure.task or None, failure.reason or None)
                 _add_verdict(search, failure.root, Verdict(kind, result.acker, *said, _at(record)))
@@ -174,7 +174,7 @@ def _matches(
     arrays = [roots_of(each) for _, each in told]
     roots = np.concatenate(arrays)
     behind: NDArray[np.int64] = np.cumsum([len(array) for array in arrays])
-    for row in np.flatnonzero(_mine(target, roots)).tolist():
+    for row in np.flatnonzero(may_be_emissions(target, roots)).tolist():
         record, each = told[int(np.searchsorted(behind, row, "right"))]
         yield record, each, int(roots[row])
 

@@ -158,7 +158,10 @@ def add_results(
     """
     for append_ms, result in results:
         if isinstance(result, Absent):
-            if (view := views.get(result.slot)) is not None:
+            view, floor = views.get(result.slot), floors.get(result.slot)
+            if view is not None and (
+                None in (result.run, floor) or run_at_least(result.run or 0, floor or 0)
+            ):
                 for first, following in result.spans:
                     view.done.add_range(first, following)
             continue

@@ -1,7 +1,6 @@
-"""Rows that a transform rejects, brings together, or sends on: what becomes of their trees."""
+"""One tree through several stages, in Spark and in a Python worker."""
 
 import time
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,75 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from acktree.console.demo.children import Child
-from acktree.schemas.ids import origin_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
-from acktree.spark.functions import join_anchors
-from spark.tester import DEADLINE_S, Tester
+from spark.tester import DEADLINE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-
-def with_reason(rows: DataFrame) -> DataFrame:
-    """Reject what begins with "bad" the first time: a replay of it is good."""
-    bad = f.col("value").cast("string").startswith("bad")
-    return rows.select("value", "anchors", f.when(bad, f.concat(f.lit("no: "), "value")).alias("fail"))
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_a_spouts_record_with_a_rejected_row_fails_with_its_reason_though_nothing_came_of_it(
-    tester: Tester, shuffled: bool
-) -> None:
-    """An init with value 0 would be acked at once, and the fail come too late."""
-    tester.send(["good", "bad", "", "good bad"] * 5)
-
-    def transform(rows: DataFrame) -> dict[str, DataFrame]:
-        word = f.explode(f.split(f.col("value").cast("string"), " ")).alias("value")
-        split = with_reason(rows.select("anchors", word).where("value <> ''"))
-        return {f"{tester.name}.a": split.repartition(3) if shuffled else split}
-
-    tester.start(transform, trigger="200 milliseconds")
-    tester.until(lambda: len(tester.failed) == 10)
-    assert set(tester.failed.values()) == {"no: bad"}
-    assert {origin_of(root).offset % 4 for root in tester.failed} == {1, 3}
-    assert all(tester.inits[root] != 0 for root in tester.failed)
-    assert {value for _, value, _ in tester.tuples} == {b"good"}
-
-
-def test_a_bolts_tuple_that_is_rejected_is_failed_and_not_acked(tester: Tester, tmp_path: Path) -> None:
-    tester.send(["good", "bad"] * 10)
-    tester.start(lambda rows: {f"{tester.name}.a": rows}, trigger="200 milliseconds")
-    tester.until(lambda: len(tester.tuples) == 20)
-    before = dict(tester.values)
-    bolt = app.start(
-        tester.spark, with_reason, tester.options(bolt="two"), tmp_path / "bolt", app.AVAILABLE_NOW
-    )
-    bolt.awaitTermination(DEADLINE_S)
-    assert bolt.exception() is None
-    tester.until(lambda: len(tester.failed) == 10)
-    assert set(tester.failed.values()) == {"no: bad"}
-    assert [value for topic, value, _ in tester.tuples if topic == "c"] == [b"good"] * 10
-    unchanged = {root for root, value in before.items() if tester.values[root] == value}
-    assert unchanged == set(tester.failed)
-
-
-def test_a_joined_row_stands_in_the_tree_of_every_record_it_is_made_of(tester: Tester) -> None:
-    tester.send([f"left{n}" for n in range(10)])
-    tester.send([f"right{n}" for n in range(0, 10, 2)], partition=1)
-
-    def transform(rows: DataFrame) -> dict[str, DataFrame]:
-        text = rows.select(f.col("value").cast("string").alias("value"), "anchors")
-        parts = text.select("anchors", f.regexp_extract("value", r"\d", 0).alias("n"), "value")
-        left, right = (parts.where(f.col("value").startswith(side)).alias(side) for side in ("left", "right"))
-        joined = left.join(right, f.expr("left.n = right.n"), "left")
-        anchors = join_anchors(f.col("left.anchors"), f.col("right.anchors"))
-        return {f"{tester.name}.a": joined.select(f.col("left.value").alias("value"), anchors)}
-
-    tester.start(transform)
-    tester.until_the_end()
-    assert Counter(len(roots) for _, _, roots in tester.tuples) == {1: 5, 2: 5}
-    assert tester.committed() == [10, 5]
 
 
 TREE = """
@@ -108,6 +44,7 @@ class Upper(BasicBolt):
 """
 
 
+@pytest.mark.slow
 def test_one_tree_goes_through_spark_a_python_worker_and_spark_again(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:

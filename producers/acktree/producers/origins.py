@@ -1,0 +1,31 @@
+"""From an anchor's root to the source record it stands for.
+
+Invariant: an answer follows from the topology version in which the root was born, so it never changes. Pure.
+"""
+
+from acktree.producers.tuples import SourceOrigin
+from acktree.schemas.header import Anchor
+from acktree.schemas.ids import origin_of
+from acktree.schemas.registry import History, Slot
+
+
+class Origins:
+    """Finds source records by the slots of all versions."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._slots: dict[int, dict[int, Slot]] = {}
+
+    def find(self, anchor: Anchor) -> SourceOrigin | None:
+        """Return the source record of an anchor's root; None if its slot was never given out."""
+        published, slots = self._history.at(anchor.version), self._slots.get(anchor.version)
+        if slots is None:
+            slots = {slot.slot: slot for slot in published.slots}
+            self._slots[anchor.version] = slots
+        origin = origin_of(anchor.root)
+        slot = slots.get(origin.slot)
+        if slot is None:
+            return None
+        table = published.spouts.get(slot.spout)
+        place = (slot.spout, slot.topic, slot.partition, origin.offset, origin.attempt)
+        return SourceOrigin(*place, table.block if table else 1, slot.topic_id)

@@ -1,0 +1,113 @@
+"""What may be emitted: bytes, text that has a UTF-8 form, or None; and headers, each a name and such a value.
+
+Invariant: whatever passes here, librdkafka's client takes. It is checked before anything is queued, because
+the client would find out later, for a whole batch or transaction, or die of it (a header's name with a lone
+surrogate is a segmentation fault). Pure.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from acktree.producers.columns import Column, plain
+from acktree.producers.errors import NotSerializable, ReservedHeader
+from acktree.schemas.header import HEADER
+
+_PLAIN = (bytes, type(None))
+_ARROW_TYPES = frozenset(("binary", "string", "large_binary", "large_string", "null"))
+_TIMES_MS = range(-(1 << 63), 1 << 63)
+_MOST_SHOWN = 80
+
+
+def check_payload(value: Any, key: Any, timestamp_ms: Any = None) -> None:
+    """Raise NotSerializable for a value or key that has no bytes, or a timestamp that is no time.
+
+    >>> check_payload(7, None)
+    Traceback (most recent call last):
+    acktree.producers.errors.NotSerializable: a value must be bytes, str or None, not int: 7; encode it
+    """
+    if value.__class__ not in _PLAIN:
+        _check("value", value)
+    if key.__class__ not in _PLAIN:
+        _check("key", key)
+    if timestamp_ms is not None and not (isinstance(timestamp_ms, int) and timestamp_ms in _TIMES_MS):
+        kind = type(timestamp_ms).__name__
+        raise NotSerializable(
+            f"a timestamp must be an int of 64 bits, milliseconds since 1970, not {kind}: "
+            f"{_shown(timestamp_ms)}"
+        )
+
+
+def _check(what: str, part: Any) -> None:
+    if isinstance(part, str):
+        try:
+            part.encode()
+        except UnicodeEncodeError as error:
+            raise NotSerializable(
+                f"a {what} is text without a UTF-8 form, {_shown(part)}: {error.reason} at character "
+                f"{error.start}; encode it to bytes in the way its reader expects"
+            ) from None
+    elif part is not None and not isinstance(part, bytes):
+        kind = type(part).__name__
+        raise NotSerializable(
+            f"a {what} must be bytes, str or None, not {kind}: {_shown(part)}; encode it"
+        ) from None
+
+
+def _shown(part: object) -> str:
+    text = ascii(part)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def check_headers(headers: Any) -> None:
+    """Raise NotSerializable for what is no list of pairs of a str and a value; ReservedHeader for our own."""
+    if not isinstance(headers, list | tuple):
+        kind = type(headers).__name__
+        raise NotSerializable(f"headers must be a list of pairs (name, value), not {kind}: {_shown(headers)}")
+    for pair in headers:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise NotSerializable(f"a header must be a pair (name, value), its name a str: {_shown(pair)}")
+        name, value = pair
+        if name == HEADER:
+            raise ReservedHeader(f"the header {HEADER!r} is written from the anchors, leave it out")
+        _check("header's name", name)
+        _check("header's value", value)
+
+
+def bad_cells(values: Column, keys: Column, count: int) -> dict[int, NotSerializable]:
+    """Return what is wrong with each row of which the value or the key has no bytes.
+
+    >>> list(bad_cells([b"a", "b", 3], [None, None, None], 3))
+    [2]
+    """
+    if _is_plain(values, count) and _is_plain(keys, count):
+        return {}
+    found: dict[int, NotSerializable] = {}
+    for row, (value, key) in enumerate(zip(plain(values, count), plain(keys, count), strict=True)):
+        try:
+            check_payload(value, key)
+        except NotSerializable as error:
+            found[row] = error
+    return found
+
+
+def _is_plain(column: Column, count: int) -> bool:
+    """Tell without a look at each row whether all of a column is fine; False where that takes one."""
+    if column is None or str(getattr(column, "type", "")) in _ARROW_TYPES:
+        return True
+    if isinstance(column, np.ndarray) and column.dtype.kind in "VS":
+        return True
+    cells = plain(column, count)
+    kinds = set(map(type, cells))
+    if kinds <= {bytes, type(None)}:
+        return True
+    return kinds <= {bytes, str, type(None)} and _has_utf8(part for part in cells if part.__class__ is str)
+
+
+def _has_utf8(texts: Iterable[str]) -> bool:
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

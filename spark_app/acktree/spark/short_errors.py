@@ -1,0 +1,75 @@
+"""Errors of a batch as the JVM is told them: short.
+
+Invariant: no text of more than MAX_CHARS goes from a batch's function to the JVM. Spark looks for an
+interrupted call in it by a pattern that takes Java's stack for each character: a long text ends in a
+StackOverflowError.
+"""
+
+import logging
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from acktree.schemas.errors import AcktreeError
+
+MAX_CHARS = 2_000
+_CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_INTERRUPTED = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+"""By these, behind ``_CALL``, Spark knows a query that is stopped from one that fails."""
+
+log = logging.getLogger("acktree.spark")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BatchFailed(AcktreeError):
+    """A batch's function raised an error whose text is too long for the JVM; the log has the whole of it."""
+
+
+def with_short_errors(write: Callable[P, R]) -> Callable[P, R]:
+    """Return the function of a batch with long errors cut short; the whole text of one is logged."""
+
+    @wraps(write)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return write(*args, **kwargs)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            if len(text) <= MAX_CHARS:
+                raise
+            failed = BatchFailed(shortened(text))
+            log.log(
+                logging.DEBUG if is_interruption(text) else logging.ERROR,
+                "%s",
+                text,
+                extra={"action": "batch_failed"},
+            )
+        raise failed
+
+    return call
+
+
+def is_interruption(text: str) -> bool:
+    """Tell whether Spark takes the text of an error for that of a query which is stopped."""
+    behind = text.partition(_CALL)[2]
+    return any(name in behind for name in _INTERRUPTED)
+
+
+def shortened(text: str, most_chars: int = MAX_CHARS // 2) -> str:
+    """Return what a traceback says last of the error itself, and whether a call was interrupted.
+
+    >>> shortened("Traceback (most recent call last):\\n  File ...\\nValueError: 7\\n" + "at line" * 9, 20)
+    'ValueError: 7\\nat lin'
+    """
+    if is_interruption(text):
+        return f"{_CALL} a job: {_INTERRUPTED[0]}"
+    last = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    said = [at for at, line in enumerate(last) if line[:1].strip()]
+    return "\n".join(last[said[0] :] if said else last).replace(_CALL, "Py4JJavaError while calling")[
+        :most_chars
+    ]

@@ -1,0 +1,103 @@
+"""One bolt run over the in-memory double or by a worker on a real broker, and what came of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from acktree.producers import BasicBolt
+from acktree.producers.testing import BoltDouble, Emission
+from acktree.schemas.header import HEADER, decode_header, find_header
+from acktree.schemas.ids import origin_of
+from producers.cluster import Cluster, until
+
+
+@dataclass
+class Outcome:
+    """What is known after all values were executed; values are numbered from 0."""
+
+    emitted: list[Emission]
+    acked: set[int]
+    failed: dict[int, str]
+    open: set[int]
+    resets: list[int]
+
+
+Run = Callable[..., Outcome]
+
+
+def in_memory(exactly_once: bool) -> Run:
+    def run(bolt, count: int, emits=("b",), held: int = 0) -> Outcome:
+        double = BoltDouble(bolt, emits=emits, exactly_once=exactly_once)
+        double.give(*(b"%d" % number for number in range(count)))
+        double.tick()
+        assert len(double.in_hand) == held
+        double.close()
+        return Outcome(double.emitted, double.acked, double.failed, set(double.open), double.resets)
+
+    return run
+
+
+class Sink(BasicBolt):
+    def execute(self, tuple, emit):
+        pass
+
+
+def on_broker(cluster: Cluster, exactly_once: bool) -> Run:
+    def run(bolt, count: int, emits=("b",), held: int = 0) -> Outcome:
+        cluster.apply(exactly_once, bolt=(["a"], list(emits)))
+        cluster.apply(reader=(list(emits), []))
+        cluster.emit(range(count), 0)
+        worker = cluster.start(bolt, "bolt")
+        until(lambda: worker.error or worker.acked + worker.failed == count - held, "all said")
+        worker.stop()
+        records = [record for short in emits for record in cluster.read(cluster.topic(short))]
+        reader = cluster.start(Sink(), "reader")
+        until(lambda: reader.acked == len(records), "all read")
+        reader.stop()
+        fails = [fail for ack in cluster.acks() for fail in ack.fails]
+        acks = [entry for ack in cluster.acks() if ack.task.startswith("bolt@") for entry in ack.acks]
+        return Outcome(
+            [emission(record, cluster.name) for record in records],
+            {origin_of(int(entry["root"])).offset for entry in acks},
+            {origin_of(fail.root).offset: fail.reason for fail in fails},
+            {origin_of(root).offset for root in cluster.open_roots()},
+            [origin_of(int(root)).offset for ack in cluster.acks() for root in ack.resets],
+        )
+
+    return run
+
+
+def emission(record, prefix: str) -> Emission:
+    header = find_header(record.headers())
+    anchors = decode_header(header).anchors if header else ()
+    numbers = tuple(origin_of(anchor.root).offset for anchor in anchors)
+    rest = [pair for pair in record.headers() or () if pair[0] != HEADER]
+    return Emission(record.topic().removeprefix(f"{prefix}."), record.value(), record.key(), rest, numbers)
+
+
+def held(*always: str, places: tuple[str, ...] = ("double", "broker")) -> pytest.MarkDecorator:
+    """Hold a test over the double and the broker; a broker that is not in ``always`` is for the slow tests.
+
+    Those in ``always`` are ten that cover each kind of bolt, at least once and exactly once.
+    """
+    assert set(always) <= set(places)
+    cases = [
+        pytest.param(place, marks=[] if "double" in place or place in always else [pytest.mark.slow])
+        for place in places
+    ]
+    return pytest.mark.parametrize("run", cases, indirect=True)
+
+
+def held_in_any_order(*always: str) -> pytest.MarkDecorator:
+    """Hold a test over both promises too: these bolts leave by a collector of their own for exactly once."""
+    return held(*always, places=("double", "double-exactly-once", "broker", "broker-exactly-once"))
+
+
+def short(topic: str, given) -> str:
+    """Return the name under which a bolt of this test reaches a topic, on either side."""
+    return given.topic.removesuffix("a") + topic if given.topic.endswith(".a") else topic
+
+
+def by_value(outcome: Outcome) -> list[Emission]:
+    return sorted(outcome.emitted, key=lambda each: (each.value, each.topic))

@@ -1,0 +1,473 @@
+"""A call that breaks a rule fails its tuple and the others go on, over the double and on a broker."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers.errors import DeliveryFailed, Misuse, WrongThread
+from acktree.producers.outlet import AtLeastOnce
+from acktree.producers.testing import BoltDouble
+from acktree.schemas.header import HEADER
+from producers.cluster import Cluster, until
+from producers.conformance import Outcome, Run, held, held_in_any_order, in_memory, on_broker
+
+EMISSIONS = [
+    ("NotSerializable: a value must be", {"a": 1}, {}),
+    ("NotSerializable: a value must be", bytearray(b"x"), {}),
+    ("NotSerializable: a value is text", "\ud800", {}),
+    ("NotSerializable: a key must be", b"x", {"key": 7}),
+    ("NotSerializable: a key is text", b"x", {"key": "\ud800"}),
+    ("NotSerializable: a header's name is text", b"x", {"headers": [("\ud800", b"")]}),
+    ("NotSerializable: a header's value must be", b"x", {"headers": [("h", 7)]}),
+    ("NotSerializable: a header must be a pair", b"x", {"headers": [(b"acktree", b"")]}),
+    ("NotSerializable: headers must be a list", b"x", {"headers": {"h": b""}}),
+    ("NotSerializable: a timestamp must be an int", b"x", {"timestamp_ms": "now"}),
+    ("NotSerializable: a timestamp must be an int ", b"x", {"timestamp_ms": 1.5}),
+    ("NotSerializable: a timestamp must be an int of 64 bits", b"x", {"timestamp_ms": 1 << 63}),
+    ("ReservedHeader: ", b"x", {"headers": [(HEADER, b"")]}),
+    ("WrongTopic: ", b"x", {"topic": "nowhere"}),
+]
+"""For each number the reason with which its tuple fails, and what is emitted for it; later ones are fine."""
+COUNT = len(EMISSIONS) + 4
+
+
+def emission_of(tuple):
+    number = int(tuple.value)
+    return EMISSIONS[number][1:] if number < len(EMISSIONS) else (tuple.value, {})
+
+
+class Basic(BasicBolt):
+    def execute(self, tuple, emit):
+        value, more = emission_of(tuple)
+        emit(value, **more)
+
+
+class Swallowing(BasicBolt):
+    def execute(self, tuple, emit):
+        value, more = emission_of(tuple)
+        with contextlib.suppress(Exception):
+            emit(value, **more)
+
+
+class ByHand(Bolt):
+    def execute(self, tuple, collector):
+        value, more = emission_of(tuple)
+        collector.emit(value, anchors=tuple, **more)
+        collector.ack(tuple)
+
+
+class SwallowingByHand(Bolt):
+    def execute(self, tuple, collector):
+        value, more = emission_of(tuple)
+        with contextlib.suppress(Exception):
+            collector.emit(value, anchors=[tuple], **more)
+        collector.ack(tuple)
+
+
+class ByClock(Bolt):
+    """Emits between tuples, where no tuple is executed that could fail."""
+
+    tick_interval_s = 0.01
+
+    def __init__(self):
+        self.held = []
+
+    def execute(self, tuple, collector):
+        self.held.append(tuple)
+
+    def tick(self, collector):
+        for tuple in self.held:
+            value, more = emission_of(tuple)
+            collector.emit(value, anchors=tuple, **more)
+            collector.ack(tuple)
+        self.held.clear()
+
+
+class Async(AsyncBolt):
+    async def execute(self, tuple, emit):
+        value, more = emission_of(tuple)
+        emit(value, **more)
+
+
+class SwallowingAsync(AsyncBolt):
+    async def execute(self, tuple, emit):
+        value, more = emission_of(tuple)
+        with contextlib.suppress(Exception):
+            emit(value, **more)
+
+
+class Batch(BatchBolt):
+    def execute(self, tuples, collector):
+        for tuple in tuples:
+            value, more = emission_of(tuple)
+            collector.emit(value, anchors=tuple, **more)
+
+
+class Columns(BatchBolt):
+    def execute(self, tuples, collector):
+        for tuple in tuples:
+            value, more = emission_of(tuple)
+            if "headers" in more or "topic" in more:
+                collector.emit_many([value], [tuple], **more)
+            elif "timestamp_ms" in more:
+                collector.emit(value, anchors=tuple, **more)
+        rest = [tuple for tuple in tuples if set(emission_of(tuple)[1]) <= {"key"}]
+        emissions = [emission_of(tuple) for tuple in rest]
+        keys = [more.get("key") for _, more in emissions]
+        collector.emit_many([value for value, _ in emissions], rest, keys=keys)
+
+
+class Tables(ArrowBolt):
+    def execute(self, table, collector):
+        for row, value in enumerate(table["value"].to_pylist()):
+            number = int(value)
+            if number < len(EMISSIONS) and "timestamp_ms" in EMISSIONS[number][2]:
+                collector.fail(row, EMISSIONS[number][0])  # rows of a table have none
+                continue
+            value, more = EMISSIONS[number][1:] if number < len(EMISSIONS) else (value, {})
+            keys = [more.pop("key")] if "key" in (more := dict(more)) else None
+            collector.emit_many([value], [row], keys=keys, **more)
+
+
+KINDS = [
+    *(Basic, Swallowing, ByHand, SwallowingByHand, ByClock),
+    *(Async, SwallowingAsync, Batch, Columns, Tables),
+]
+
+
+def check_the_guilty_alone_fail(outcome: Outcome, reasons: list[str]) -> None:
+    guilty = set(range(len(reasons)))
+    assert set(outcome.failed) == guilty
+    assert [
+        reason for reason in reasons if not outcome.failed[reasons.index(reason)].startswith(reason)
+    ] == []
+    assert outcome.acked - guilty == outcome.acked
+    assert outcome.open == guilty
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_emission_that_cannot_be_written_fails_its_tuple_and_no_other(kind, exactly_once: bool):
+    check_emissions(in_memory(exactly_once)(kind(), COUNT))
+
+
+@pytest.mark.parametrize(
+    ("kind", "exactly_once"), [(Basic, False), (ByHand, True), (Async, True), (Columns, False)]
+)
+def test_a_worker_fails_those_tuples_as_the_double_does(cluster: Cluster, kind, exactly_once: bool):
+    check_emissions(on_broker(cluster, exactly_once)(kind(), COUNT))
+
+
+def check_emissions(outcome: Outcome) -> None:
+    check_the_guilty_alone_fail(outcome, [reason for reason, _, _ in EMISSIONS])
+    innocent = range(len(EMISSIONS), COUNT)
+    assert outcome.acked == set(innocent)
+    assert sorted(int(each.value) for each in outcome.emitted) == list(innocent)
+
+
+class Stranger(Bolt):
+    def execute(self, tuple, collector):
+        self.tuple = tuple
+
+
+@pytest.fixture
+def stranger():
+    bolt = Stranger()
+    BoltDouble(bolt).give(b"x")
+    return bolt.tuple
+
+
+def ack_twice(tuple, collector, _):
+    collector.ack(tuple)
+    collector.ack(tuple)
+
+
+def emit_late(tuple, collector, _):
+    collector.emit(b"in time", anchors=tuple)
+    collector.ack(tuple)
+    collector.emit(b"late", anchors=tuple)
+
+
+def fail_late(tuple, collector, _):
+    collector.ack(tuple)
+    collector.fail(tuple, "too late")
+
+
+def reset_late(tuple, collector, _):
+    collector.ack(tuple)
+    collector.reset_timeout(tuple)
+
+
+def ack_a_stranger(tuple, collector, stranger):
+    collector.ack(tuple)
+    collector.ack(stranger)
+
+
+def emit_for_a_stranger(tuple, collector, stranger):
+    collector.emit(b"x", anchors=[tuple, stranger])
+    collector.ack(tuple)
+
+
+CALLS: list[tuple[str, Callable]] = [
+    ("AckedTwice: cannot ack ", ack_twice),
+    ("EmitAfterAck: cannot emit anchored to ", emit_late),
+    ("AckedTwice: cannot fail ", fail_late),
+    ("AckedTwice: cannot reset the timeout of ", reset_late),
+    ("NotInHand: cannot ack ", ack_a_stranger),
+    ("NotInHand: cannot emit anchored to ", emit_for_a_stranger),
+]
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_misuse_fails_the_tuple_that_is_executed_though_swallowed(
+    stranger, exactly_once: bool, swallows: bool
+):
+    check_misuses(in_memory(exactly_once), stranger, swallows)
+
+
+@held_in_any_order()
+def test_a_misuse_fails_the_tuple_that_is_executed_and_no_other(run: Run, stranger):
+    check_misuses(run, stranger, swallows=False)
+
+
+def check_misuses(run: Run, stranger, swallows: bool) -> None:
+    class Misusing(Bolt):
+        def execute(self, tuple, collector):
+            number = int(tuple.value)
+            if number >= len(CALLS):
+                collector.ack(tuple)
+                return
+            try:
+                CALLS[number][1](tuple, collector, stranger)
+            except Misuse:
+                if not swallows:
+                    raise
+                if number == len(CALLS) - 1:
+                    collector.ack(tuple)
+
+    outcome = run(Misusing(), len(CALLS) + 3)
+    assert set(outcome.failed) == set(range(len(CALLS)))
+    assert [outcome.failed[n][: len(reason)] for n, (reason, _) in enumerate(CALLS)] == [r for r, _ in CALLS]
+    assert set(range(len(CALLS), len(CALLS) + 3)) <= outcome.acked
+    assert not outcome.open & set(range(len(CALLS), len(CALLS) + 3))
+
+
+def test_a_misuse_is_logged_once_with_its_stack_and_counted(caplog: pytest.LogCaptureFixture):
+    class Twice(Bolt):
+        def execute(self, tuple, collector):
+            ack_twice(tuple, collector, None)
+
+    double = BoltDouble(Twice())
+    double.give(b"0")
+    (record,) = (each for each in caplog.records if each.levelname in ("WARNING", "ERROR"))
+    assert "AckedTwice: cannot ack" in record.getMessage()
+    assert "ack_twice" in (record.stack_info or "")
+    counters = double.counters
+    assert (counters.misuses, counters.executed, counters.acked, counters.failed) == (1, 1, 0, 1)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_tuple_failed_by_an_exception_may_be_acked_by_the_bolt_that_holds_it(exactly_once: bool):
+    class Holds(Bolt):
+        def __init__(self):
+            self.held = []
+
+        def execute(self, tuple, collector):
+            self.held.append(tuple)
+            if tuple.value == b"1":
+                raise ValueError("not one")
+
+        def tick(self, collector):
+            for tuple in self.held:
+                collector.emit(b"x", anchors=tuple)
+                collector.ack(tuple)
+
+    double = BoltDouble(Holds(), exactly_once=exactly_once)
+    double.give(b"0", b"1", b"2")
+    double.tick()
+    assert (double.acked, double.failed) == ({0, 2}, {1: "ValueError: not one"})
+    assert (set(double.open), double.counters.misuses) == ({1}, 0)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_second_ack_in_a_tick_leaves_the_tuples_behind_it_to_be_acked(exactly_once: bool):
+    class Window(Bolt):
+        def __init__(self):
+            self.held = []
+
+        def execute(self, tuple, collector):
+            self.held.append(tuple)
+            if tuple.value == b"0":
+                collector.ack(tuple)
+
+        def tick(self, collector):
+            for tuple in self.held:
+                collector.ack(tuple)
+
+    double = BoltDouble(Window(), exactly_once=exactly_once)
+    double.give(b"0", b"1", b"2")
+    double.tick()
+    assert {1, 2} <= double.acked
+    assert (double.in_hand, double.counters.misuses) == ([], 1)
+
+
+def uneven(tuples, collector):
+    collector.emit_many([b"x"], [tuples[0], tuples[0]])
+
+
+def late(tuples, collector):
+    collector.fail(tuples[0], "UnevenBatch: mine")
+    collector.emit_many([b"x", b"y"], [tuples[0], tuples[1]])
+
+
+def twice(tuples, collector):
+    collector.fail(tuples[0], "mine")
+    collector.fail(tuples[0], "again")
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"), [(uneven, "UnevenBatch: "), (late, "UnevenBatch: mine"), (twice, "mine")]
+)
+@held()
+def test_a_misuse_of_a_batch_fails_those_that_it_names(run: Run, does, reason: str):
+    class Wrong(BatchBolt):
+        def execute(self, tuples, collector):
+            if tuples[0].value == b"0":
+                with contextlib.suppress(Exception):
+                    does(tuples, collector)
+
+    outcome = run(Wrong(), 3)
+    assert set(outcome.failed) == {0}
+    assert outcome.failed[0].startswith(reason)
+    assert outcome.acked == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (lambda table, c: c.emit(table.drop_columns("row")), "BadTable: "),
+        (lambda table, c: c.emit_many([b"x"], [len(table)]), "BadTable: "),
+        (lambda table, c: c.emit_many([b"x"], [None]), "BadTable: "),
+        (lambda table, c: c.emit_many([b"x"], [[]]), "BadTable: "),
+        (lambda table, c: c.emit_many([b"x"], []), "UnevenBatch: "),
+        (lambda table, c: c.emit(table, topic="nowhere"), "WrongTopic: "),
+        (lambda table, c: c.emit(table, headers=[(HEADER, b"")]), "ReservedHeader: "),
+        (lambda table, c: c.emit_many(pa.array([1, 2]), [0, 1]), "NotSerializable: "),
+    ],
+)
+def test_a_misuse_of_a_table_of_which_no_row_is_known_to_be_guilty_fails_all_of_it(does, reason: str):
+    class Wrong(ArrowBolt):
+        def execute(self, table, collector):
+            with contextlib.suppress(Exception):
+                does(table, collector)
+
+    double = BoltDouble(Wrong())
+    double.give(b"x", b"y")
+    assert set(double.failed) == {0, 1}
+    assert all(failure.startswith(reason) for failure in double.failed.values())
+    assert (double.acked, double.emitted) == (set(), [])
+
+
+def test_a_batch_kept_after_its_execute_takes_no_children_and_fails_the_batch_at_hand():
+    class Keeps(BatchBolt):
+        kept = None
+
+        def execute(self, tuples, collector):
+            if self.kept is not None:
+                collector.emit_many(self.kept.values, self.kept)
+            self.kept = tuples
+
+    double = BoltDouble(Keeps(), emits=["b"])
+    double.give(b"a")
+    double.give(b"b")
+    assert (double.acked, double.emitted) == ({0}, [])
+    assert double.failed[1].startswith("EmitAfterAck: ")
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_calls_from_another_thread_are_refused_with_a_sentence_and_fail_their_tuples(
+    cluster: Cluster, exactly_once: bool
+):
+    class Pooled(Bolt):
+        def __init__(self):
+            self.refused = []
+
+        def execute(self, tuple, collector):
+            thread = threading.Thread(target=self.work, args=(tuple, collector), name="a pool's")
+            thread.start()
+            thread.join()
+
+        def work(self, tuple, collector):
+            for call in (
+                lambda: collector.emit(b"x", anchors=tuple),
+                lambda: collector.emit(b"x", anchors=()),
+                lambda: collector.reset_timeout(tuple),
+                lambda: collector.fail(tuple, "r"),
+                lambda: collector.ack(tuple),
+            ):
+                try:
+                    call()
+                except WrongThread as error:
+                    self.refused.append(str(error))
+
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.emit(range(20), 0)
+    bolt = Pooled()
+    worker = cluster.start(bolt)
+    until(lambda: worker.error or cluster.committed("only") == {0: 20}, "all are failed and committed")
+    worker.stop()
+    assert (worker.failed, worker.acked, worker.emitted, worker.misuses) == (20, 0, 0, 100)
+    assert len(bolt.refused) == 100
+    assert all('in thread "a pool\'s": a collector is called only by' in each for each in bolt.refused)
+    reasons = {fail.reason.partition(" cannot ")[0] for ack in cluster.acks() for fail in ack.fails}
+    assert reasons == {"WrongThread:"}
+
+
+def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
+    def elsewhere(call) -> None:
+        def refused():
+            with pytest.raises(WrongThread):
+                call()
+
+        thread = threading.Thread(target=refused)
+        thread.start()
+        thread.join()
+
+    class Elsewhere(BasicBolt):
+        def execute(self, tuple, emit):
+            elsewhere(lambda: emit(b"x"))
+
+    class ElsewhereAsync(AsyncBolt):
+        async def execute(self, tuple, emit):
+            elsewhere(lambda: emit(b"x"))
+
+    for bolt in (Elsewhere(), ElsewhereAsync()):
+        double = BoltDouble(bolt)
+        double.give(b"0")
+        assert (double.acked, double.emitted) == (set(), [])
+        assert double.failed[0].startswith("WrongThread: ")
+        double.close()
+
+
+def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is_acked(cluster: Cluster):
+    class Swallows(BasicBolt):
+        def execute(self, tuple, emit):
+            with contextlib.suppress(Exception):
+                emit(b"x")
+
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.emit(range(3), 0)
+
+    class Refused(AtLeastOnce):
+        def produce(self, *record):
+            raise DeliveryFailed("no right to write")
+
+    worker = cluster.start(Swallows(), outlet=Refused(cluster.bootstrap, {}))
+    worker.join()
+    assert isinstance(worker.error, DeliveryFailed)
+    assert (cluster.acks(), cluster.committed("only")) == ([], {})

@@ -1,0 +1,129 @@
+"""An exactly-once worker that died: what it left open ends when another has its partitions, not by the clock.
+
+Brokers give a transaction up here only long after the tests' own limit.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from acktree.producers import BasicBolt
+from acktree.producers.exactly_once import ExactlyOnce
+from acktree.producers.fencing import find_owners
+from acktree.schemas.stats import decode_report
+from producers.cluster import Cluster, until
+
+BOLT = """
+import os, threading
+from acktree.producers import BasicBolt
+
+class Stall(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(tuple.value, key=b"k")
+        if tuple.value == os.environ["STALLS_AT"].encode():
+            threading.Event().wait()
+"""
+
+
+class Pass(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(tuple.value, key=b"k")
+
+
+def start_process(cluster: Cluster, folder: Path, stalls_at: int) -> subprocess.Popen[bytes]:
+    (folder / "stall_bolt.py").write_text(BOLT)
+    command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "stall_bolt:Stall"]
+    command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
+    command += ["-X", "session.timeout.ms=6000", "-X", "transaction.timeout.ms=600000"]
+    environment = {**os.environ, "STALLS_AT": str(stalls_at)}
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+
+
+def count_written(cluster: Cluster, topic: str) -> int:
+    """Return how many records, of open transactions too, a topic's partitions hold up to their ends."""
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "looker", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    records = ends = 0
+    while ends < len(partitions):
+        record = consumer.poll(10)
+        assert record is not None
+        is_end = record.error() is not None
+        ends, records = ends + is_end, records + (not is_end)
+    consumer.close()
+    return records
+
+
+def values(cluster: Cluster, topic: str) -> Counter[int]:
+    return Counter(int(record.value()) for record in cluster.read(topic))
+
+
+@pytest.mark.parametrize(
+    ("committed", "total"), [(0, 1), (10, 30)], ids=["its first transaction", "a later one"]
+)
+def test_what_is_written_behind_a_killed_workers_transaction_is_read_once_another_takes_over(
+    cluster: Cluster, tmp_path: Path, committed: int, total: int
+):
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    cluster.emit(range(committed), 0)
+    topic = cluster.topic("b")
+    process = start_process(cluster, tmp_path, total - 1)
+    until(lambda: values(cluster, topic).total() == committed, "the first ones are committed")
+    cluster.emit(range(committed, total), 0)
+    until(lambda: count_written(cluster, topic) >= total, "an open transaction holds the others")
+    process.kill()
+    process.wait()
+    assert values(cluster, topic) != Counter(range(total))
+    cluster.start(Pass(), "first")
+    until(lambda: values(cluster, topic) == Counter(range(total)), "all is read, once")
+    cluster.close()
+
+
+def test_commits_name_a_worker_while_it_works_and_not_when_it_has_left(cluster: Cluster):
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    cluster.emit(range(100))
+    group = f"{cluster.name}.first"
+    outlet = ExactlyOnce(cluster.bootstrap, {}, group)
+    places = [(cluster.topic("a"), partition) for partition in cluster.ends()]
+
+    def owners() -> set[bytes]:
+        return find_owners(cluster.bootstrap, {}, group, places, lambda: True)
+
+    assert owners() == set()
+    first = cluster.start(Pass(), "first", outlet=outlet)
+    until(lambda: cluster.committed("first") == cluster.ends() or first.error, "all committed")
+    assert owners() == {outlet.owner}
+    first.stop()
+    assert owners() == set()
+
+
+def test_a_live_worker_that_is_fenced_reads_on_from_what_is_committed(cluster: Cluster):
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    first = cluster.start(Pass(), "first")
+    other = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
+    topic = cluster.topic("b")
+    for count in (500, 1_000, 1_500):
+        cluster.emit(range(count - 500, count))
+        until(lambda count=count: values(cluster, topic).total() >= count or first.error, "all written")
+        assert first.error is None, first.error
+        other.take_over([(cluster.topic("a"), partition) for partition in cluster.ends()])
+    cluster.emit(range(1_500, 2_000))
+    until(lambda: values(cluster, topic).total() >= 2_000 or first.error, "it goes on")
+    first.stop()
+    assert values(cluster, topic) == Counter(range(2_000))
+
+
+def test_the_last_report_of_a_worker_is_read_when_it_has_stopped(cluster: Cluster):
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    cluster.emit(range(100))
+    first = cluster.start(Pass(), "first")
+    until(lambda: first.acked == 100, "all acked")
+    first.stop()
+    reports = [decode_report(record.value()) for record in cluster.read(cluster.topic("stats"))]
+    assert [report.values["acked"] for report in reports if report is not None][-1] == 100

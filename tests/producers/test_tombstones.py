@@ -1,0 +1,113 @@
+"""A record without a value is a tombstone, an empty one is not: both stay what they are."""
+
+import sqlite3
+import time
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from acktree.console.view.letters import letter_of
+from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers.idempotency import WriteOnce
+from acktree.producers.testing import BoltDouble
+from acktree.schemas.header import HEADER
+from producers.cluster import Cluster, until
+from producers.trees import Net, published
+
+
+class Basic(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(tuple.value, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+
+
+class ByHand(Bolt):
+    def execute(self, tuple, collector):
+        collector.emit(tuple.value, anchors=tuple, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+        collector.ack(tuple)
+
+
+class Async(AsyncBolt):
+    async def execute(self, tuple, emit):
+        emit(tuple.value, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+
+
+class Batch(BatchBolt):
+    def execute(self, tuples, collector):
+        for tuple in tuples:
+            collector.emit(tuple.value, anchors=tuple, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+
+
+class Columns(BatchBolt):
+    def execute(self, tuples, collector):
+        collector.emit_many(tuples.values, tuples)
+
+
+class Tables(ArrowBolt):
+    def execute(self, table, collector):
+        collector.emit(table)
+
+
+ONE_BY_ONE = [Basic, ByHand, Async, Batch]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("kind", [*ONE_BY_ONE, Columns, Tables])
+def test_null_stays_null_and_empty_stays_empty(kind, exactly_once):
+    double = BoltDouble(kind(), exactly_once=exactly_once)
+    double.give(None, b"", b"x")
+    double.close()
+    assert {each.anchors: each.value for each in double.emitted} == {(0,): None, (1,): b"", (2,): b"x"}
+    assert double.open == {}
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("kind", ONE_BY_ONE)
+def test_a_child_inherits_headers_and_timestamp_where_the_bolt_hands_them_on(kind, exactly_once):
+    double = BoltDouble(kind(), exactly_once=exactly_once)
+    double.give(b"x", b"y", headers=[("h", b"1"), ("null", None)])
+    double.close()
+    told = {each.anchors: (each.headers, each.timestamp_ms) for each in double.emitted}
+    headers = [("h", b"1"), ("null", None)]
+    assert told == {(0,): (headers, None), (1,): (headers, 1)}  # the double's first tuple is of time 0
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("kind", [Basic, ByHand, Columns])
+def test_a_filter_before_a_compacted_topic_hands_deletes_on(cluster: Cluster, kind, exactly_once):
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    earlier_ms = int(time.time() * 1000) - 3_600_000
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for value in (None, b""):
+        producer.produce(cluster.topic("a"), value, headers=[("h", None)], timestamp=earlier_ms)
+    producer.flush()
+    worker = cluster.start(kind())
+    until(lambda: worker.acked == 2)
+    worker.stop()
+    records = cluster.read(cluster.topic("b"))
+    assert sorted((each.value() is None, each.value() or b"") for each in records) == [
+        (False, b""),
+        (True, b""),
+    ]
+    if kind is not Columns:
+        assert {each.timestamp()[1] for each in records} == {earlier_ms}
+        assert all(("h", None) in each.headers() for each in records)
+
+
+def test_a_null_is_written_once_as_null():
+    net, once = Net(published(one=(["a"], []))), WriteOnce()
+    cursor = sqlite3.connect(":memory:").cursor()
+    once.create(cursor)
+    cursor.execute("create table lines(text)")
+    record = net.spout(7)
+    net.produce("a", None, None, [(HEADER, dict(record.headers())[HEADER])])
+    for _ in range(2):
+        tuple = net.take("one", net.topics["a"][-1])
+        if once.first(cursor, tuple):
+            cursor.execute("insert into lines values (?)", (tuple.value,))
+    assert cursor.execute("select text from lines").fetchall() == [(None,)]
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, None), (b"", "")])
+def test_a_dead_letter_shows_a_tombstone_as_such(value, shown):
+    letter = letter_of(Message(topic="t.dead-letter", partition=0, offset=0, value=value, timestamp=(1, 1)))
+    assert letter.value == shown

@@ -1,0 +1,130 @@
+"""A turn of a worker has a limit: commits, a stop and a rebalance wait for one tuple, a reset for none."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from acktree.producers import BasicBolt, Bolt
+from acktree.producers.testing import BoltDouble
+from producers.cluster import Cluster, until
+
+FAST = 1_500
+SLOW_S = 0.02
+
+
+class Slowing:
+    """Executes FAST tuples at once, and takes its time for each of the others until it may hurry."""
+
+    def __init__(self):
+        self.executed, self.after_stop = [], []
+        self.hurry, self.stopped = threading.Event(), threading.Event()
+
+    def work(self, tuple):
+        (self.after_stop if self.stopped.is_set() else self.executed).append(tuple.value)
+        if len(self.executed) > FAST:
+            self.hurry.wait(SLOW_S)
+
+
+class Basic(Slowing, BasicBolt):
+    def execute(self, tuple, emit):
+        self.work(tuple)
+        emit(tuple.value)
+
+
+class ByHand(Slowing, Bolt):
+    def execute(self, tuple, collector):
+        self.work(tuple)
+        collector.emit(tuple.value, anchors=tuple)
+        collector.ack(tuple)
+
+
+@pytest.mark.parametrize(("kind", "exactly_once"), [(Basic, False), (Basic, True), (ByHand, True)])
+def test_fast_tuples_are_committed_and_a_stop_holds_while_thousands_of_slow_ones_are_in_hand(
+    cluster: Cluster, kind, exactly_once: bool
+):
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.emit(range(12_000), 0)
+    bolt = kind()
+    worker = cluster.start(bolt)
+    until(lambda: worker.error or cluster.committed("only").get(0, 0) >= FAST, "the fast ones are committed")
+    bolt.stopped.set()
+    worker.stop()
+    assert len(bolt.after_stop) <= 2, "the one that was executed at the stop, and one more at most"
+    executed = bolt.executed + bolt.after_stop
+    assert cluster.committed("only") == {0: len(executed)}
+    assert executed == [b"%d" % number for number in range(len(executed))]
+    assert {record.value() for record in cluster.read(cluster.topic("b"))} == set(executed)
+
+
+def test_a_stop_between_two_tuples_leaves_the_second_to_the_next_worker(cluster: Cluster):
+    started = threading.Event()
+
+    class Stops(BasicBolt):
+        def execute(self, tuple, emit):
+            assert started.wait(100)
+            if tuple.value == b"50":
+                worker.worker.stop()
+
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(100), 0)
+    worker = cluster.start(Stops())
+    started.set()
+    worker.join()
+    assert (worker.error, worker.executed) == (None, 51)
+    assert cluster.committed("only") == {0: 51}
+
+
+def test_what_was_read_and_not_executed_goes_with_its_partition(cluster: Cluster):
+    cluster.apply(only=(["a"], []))
+    for partition in range(2):
+        cluster.emit(range(partition * 3_000, partition * 3_000 + 3_000), partition)
+    first, second = Basic(), Basic()
+    one = cluster.start(first)
+    until(lambda: len(first.executed) > FAST, "the first one is slow, and has more in hand")
+    two = cluster.start(second)
+    until(lambda: second.executed, "the second one has a partition")
+    first.hurry.set()
+    second.hurry.set()
+    until(lambda: cluster.committed("only") == cluster.ends(), "all is done")
+    one.stop()
+    two.stop()
+    executed = Counter(first.executed + second.executed)
+    assert executed == Counter(b"%d" % number for number in range(6_000))
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_reset_leaves_while_its_tuple_is_executed(cluster: Cluster, exactly_once: bool):
+    class Long(Bolt):
+        def __init__(self):
+            self.may_end = threading.Event()
+
+        def execute(self, tuple, collector):
+            collector.reset_timeout(tuple)
+            assert self.may_end.wait(100)
+            collector.ack(tuple)
+
+    cluster.apply(exactly_once, only=(["a"], []))
+    cluster.emit([7], 0)
+    bolt = Long()
+    worker = cluster.start(bolt)
+    until(lambda: any(len(ack.resets) for ack in cluster.acks()), "the reset is in the log")
+    assert worker.acked == 0
+    bolt.may_end.set()
+    until(lambda: cluster.committed("only") == {0: 1})
+    worker.stop()
+    assert not cluster.open_roots()
+
+
+def test_a_reset_is_heard_before_execute_returns():
+    heard = []
+
+    class Long(Bolt):
+        def execute(self, tuple, collector):
+            collector.reset_timeout(tuple)
+            heard.extend(double.resets)
+            collector.ack(tuple)
+
+    double = BoltDouble(Long())
+    double.give(b"x")
+    assert heard == [0]

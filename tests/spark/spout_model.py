@@ -1,0 +1,272 @@
+"""Everything pure of a spout task and all it makes durable, beside a model of single records.
+
+The model knows which records each root stands for. Verdicts stand in a log and are read later, some of them
+twice; a restart knows the commit, the last batch and that log alone.
+"""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
+from acktree.schemas.ids import generation_of, next_run, origin_of, root_id
+from acktree.spark.batch import Batch
+from acktree.spark.blocks import block_firsts
+from acktree.spark.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, fits
+from acktree.spark.group_offsets import Committed
+from acktree.spark.ledger import PartitionLedger
+from acktree.spark.live_replay import LiveReplay
+from acktree.spark.result_cut import ResultCut
+from acktree.spark.retries import RetryPolicy
+from acktree.spark.takeover import Takeover, is_too_old
+from acktree.spark.task_ledger import SourcePartition, TaskLedger
+
+POLICY = RetryPolicy(initial_s=1, most_s=60, max_attempts=3)
+LOG_END = 120
+ABSENT = frozenset(offset for offset in range(LOG_END) if offset % 7 == 3 or 40 <= offset < 52)
+"""Offsets that hold no record: reading past them proves it."""
+A_DAY_S = 86_400.0
+
+
+class Obeyed(NamedTuple):
+    """What a claim and its log keep of a replay command."""
+
+    position: int
+    floor: int
+    end: int
+    spans: list[Span]
+
+
+class SpoutModel:
+    """One slot, driven verb by verb; ``check`` holds after each of them, ``end`` ends everything.
+
+    Its floors are plain numbers: it takes fewer runs than half of those that go round.
+    """
+
+    __test__ = False
+    metadata_chars = MAX_METADATA_CHARS
+    absent = ABSENT
+    policy = POLICY
+
+    def __init__(self) -> None:
+        self.run, self.floor, self.now_s, self.block, self.log_end = 1, 1, 0.0, 5, 0
+        self.roots: dict[tuple[int, int], frozenset[int]] = {}
+        self.judged: set[tuple[int, int]] = set()
+        self.done: set[int] = set()
+        self.proven: set[int] = set()
+        """Offsets of which the log says that they hold no record: whoever reads that may call them done."""
+        self.floors = [1] * LOG_END
+        self.log: list[Result | Absent] = []
+        self.logged: Batch | None = None
+        self.planned: Batch | None = None
+        self.batches_logged = 0
+        self.told: set[int] = set()
+        self.letters: list[int] = []
+        self.obeyed: list[Obeyed] = []
+        self.commands = 0
+        self.cut = ResultCut(0)
+        self.committed: Committed | None = None
+        self.position = 0
+        self._open(PartitionLedger(0, 0, 1, self.policy, 5))
+        self.commit()
+
+    def _open(self, led: PartitionLedger) -> None:
+        self.led = led
+        source = SourcePartition(0, "t", 0, "id")
+        self.task = TaskLedger(0, self.run, {0: source}, {0: led}, 30.0)
+
+    def _plan(self, most: int, seconds: float) -> Batch:
+        self.now_s += seconds
+        self.known = set(range(self.led.frontier)) | set(self.led.done)
+        if self.task.is_run_used_up:
+            self._begin_run()
+        replays = self.task.replay_due(self.now_s, 1_000)
+        again = self.task.emit_again(20, self.now_s)
+        fresh = self.task.emit({0: self.log_end}, most, self.now_s)
+        parts = (tuple(fresh), tuple(replays), tuple(again), tuple(self.task.progress()))
+        batch = Batch(1, *parts, tuple(self.task.attempts(1_000)), tuple(self.task.blocks()))
+        self.planned = batch if batch.records else self.planned
+        again_from_json = Batch.from_json(json.loads(json.dumps(batch.to_json())))
+        assert again_from_json == batch
+        return again_from_json
+
+    def _begin_run(self) -> None:
+        self.run = self.task.run = next_run(self.run)
+        if is_too_old(self.led.floor, self.run):
+            self.led.renew(self.run)
+        self.floor = self.led.floor
+
+    def _read_batch(self, batch: Batch) -> None:
+        """Do what the batch's tasks do: make roots, tell what is absent."""
+        emitted: dict[tuple[int, int], set[int]] = {}
+        for each in (*batch.ranges, *batch.again):
+            offsets = np.arange(each.start, each.end)
+            firsts = block_firsts(offsets, each.start, each.block).tolist()
+            for first, offset in zip(firsts, offsets.tolist(), strict=True):
+                emitted.setdefault((generation_of(each.run, 0), first), set()).add(offset)
+        for group in batch.replays:
+            for offset, first in group.emitted():
+                assert offset not in self.known, "only what is not done is replayed"
+                emitted.setdefault((group.generation, first), set()).add(offset)
+        commanded = {offset for each in batch.again for offset in range(each.start, each.end)}
+        absent = sorted({offset for mine in emitted.values() for offset in mine} & self.absent)
+        if absent:
+            self.log.append(Absent(0, [Span(offset, offset + 1) for offset in absent]))
+            self.proven.update(absent)
+            self.done.update(absent)
+        for root, mine in emitted.items():
+            if held := frozenset(mine - self.absent):
+                assert root[1] in commanded or not held & self.known, "done and emitted"
+                assert root not in self.roots, "a root id that was used before"
+                self.roots[root] = held
+
+    def asked(self) -> None:
+        """Be asked for a batch by Spark, which names the last one it has logged."""
+        if self.logged is not None and self.logged == self.planned:
+            self.planned = None
+            self.cut.written(self.task.take_answered())
+        self.read()
+
+    def batch(self, more: int, most: int, seconds: float) -> None:
+        """Be asked, plan a batch if there is something to emit, and run it."""
+        self.log_end = min(LOG_END, self.log_end + more)
+        self.asked()
+        batch = self._plan(most, seconds)
+        if batch.records:
+            self.logged = batch
+            self.batches_logged += 1
+            self._read_batch(batch)
+
+    def open_roots(self) -> list[tuple[int, int]]:
+        """Return the roots (generation, first offset) without a verdict."""
+        return sorted(root for root in self.roots if root not in self.judged)
+
+    def judge(self, root: tuple[int, int], is_good: bool) -> None:
+        """Let the acker write its verdict."""
+        self.judged.add(root)
+        told = root_id(0, *root)
+        if is_good:
+            self.log.append(Result(0, np.array([told], np.uint64)))
+            run = root[0] >> 4
+            self.done.update(o for o in self.roots[root] if run >= self.floors[o])
+        else:
+            self.log.append(Result(0, np.array([], np.uint64), [Failure(told, Cause.FAILED, "b", "no")]))
+
+    def tell_again(self, place: int) -> None:
+        """Let an acker that was cut off write one of its results a second time."""
+        if isinstance(result := self.log[place], Result):
+            self.log.append(result)
+
+    def read(self) -> None:
+        """Read the result topic to its end."""
+        for place in range(self.cut.next_offset, len(self.log)):
+            record = self.log[place]
+            if isinstance(record, Absent):
+                effect = self.task.take_absent(record)
+            else:
+                effect = self.task.take(record, self.now_s, 0.0)
+            for letter in effect.letters:
+                origin = origin_of(record.failed[0].root)
+                assert letter.offset in self.roots[origin.generation, origin.offset]
+                self.done.add(letter.offset)
+                self.letters.append(letter.offset)
+                self.task.bury(letter)
+            self.cut.note(place, effect.highest, effect.opened)
+
+    def commit(self) -> None:
+        """Commit all that has changed."""
+        led = self.led
+        led.end_command()
+        on_record = {command.position for command in led.commands.on_record}
+        self.obeyed = [each for each in self.obeyed if each.position in on_record]
+        made = encode_metadata(1, "id", led.frontier, led.done, led.told, self.metadata_chars)
+        ours = decode_metadata(made.text, led.frontier)
+        assert ours is not None
+        assert ours.done == made.told
+        assert {offset for offset in self.told if offset >= led.frontier} <= set(ours.done), "taken back"
+        self.committed, led.told = Committed(led.frontier, ours), made.told
+        self.told = set(ours.done)
+        self.position = self.cut.cut({0: made.reach}, self.task.is_open)
+        led.forget_blocks(made.reach)
+
+    def restart(self, keeps: bool, unlogged: bool, block: int, runs: int = 1) -> None:
+        """Start a driver that was killed again, with its checkpoint or without; ``runs`` drivers at once.
+
+        Where the first batch was logged and not finished, Spark asks for the initial offset before.
+        """
+        if unlogged:
+            self._plan(10, 0.0)
+        if not keeps:
+            self.logged, self.batches_logged = None, 0
+        self.block = block
+        for _ in range(runs):
+            if keeps and self.batches_logged == 1:
+                self._take_over(None)
+                self.commit()
+            self._take_over(self.logged)
+            self.commit()
+
+    def _take_over(self, logged: Batch | None) -> None:
+        self.run, self.planned = next_run(self.run), None
+        assert self.run > 1, "runs have gone round"
+        commands = [LiveReplay.of(0, c.position, c.floor, c.spans, c.end) for c in self.obeyed]
+        takeover = Takeover({0: self.committed}, {}, {0: self.floor}, {0: commands}, logged)
+        self.cut = ResultCut(self.position)
+        self._open(takeover.slot(0, self.run, self.policy, self.now_s, self.block))
+        self.floor = self.led.floor
+
+    def rewind(self, offset: int) -> None:
+        """Let an operator commit another offset, at most the next one to emit."""
+        self.read()
+        offset = min(offset, self.led.next_offset)
+        if offset < self.led.frontier:
+            self._begin_run()
+            self.floor = self.run
+            self.done = set(range(offset)) | self.proven
+            self.floors[offset:] = [self.run] * (LOG_END - offset)
+            self.told = set()
+        self.done |= set(range(offset))
+        self.led.rewind(offset, self.run)
+        self.commit()
+
+    def command(self, first: int, length: int) -> None:
+        """Let an operator replay some offsets, and the driver obey if it can."""
+        self.read()
+        self.commands += 1
+        asked, end = [Span(first, first + length), Span(first + 20, first + 25)], self.led.next_offset
+        live = LiveReplay.of(0, self.commands, next_run(self.run), asked, end, self.led.block)
+        if self.led.command is not None or not live.offsets:
+            return
+        if not fits(*self.led.opened(live, self.led.told), self.metadata_chars):
+            return
+        self.led.obey(live)
+        self._begin_run()
+        self.obeyed.append(Obeyed(self.commands, self.run, end, asked))
+        self.done -= set(live.offsets) - self.proven
+        self.told -= set(live.offsets)
+        for offset in live.offsets:
+            self.floors[offset] = self.run
+        self.commit()
+
+    def check(self) -> None:
+        """Check that what the ledger calls done is done."""
+        assert set(range(self.led.frontier)) | set(self.led.done) <= self.done
+
+    def end(self) -> None:
+        """Let each emission without a verdict be acked: everything ends, nothing waits for ever."""
+        for _ in range(60):
+            if self.is_quiet():
+                break
+            self.batch(0, 200, 1_000.0)
+            for root in self.open_roots():
+                self.judge(root, True)
+            self.read()
+            self.commit()
+            self.check()
+        assert self.is_quiet(), (self.led, self.position, len(self.log))
+
+    def is_quiet(self) -> bool:
+        """Tell whether every record is done, and every result behind the committed position."""
+        ends = (self.led.frontier, self.led.next_offset, self.log_end, self.position, self.led.pending)
+        return ends == (self.log_end, self.log_end, self.log_end, len(self.log), 0)

@@ -1,0 +1,163 @@
+"""The offsets of a spout's group are gone, as Kafka forgets them where nobody commits: nothing is lost."""
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from acktree.producers.outside_commit import RENEW_INTERVAL_S
+from acktree.schemas.codec import Cause
+from acktree.spark.group_offsets import ZombieDriver
+from acktree.spark.spout_driver import SpoutDriver
+from spark.spouts import DEADLINE_S, Spout
+
+LATEST = {"startingOffsets": "latest"}
+
+
+def forget_group(t: Spout) -> None:
+    """Do what the broker does once all offsets of a group have expired."""
+    t.admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
+
+
+def done(t: Spout, records: int) -> None:
+    """Emit all there is, have it acked, and log a batch that knows of it."""
+    emitted = t.emitted(t.next_batch())
+    t.tell(acked=emitted)
+    t.until(lambda: t.committed() == records)
+
+
+def log_a_batch_more(t: Spout, count: int) -> list[tuple[int, int]]:
+    t.send(count)
+    return t.emitted(t.next_batch())
+
+
+def serve(driver: SpoutDriver) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        driver.service(0.1)
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_where_the_group_has_forgotten_its_offsets_the_checkpoint_says_where_to_go_on(
+    spout: Callable[..., Spout], starting: str
+) -> None:
+    t = spout(records=0, options={"startingOffsets": starting})
+    t.send(10)
+    done(t, 10)
+    log_a_batch_more(t, 3)
+    t.driver.close()
+    forget_group(t)
+    t.send(2)
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [10, 11, 12, 13, 14], (
+        "none lost, and what is known done left out"
+    )
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 15)
+
+
+def test_a_checkpoint_that_knows_no_frontier_is_proof_that_the_group_is_not_new(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=0, options=LATEST)
+    log_a_batch_more(t, 4)
+    assert t.batch is not None
+    t.batch = t.batch.__class__(t.batch.version, t.batch.ranges)
+    t.driver.close()
+    forget_group(t)
+    t.start()
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [0, 1, 2, 3]
+
+
+def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_floor(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=6)
+    old = t.emitted(t.next_batch())
+    t.driver.close()
+    forget_group(t)
+    t.start()
+    new = t.emitted(t.next_batch())
+    assert [offset for offset, _ in new] == [0, 1, 2, 3, 4, 5]
+    t.tell(acked=old)
+    t.tell(acked=new[:3])
+    t.until(lambda: t.committed() == 3)
+    assert t.count("completed") == 3
+
+
+def test_a_live_driver_commits_again_what_its_group_has_forgotten(spout: Callable[..., Spout]) -> None:
+    t = spout(records=5)
+    done(t, 5)
+    claim = t.claim()
+    forget_group(t)
+    assert t.committed() < 0
+    t.until(lambda: t.committed() == 5)
+    assert t.claim() == claim
+
+
+def test_a_quiet_driver_commits_again_before_kafka_forgets(spout: Callable[..., Spout]) -> None:
+    """Seen by a claim that somebody has overwritten: nothing else has changed for the driver to commit."""
+    t = spout(records=5)
+    done(t, 5)
+    t.driver.settle()
+    ours = t.claim()
+    t.write_claim(ours.__class__(ours.epoch, ours.run, 0, {}, {}))
+    t.now_s += 1
+    t.driver.service(0.0)
+    assert t.claim().next_offset == 0, "nothing has changed"
+    t.now_s += RENEW_INTERVAL_S
+    t.driver.service(0.0)
+    assert t.claim() == ours
+
+
+def test_without_a_checkpoint_acks_that_were_not_read_yet_are_taken_in_before_anything_is_emitted(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=50)
+    emitted = t.emitted(t.next_batch())
+    t.driver.close()
+    t.tell(acked=emitted[:20])
+    t.tell(acked=emitted[30:], failed=[(*emitted[25], Cause.FAILED)])
+    t.batch = None
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == list(range(20, 30))
+    t.tell(acked=again)
+    t.until(lambda: t.committed() == 50)
+
+
+def test_a_zombie_that_wakes_up_commits_nothing_before_it_has_looked_who_is_the_driver(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=5)
+    done(t, 5)
+    zombie = t.driver
+    t.start()
+    claim = t.claim()
+    t.command((0, 3))
+    with pytest.raises(ZombieDriver):
+        serve(zombie)
+    with pytest.raises(ZombieDriver):
+        zombie.settle()
+    assert t.claim() == claim
+    assert t.committed() == 5
+
+
+def test_where_group_and_checkpoint_are_gone_no_ack_of_an_earlier_emission_finishes_a_new_one(
+    spout: Callable[..., Spout],
+) -> None:
+    """Results of the forgotten runs still come in: a tree of theirs was open when the group was deleted."""
+    t = spout(records=3)
+    earlier = t.emitted(t.next_batch())
+    t.tell(acked=earlier[:1])
+    t.until(lambda: t.committed() == 1)
+    t.driver.close()
+    forget_group(t)
+    t.batch = None
+    random.seed(1)
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [0, 1, 2]
+    assert not set(again) & set(earlier), "a root id that was used before"

@@ -1,0 +1,107 @@
+"""What a stage refuses, and how: one sentence, before anything is written.
+
+Most are asked with a batch that no query has read: it is scanned as the source is, its rows are a file's.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from acktree.spark.anchoring import BadColumn
+from acktree.spark.source import FORMAT
+from acktree.spark.stage import BadTransform, ShuffledBeforeStage, Stage, Transform
+from spark.tester import DEADLINE_S, Tester
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+V1_SOURCES = "spark.sql.sources.useV1SourceList"
+
+
+@pytest.fixture
+def batch(tester: Tester) -> Iterator[DataFrame]:
+    """Rows that come from one scan as they are."""
+    (tester.folder / "rows").write_text("a\nb\n")
+    before = tester.spark.conf.get(V1_SOURCES)
+    tester.spark.conf.set(V1_SOURCES, "")  # sources of the newer interface are scanned as ours is
+    rows = tester.spark.read.text(str(tester.folder / "rows"))
+    yield rows.withColumn("anchors", f.lit(None).cast("binary"))
+    tester.spark.conf.set(V1_SOURCES, before)
+
+
+def stage(tester: Tester, transform: Transform) -> Stage:
+    return Stage(transform, tester.options(spout="in"))
+
+
+def same(rows: DataFrame) -> DataFrame:
+    return rows.select("value", "anchors")
+
+
+BEFORE: list[Callable[[DataFrame], DataFrame]] = [
+    lambda rows: rows.repartition(3, "value"),
+    lambda rows: rows.coalesce(1),
+    lambda rows: rows.union(rows),
+    lambda rows: rows.groupBy("value").agg(f.first("anchors").alias("anchors")),
+    lambda rows: rows.dropDuplicates(["value"]),
+]
+
+
+@pytest.mark.parametrize("before", BEFORE, ids=["shuffled", "coalesced", "united", "aggregated", "distinct"])
+def test_a_stage_refuses_rows_of_which_it_cannot_know_what_they_stand_for(
+    tester: Tester, batch: DataFrame, before: Callable[[DataFrame], DataFrame]
+) -> None:
+    with pytest.raises(ShuffledBeforeStage, match="do that in the transform"):
+        stage(tester, same)(before(batch), 0)
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "told"),
+    [
+        (same, BadTransform, "return a dict"),
+        (lambda rows: {"elsewhere": rows}, BadTransform, "does not emit"),
+        (lambda _rows: 7, BadTransform, "returned a int"),
+        (lambda rows: {"{name}.a": rows.select("value")}, BadColumn, "no column 'anchors'"),
+        (lambda rows: {"{name}.a": rows.select("anchors")}, BadColumn, "no column 'value'"),
+    ],
+    ids=["one for two topics", "another topic", "no rows", "no anchors", "no value"],
+)
+def test_a_transform_that_returns_what_cannot_be_sent_is_refused_in_one_sentence(
+    tester: Tester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, told: str
+) -> None:
+    def named(rows: DataFrame) -> Any:
+        made = transform(rows)
+        if not isinstance(made, dict):
+            return made
+        return {topic.format(name=tester.name): output for topic, output in made.items()}
+
+    with pytest.raises(error, match=told):
+        stage(tester, named)(batch, 0)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda rows: rows.dropDuplicates(["value"]),
+        pytest.param(lambda rows: rows.repartition(3, "offset"), marks=pytest.mark.slow),
+        pytest.param(lambda rows: rows.coalesce(1), marks=pytest.mark.slow),
+        pytest.param(lambda rows: rows.union(rows), marks=pytest.mark.slow),
+    ],
+    ids=["remembered", "shuffled", "coalesced", "united"],
+)
+def test_a_refusal_ends_the_query_with_its_sentence_and_nothing_is_written_or_committed(
+    tester: Tester, before: Callable[[DataFrame], DataFrame]
+) -> None:
+    """A filtered, doubled or remembered record before the stage would have no init, or two."""
+    tester.send([f"{n} x" for n in range(60)])
+    refusing = stage(tester, lambda rows: {f"{tester.name}.a": same(rows)})
+    source = tester.spark.readStream.format(FORMAT).options(**tester.options(spout="in"))
+    writer = before(source.load()).writeStream.foreachBatch(lambda rows, n: refusing(rows, n) and None)
+    writer = writer.option("checkpointLocation", str(tester.folder / "checkpoint"))
+    tester.query = writer.trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="do that in the transform"):
+        tester.query.awaitTermination(DEADLINE_S)
+    tester.read()
+    assert not tester.tuples
+    assert not tester.inits
+    assert tester.committed() == [0, 0]
