@@ -7,6 +7,7 @@ import pytest
 
 from acktree.acker.service import Acker
 from acktree.producers import BasicBolt, Bolt, Spout
+from acktree.producers.execution import HELD_TOO_LONG
 from acktree.producers.spout_worker import SpoutWorker
 from acktree.schemas.codec import Cause
 from producers.cluster import Cluster, until
@@ -86,14 +87,17 @@ class Patient(Bolt):
 
 
 class Clock(Source):
-    """Emits what failed again, so that failures of one message are a message timeout apart."""
+    """Emits what failed again, so that failures of one message are a message timeout apart.
+
+    Whoever looks first says that the time is over: the acker, or the worker that holds the tuple.
+    """
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.timeouts = []
 
     def fail(self, message_id, failure):
-        assert failure.cause is Cause.TIMED_OUT
+        assert failure.cause is Cause.TIMED_OUT or failure.reason == HELD_TOO_LONG
         self.timeouts.append(message_id)
         self.left.append(message_id)
 

@@ -221,10 +221,11 @@ def test_a_secret_is_found_wherever_it_is_shown(tmp_path: Path):
     (tmp_path / "ui.properties").write_bytes(SECRETS[0])
     written = {path.name: path.read_bytes() for path in files(tmp_path)}
     assert sorted(showing(written)) == ["acker.log", "application"]
-    shown = subprocess.Popen([sys.executable, "-c", "input()", PASSWORD], stdin=subprocess.PIPE)
-    try:
+    command = [sys.executable, "-c", "print('here', flush=True); input()", PASSWORD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shown:
+        assert shown.stdout is not None
+        assert shown.stdout.readline() == b"here\n"
         assert shown.pid in in_command_lines()
-    finally:
         shown.communicate(b"\n")
 
 

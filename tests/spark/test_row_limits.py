@@ -27,7 +27,8 @@ def test_a_row_that_its_topic_never_takes_fails_its_record_alone_and_one_that_it
         return {f"{tester.name}.a": rows.select(f.rpad(text, size, ".").alias("value"), "anchors")}
 
     tester.start(transform, trigger="200 milliseconds")
-    tester.until(lambda: len(tester.tuples) == len(rows) - 1 and bool(tester.failed))
+    tester.until(lambda: len(tester.tuples) == len(rows) - 1 and len(tester.inits) == len(rows))
+    tester.until(lambda: bool(tester.failed))
     assert [origin_of(root).offset for root in tester.failed] == [1_000]
     (reason,) = tester.failed.values()
     assert reason.startswith("TooLarge: a record of 1200")
