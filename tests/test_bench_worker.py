@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from acktree.console.benches import worker_latency
@@ -35,6 +36,7 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bootstrap: str
     assert "none: choose from plain-defaults, plain, basic" in told.output
 
 
+@pytest.mark.slow
 def test_each_record_of_the_latency_run_is_acked_after_it_was_due(bootstrap: str, monkeypatch):
     monkeypatch.setattr(worker_latency, "WARM_UP_S", 0.1)
     told = worker_latency.measure_latency(bootstrap, rate_per_s=200, seconds=0.5)

@@ -113,6 +113,7 @@ def test_a_broker_that_died_raises_where_it_is_awaited_and_its_temporary_folder_
     broker.kill()
 
 
+@pytest.mark.slow
 def test_the_jvm_dies_when_its_owner_is_killed(tmp_path):
     lacking.kafka()
     program = (
@@ -297,6 +298,7 @@ def test_other_coordinates_are_resolved_anew(fetched, monkeypatch):
     assert len(fetched) == 2
 
 
+@pytest.mark.slow
 def test_a_failed_fetch_is_told(fetched, monkeypatch):
     def no_network(_coordinates: str) -> None:
         raise RuntimeError("name resolution failed")

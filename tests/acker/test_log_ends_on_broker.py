@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from confluent_kafka.admin import NewTopic
 
 from acker.cluster import wait_for
@@ -16,6 +17,7 @@ def are_told(ends: LogEnds) -> bool:
     return len(ends.take()) == len(PLACES)
 
 
+@pytest.mark.slow
 def test_log_ends_are_told_again_after_the_broker_was_killed_and_started(own_broker):
     broker = own_broker()
     admin = make_admin(broker.bootstrap, {})

@@ -26,7 +26,12 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from deployment.test_monitoring import PROMETHEUS, dashboard_expressions, rules
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.xdist_group("metrics")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("metrics"),
+]
 DEADLINE_S = 300
 TOPOLOGY = """
 name = "{name}"

@@ -41,6 +41,7 @@ def test_the_one_who_waits_may_end_the_wait_with_an_error_of_its_own():
         take_step(threading.Event().wait, refuse)
 
 
+@pytest.mark.slow
 def test_a_commit_under_way_and_the_close_are_left_when_the_broker_does_not_answer(
     own_broker: Callable[..., LocalBroker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

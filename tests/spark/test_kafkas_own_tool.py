@@ -82,6 +82,7 @@ def test_a_reset_backwards_replays_exactly_the_rewound_range(
     t.until(lambda: t.committed() == RECORDS)
 
 
+@pytest.mark.slow
 def test_a_reset_forwards_skips_and_the_lag_it_prints_is_the_records_not_done(
     spout: Callable[..., Spout],
 ) -> None:

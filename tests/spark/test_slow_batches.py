@@ -59,6 +59,7 @@ def quick_and_slow(rows: DataFrame, released: Path) -> DataFrame:
     return rows.select("value", "anchors").union(slow(rows, released))
 
 
+@pytest.mark.slow
 def test_a_bolts_stage_asks_for_more_time_for_what_it_has_in_hand_be_its_plan_narrow_or_shuffled(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
