@@ -148,15 +148,20 @@ def test_ackers_that_are_killed_ten_times_under_load_ack_nothing_early_and_time_
 
 @pytest.mark.timeout(240)
 def test_an_acker_that_was_killed_comes_back_under_its_name_before_its_session_ends_with_kip_848(make):
-    """The broker refuses the name until then, and that is final for a consumer: it has to be made anew."""
+    """The broker refuses the name until then, and that is final for a consumer: it has to be made anew.
+
+    The second one is started before the first is killed: a start may take longer than a session.
+    """
     cluster = make(ackers=2, timeout_s=600)
     options = {**PROTOCOLS["kip-848"], "group.instance.id": "only"}
     killed = cluster.start_process(**options).await_ready()
+    back = cluster.start_process(**options)
+    wait_for(
+        lambda: "action=wait_for_instance_id id=only" in back.log(), "a refusal of the name", deadline_s=120
+    )
     killed.kill()
     cluster.init_many([(root, 0) for root in range(1, 9)]).sent()
-    back = cluster.start_process(**options)
     cluster.await_acked(range(1, 9), deadline_s=120)
-    assert "action=wait_for_instance_id id=only" in back.log()
     assert cluster.failed == {}
 
 
