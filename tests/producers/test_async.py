@@ -7,7 +7,9 @@ import pytest
 
 from acktree.producers import AsyncBolt
 from acktree.producers.errors import EmitAfterAck
+from acktree.producers.execution import HELD_TOO_LONG
 from acktree.producers.testing import BoltDouble
+from acktree.schemas.ids import origin_of
 from producers.cluster import Cluster, until
 
 
@@ -221,3 +223,102 @@ def test_prepare_and_cleanup_run_on_the_loop_and_a_reset_is_passed_on():
     double.close()
     assert double.resets == [0, 1]
     assert bolt.cleaned_on is bolt.loop
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_tuple_executed_for_longer_than_the_message_timeout_is_cancelled_and_fails_and_the_others_go_on(
+    cluster: Cluster, caplog, exactly_once: bool
+):
+    class Narrow(Gate):
+        max_concurrent = 2
+
+    cluster.message_timeout_s = 1.0
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.emit(range(10), 0)
+    bolt = Narrow(b"3", b"5")
+    worker = cluster.start(bolt)
+    until(lambda: cluster.committed("only") == {0: 10} or worker.error, "all are out of hand")
+    worker.stop()
+    assert sorted(bolt.cancelled) == [b"3", b"5"]
+    assert (worker.executed, worker.acked, worker.failed, worker.never_acked) == (10, 8, 2, 0)
+    fails = {origin_of(fail.root).offset: fail.reason for ack in cluster.acks() for fail in ack.fails}
+    assert fails == {3: HELD_TOO_LONG, 5: HELD_TOO_LONG}
+    assert {origin_of(root).offset for root in cluster.open_roots()} == {3, 5}
+    assert HELD_TOO_LONG in caplog.text
+
+
+def test_a_reset_in_time_spares_a_tuple_that_is_executed_for_long(cluster: Cluster):
+    class Renews(Gate):
+        resets = 0
+
+        async def execute(self, tuple, emit):
+            while not self.open.is_set():
+                emit.reset_timeout()
+                self.resets += 1
+                await asyncio.sleep(0.1)
+
+    cluster.message_timeout_s = 1.0
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(1), 0)
+    bolt = Renews()
+    worker = cluster.start(bolt)
+    until(lambda: bolt.resets == 30 or worker.failed or worker.error)
+    bolt.release()
+    until(lambda: worker.acked == 1 or worker.failed or worker.error)
+    worker.stop()
+    assert (worker.acked, worker.failed) == (1, 0)
+
+
+class Stubborn(AsyncBolt):
+    """Swallows its cancellation while it executes b"x"; the others look whether they are cancelled, too."""
+
+    max_concurrent = 1
+
+    async def prepare(self, context):
+        self.loop, self.open, self.seen = asyncio.get_running_loop(), asyncio.Event(), []
+
+    async def execute(self, tuple, emit):
+        self.seen.append(tuple.value)
+        if tuple.value == b"x":
+            try:
+                await self.open.wait()
+            except asyncio.CancelledError:
+                self.seen.append(b"cancelled")
+        else:
+            assert asyncio.current_task().cancelling() == 0
+        emit(tuple.value)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_bolt_that_swallows_its_cancellation_says_nothing_more_of_the_tuple_and_executes_the_next(
+    monkeypatch, exactly_once: bool
+):
+    bolt = Stubborn()
+    double = BoltDouble(bolt, exactly_once=exactly_once)
+    with monkeypatch.context() as patience:
+        patience.setattr("acktree.producers.testing.END_TIMEOUT_S", 0.05)
+        with pytest.raises(TimeoutError):
+            double.give(b"x", b"y")
+    double.time_out()
+    assert double.failed == {0: HELD_TOO_LONG}
+    double.give(b"z")
+    assert bolt.seen == [b"x", b"cancelled", b"y", b"z"]
+    assert {emission.value for emission in double.emitted} == {b"y", b"z"}
+    assert (double.acked, double.failed, double.in_hand) == ({1, 2}, {0: HELD_TOO_LONG}, [])
+    assert (double.counters.executed, double.counters.misuses) == (3, 0)
+    double.close()
+
+
+def test_what_waits_for_its_turn_is_executed_however_long_it_has_waited(monkeypatch):
+    bolt = Stubborn()
+    double = BoltDouble(bolt)
+    with monkeypatch.context() as patience:
+        patience.setattr("acktree.producers.testing.END_TIMEOUT_S", 0.05)
+        with pytest.raises(TimeoutError):
+            double.give(b"x", b"y")
+    assert double.in_hand == [0, 1]
+    double.time_out()
+    assert 1 not in double.failed
+    double.give()
+    assert (double.acked, double.failed) == ({1}, {0: HELD_TOO_LONG})
+    double.close()

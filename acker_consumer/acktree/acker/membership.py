@@ -73,13 +73,13 @@ def shorten_session(admin: AdminClient, group: str, session_ms: int = SESSION_TI
             ]
             resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=changes)
             _ask(admin.incremental_alter_configs([resource]))
-    except (KafkaException, KeyError) as reason:
+    except (KafkaException, KeyError, TimeoutError) as reason:
         log.warning(
             "action=session_not_shortened group=%s reason=%s: a dead acker is noticed after the broker's "
             "session timeout, 45 s by default; set group.consumer.min.session.timeout.ms=%d and "
             "group.consumer.min.heartbeat.interval.ms=%d on the brokers",
             group,
-            reason,
+            str(reason) or "no answer in time",
             *wanted.values(),
         )
 

@@ -12,8 +12,8 @@ from acktree.producers.bolt import Context, SyncBolt
 from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.columns import Column, plain
 from acktree.producers.errors import MissingExtra, Misuse
-from acktree.producers.execution import BatchExecution, CheckError
-from acktree.producers.intake import Intake
+from acktree.producers.execution import BatchExecution
+from acktree.producers.intake import CheckError, Intake
 from acktree.producers.pace import Turn
 from acktree.producers.tuple_batch import TupleBatch
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from acktree.producers.bolt import AsyncBolt, Context, Emit
 from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread
-from acktree.producers.execution import CheckError, Execution, FindHand, fail, take_in
-from acktree.producers.intake import Intake
+from acktree.producers.execution import HELD_TOO_LONG, Execution, FindHand, fail, find_late
+from acktree.producers.intake import CheckError, Intake, take_in
 from acktree.producers.loop_thread import LoopThread
 from acktree.producers.pace import Turn
 from acktree.producers.payloads import check_headers, check_payload
@@ -114,6 +114,7 @@ class AsyncExecution(Execution):
         self._resets: deque[Tuple] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._given_up: set[Tuple] = set()
+        self._timed_out: set[Tuple] = set()
         self._open = 0
 
     @property
@@ -174,15 +175,15 @@ class AsyncExecution(Execution):
             ended_by: BaseException | None = None
             began_s = time.perf_counter()
             if tuple._state is IN_HAND:
+                tuple._since_s = time.monotonic()
                 self._executing[tuple] = task
                 try:
                     await self._bolt.execute(tuple, emit)
-                except asyncio.CancelledError as error:
-                    task.uncancel()
-                    ended_by = error
-                except Exception as error:
+                except (asyncio.CancelledError, Exception) as error:
                     ended_by = error
                 del self._executing[tuple]
+                while task.cancelling():  # also where the bolt has caught it: the next tuple is not to blame
+                    task.uncancel()
             emit.current = None
             self.busy_s += time.perf_counter() - began_s
             self._ended.append((emit, ended_by))
@@ -206,9 +207,12 @@ class AsyncExecution(Execution):
             self._open -= 1
             if tuple._state is DROPPED or tuple in self._given_up:
                 self._given_up.discard(tuple)
+                self._timed_out.discard(tuple)
                 continue
             collector.counters.executed += 1
-            if error is not None:
+            if tuple in self._timed_out:
+                self._timed_out.discard(tuple)
+            elif error is not None:
                 fail(tuple, error, collector)
             elif tuple._state is IN_HAND and tuple._fault is not None:
                 collector.fail_for_fault(tuple, tuple._fault)
@@ -216,6 +220,21 @@ class AsyncExecution(Execution):
                 for child in emit.children:
                     collector.emit(anchors=tuple, **child._asdict())
                 collector.ack(tuple)
+
+    def time_out(self, tuples: Sequence[Tuple], timeout_s: float) -> None:
+        """Cancel, and fail, tuples that are executed for longer: their trees have ended or will.
+
+        They fail at once, whatever the bolt makes of its cancellation: their room is needed.
+        """
+        late = find_late([tuple for tuple in tuples if tuple in self._executing], timeout_s)
+        if not late:
+            return
+        self._timed_out.update(late)
+        self._loop.soon(self._cancel, late)
+        self._collector.faults.thread = get_ident()
+        for tuple in late:
+            self._collector.fail_for_fault(tuple, HELD_TOO_LONG)
+        self._collector.check()
 
     def finish(self, tuples: Sequence[Tuple]) -> None:
         """Wait ``finish_timeout_s`` for those of the tuples that are executed; drop those that wait."""
@@ -230,12 +249,12 @@ class AsyncExecution(Execution):
         deadline_s = time.monotonic() + self._bolt.finish_timeout_s
         while not tuples.isdisjoint(self._executing) and time.monotonic() < deadline_s:
             await asyncio.sleep(LOOK_S)
-        self._cancel(tuples)
+        self._give_up(tuples)
         return dropped
 
     def drop(self, tuples: Sequence[Tuple]) -> None:
         """Stop executing tuples that another worker will read again."""
-        self._loop.soon(self._cancel, set(tuples))
+        self._loop.soon(self._give_up, set(tuples))
 
     def _take_out(self, tuples: set[Tuple]) -> list[Tuple]:
         """Return those of the tuples that wait, and let them wait no longer."""
@@ -245,9 +264,14 @@ class AsyncExecution(Execution):
         self._waiting.extend(kept)
         return taken
 
+    def _give_up(self, tuples: Iterable[Tuple]) -> None:
+        """Cancel those of the tuples that are executed; they are read again, so nothing is said of them."""
+        executed = [tuple for tuple in tuples if tuple in self._executing]
+        self._given_up.update(executed)
+        self._cancel(executed)
+
     def _cancel(self, tuples: Iterable[Tuple]) -> None:
         """Cancel those of the tuples that are executed."""
         for tuple in tuples:
             if (task := self._executing.get(tuple)) is not None:
-                self._given_up.add(tuple)
                 task.cancel()

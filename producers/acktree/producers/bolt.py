@@ -145,7 +145,8 @@ class AsyncBolt(AnyBolt):
     """Handles many tuples at once on one event loop; each is acked when its ``execute`` has ended.
 
     What it emits is anchored to the tuple and sent when ``execute`` has ended. An exception fails the tuple
-    with its type and text, and nothing of it is sent.
+    with its type and text, and nothing of it is sent. An ``execute`` that takes longer than the message
+    timeout is cancelled, and its tuple fails.
     """
 
     max_concurrent: ClassVar[int] = 1_000
@@ -158,7 +159,10 @@ class AsyncBolt(AnyBolt):
         """Open what ``execute`` needs; called once, before the first tuple."""
 
     async def execute(self, tuple: Tuple, emit: Emit) -> None:
-        """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it."""
+        """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it.
+
+        ``emit.reset_timeout()`` in time spares an ``execute`` that takes longer than the message timeout.
+        """
         raise NotImplementedError
 
     async def cleanup(self) -> None:

@@ -8,26 +8,22 @@ ends the worker. Whoever executes tuple by tuple stops when the turn is over, an
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from time import monotonic
-
-from confluent_kafka import KafkaError
 
 from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import BasicBolt, BatchBolt, Bolt, Context, Emit, SyncBolt
 from acktree.producers.collector import Collector
 from acktree.producers.errors import Misuse, reason_of
-from acktree.producers.intake import Intake
+from acktree.producers.intake import CheckError, Intake, take_in
 from acktree.producers.pace import Turn
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
-from acktree.schemas.errors import MalformedRecord, UnknownVersion
 
 log = logging.getLogger("acktree.bolt")
 
 FindHand = Callable[[str, int], Hand]
-CheckError = Callable[[KafkaError], None]
 
 HELD_TOO_LONG = "held longer than the message timeout"
 """The reason of such a tuple's failure."""
@@ -267,22 +263,9 @@ class HandExecution(SyncExecution):
 
         An untracked tuple is in no tree, and nobody would emit it again.
         """
-        since_s = monotonic() - timeout_s
-        late = [
-            each for each in tuples if each._state is IN_HAND and each._since_s <= since_s and each.tracked
-        ]
-        if not late:
-            return
-        log.warning(
-            "%d tuples in hand, first %r: %s",
-            len(late),
-            late[0],
-            HELD_TOO_LONG,
-            extra={"action": "held_too_long"},
-        )
         collector, faults = self._collector, self._collector.faults
         faults.thread = get_ident()
-        for tuple in late:
+        for tuple in find_late(tuples, timeout_s):
             if tuple._state is not IN_HAND:
                 continue
             faults.executing = tuple
@@ -316,27 +299,14 @@ class HandExecution(SyncExecution):
         return done
 
 
-def take_in(
-    records: Sequence[Record], intake: Intake, check: CheckError, collector: Collector
-) -> tuple[Sequence[Record], list[bytes]]:
-    """Return the records that are tuples, and the anchors of each; judge errors, set the rest aside."""
-    errors = [error for record in records if (error := record.error()) is not None]
-    if errors:
-        for error in errors:
-            check(error)
-        records = [record for record in records if record.error() is None]
-    anchors = intake.single_anchors(records)
-    if anchors is not None:
-        return records, anchors
-    taken, anchors = [], []
-    for record in records:
-        try:
-            anchors.append(intake.anchors_of(record))
-        except (MalformedRecord, UnknownVersion) as wrong:
-            set_aside(record, wrong, collector)
-        else:
-            taken.append(record)
-    return taken, anchors
+def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
+    """Return, and log, those of the begun tuples that are in hand and in a tree, and have had their time."""
+    since_s = monotonic() - timeout_s
+    late = [each for each in tuples if each._state is IN_HAND and each._since_s <= since_s and each.tracked]
+    if late:
+        text, action = "%d tuples in hand, first %r: %s", {"action": "held_too_long"}
+        log.warning(text, len(late), late[0], HELD_TOO_LONG, extra=action)
+    return late
 
 
 def fail(tuple: Tuple, error: BaseException, collector: Collector) -> None:
@@ -351,16 +321,3 @@ def fail(tuple: Tuple, error: BaseException, collector: Collector) -> None:
             "%r failed: %s%s", tuple, reason, tracked, exc_info=error, extra={"action": "tuple_failed"}
         )
     collector.fail_for_fault(tuple, reason)
-
-
-def set_aside(record: Record, error: Exception, collector: Collector) -> None:
-    """Pass over a record that cannot be a tuple; its trees, if it has any, time out and are replayed."""
-    collector.counters.set_aside += 1
-    log.warning(
-        "record %s[%s]@%s set aside: %s",
-        record.topic(),
-        record.partition(),
-        record.offset(),
-        error,
-        extra={"action": "record_set_aside"},
-    )

@@ -4,11 +4,15 @@ Invariant: a record whose header is broken or names an unknown version is refuse
 read the topic in the version of the emission owns no edge of the record and handles it untracked.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from confluent_kafka import KafkaError
 
+from acktree.producers.collector import Collector
 from acktree.producers.tuples import Record
+from acktree.schemas.errors import MalformedRecord, UnknownVersion
 from acktree.schemas.header import HEADER, SINGLE, decode_header, find_header
 from acktree.schemas.registry import History
 
@@ -19,6 +23,9 @@ _ROOT_END = 13
 _NO_ROOT = b"\0" * 8
 
 Learn = Callable[[int], None]
+CheckError = Callable[[KafkaError], None]
+
+log = logging.getLogger("acktree.bolt")
 
 
 class Intake:
@@ -84,3 +91,39 @@ class Intake:
         if len(anchors) == 1:
             self._tracked[topic][header[:_VERSIONS_END]] = tracked
         return tracked
+
+
+def take_in(
+    records: Sequence[Record], intake: Intake, check: CheckError, collector: Collector
+) -> tuple[Sequence[Record], list[bytes]]:
+    """Return the records that are tuples, and the anchors of each; judge errors, set the rest aside."""
+    errors = [error for record in records if (error := record.error()) is not None]
+    if errors:
+        for error in errors:
+            check(error)
+        records = [record for record in records if record.error() is None]
+    anchors = intake.single_anchors(records)
+    if anchors is not None:
+        return records, anchors
+    taken, anchors = [], []
+    for record in records:
+        try:
+            anchors.append(intake.anchors_of(record))
+        except (MalformedRecord, UnknownVersion) as wrong:
+            set_aside(record, wrong, collector)
+        else:
+            taken.append(record)
+    return taken, anchors
+
+
+def set_aside(record: Record, error: Exception, collector: Collector) -> None:
+    """Pass over a record that cannot be a tuple; its trees, if it has any, time out and are replayed."""
+    collector.counters.set_aside += 1
+    log.warning(
+        "record %s[%s]@%s set aside: %s",
+        record.topic(),
+        record.partition(),
+        record.offset(),
+        error,
+        extra={"action": "record_set_aside"},
+    )

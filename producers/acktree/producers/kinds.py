@@ -13,13 +13,12 @@ from acktree.producers.collector import Collector
 from acktree.producers.errors import BadHandler
 from acktree.producers.execution import (
     BasicExecution,
-    CheckError,
     Execution,
     FindHand,
     HandExecution,
     ListExecution,
 )
-from acktree.producers.intake import Intake
+from acktree.producers.intake import CheckError, Intake
 from acktree.producers.loading import check_written
 from acktree.producers.pace import Turn
 from acktree.producers.ties import TiedCollector

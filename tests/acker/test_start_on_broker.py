@@ -1,0 +1,66 @@
+"""An acker that starts while its broker comes back: what the broker is not ready for is asked again."""
+
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from acker.cluster import wait_for
+from acktree.acker import service
+from acktree.acker.membership import shorten_session
+from acktree.schemas.clients import make_admin
+
+
+class Loading:
+    """An admin client whose broker loads its groups when it is asked for committed offsets."""
+
+    def __init__(self, admin, codes):
+        self._admin, self.codes = admin, codes
+
+    def __getattr__(self, name):
+        return getattr(self._admin, name)
+
+    def list_consumer_group_offsets(self, request, **named):
+        if not self.codes:
+            return self._admin.list_consumer_group_offsets(request, **named)
+        refused = Future()
+        refused.set_exception(KafkaException(KafkaError(self.codes.pop(0))))
+        return {request[0].group_id: refused}
+
+
+@pytest.mark.parametrize("protocol", [{}, {"group.protocol": "consumer"}], ids=["classic", "kip-848"])
+def test_an_acker_that_starts_while_groups_are_loaded_folds_from_the_committed_cut(
+    make, monkeypatch, protocol
+):
+    cluster = make(ackers=1)
+    first = cluster.start(**protocol)
+    cluster.init(1, 1).ack(1, 1).await_acked([1])
+    wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
+    first.stop()
+    codes = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT]
+    loading = []
+
+    def make_loading(*given):
+        loading.append(Loading(make_admin(*given), list(codes)))
+        return loading[-1]
+
+    monkeypatch.setattr(service, "make_admin", make_loading)
+    second = cluster.start(**protocol)
+    assert [admin.codes for admin in loading] == [[]]
+    assert second.acker.ownership.refolds == 1
+    cluster.init(2, 2).ack(2, 2).await_acked([1, 2])
+
+
+class Silent:
+    """An admin client whose broker does not answer in time."""
+
+    def describe_configs(self, resources):
+        silence = Future()
+        silence.set_exception(NoAnswer())
+        return dict.fromkeys(resources, silence)
+
+
+def test_a_broker_that_does_not_say_the_groups_session_timeout_in_time_does_not_end_the_acker(caplog):
+    shorten_session(Silent(), "group")
+    assert "action=session_not_shortened group=group" in caplog.text
