@@ -67,7 +67,11 @@ def assert_one_sentence(done: Result, *words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "style"), [(signal.SIGTERM, "text"), (signal.SIGINT, "json")], ids=["SIGTERM-text", "SIGINT-json"]
+    ("how", "style"),
+    [
+        pytest.param(signal.SIGTERM, "text", id="SIGTERM-text"),
+        pytest.param(signal.SIGINT, "json", id="SIGINT-json", marks=pytest.mark.slow),
+    ],
 )
 def test_broker_prints_its_address_alone_and_leaves_cleanly(tmp_path, how, style):
     lacking.kafka()

@@ -59,13 +59,8 @@ def stoppable(own_broker: Callable[..., LocalBroker], unique: str) -> Iterator[t
     cluster.close()
 
 
-@pytest.mark.parametrize(
-    "exactly_once",
-    [
-        pytest.param(False, id="at least once", marks=pytest.mark.slow),
-        pytest.param(True, id="exactly once"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_all_wait_for_the_broker_and_nothing_is_lost(
     stoppable: tuple[LocalBroker, Cluster], exactly_once: bool
 ):

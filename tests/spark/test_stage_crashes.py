@@ -88,14 +88,8 @@ def run_and_forget(tester: Tester, transform: Transform) -> None:
         query.awaitTermination(DEADLINE_S)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "some is written",
-        pytest.param("nothing is written", marks=pytest.mark.slow),
-        pytest.param("another task is committed", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["some is written", "nothing is written", "another task is committed"])
 def test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once(
     tester: Tester, crash: Callable[[str, str], None], point: str
 ) -> None:

@@ -24,6 +24,7 @@ from acktree.spark.batch_transaction import BatchTransaction
 from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
 from acktree.spark.record_transaction import RecordTransaction, Transaction, TransactionLost
 from acktree.spark.transactions import begin_transaction
+from spark.committed import commits_of
 
 SHARE = ShareName("source", 0, 7, "digest")
 BATCH = BatchName("query", 3)
@@ -198,6 +199,33 @@ def test_a_mark_is_known_again_whatever_its_length(begun: Open, topic: str, held
         assert not transaction.begin(batch, SHARE, held)
         assert transaction.begin(BatchName("next", length), SHARE, held)
     transaction.settle()
+
+
+def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
+    begun: Open, bootstrap: str, topic: str, held: Marks
+):
+    transaction = begun()
+    write(transaction, topic, b"once")
+    ((mark, _),) = commits_of(bootstrap, held.group)
+    for again in (2, 3):
+        assert not transaction.begin(BATCH, SHARE, held)
+        assert [text for text, _ in commits_of(bootstrap, held.group)] == [mark] * again
+    assert transaction.begin(BatchName("query", 4), SHARE, held), "it can be used as before"
+    write(transaction, topic, b"next")
+    assert sorted(row[0] for rows in read(bootstrap, topic, 2).values() for row in rows) == [b"next", b"once"]
+
+
+def test_a_zombie_does_not_commit_the_mark_of_its_batch_over_the_next_ones(
+    begun: Open, topic: str, held: Marks
+):
+    zombie = begun()
+    zombie.settle()
+    heir = begun(number=4)
+    heir.settle()
+    held_by_zombie = SimpleNamespace(is_set=lambda _mark: True, group=held.group, consumer=held.consumer)
+    with pytest.raises(KafkaException, match="fenced"):
+        zombie.begin(BATCH, SHARE, held_by_zombie)
+    assert not heir.begin(BatchName("query", 4), SHARE, held)
 
 
 def test_a_coordinator_that_is_not_ready_is_asked_again(held: Marks, monkeypatch: pytest.MonkeyPatch):

@@ -41,6 +41,8 @@ class Transaction(Box, Protocol):
     def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
         """Begin the transaction of a share; return False if the share is written already.
 
+        Its mark is committed again then: its batch may be run again later still, and Kafka forgets old ones.
+
         Raises:
             KafkaException: fenced, or the broker does not answer.
         """
@@ -69,12 +71,13 @@ class RecordTransaction(Outbox):
     def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
         """Begin the transaction of a share; see there."""
         mark = mark_of_share(batch, share)
-        if held.is_set(mark):
-            return False
+        is_written = held.is_set(mark)
         self.producer.begin_transaction()
         group = held.consumer.consumer_group_metadata()
         self.producer.send_offsets_to_transaction([mark], group, BROKER_TIMEOUT_S)
-        return True
+        if is_written:
+            _insist(lambda: self.producer.commit_transaction(BROKER_TIMEOUT_S))
+        return not is_written
 
     def settle_tuples(self) -> None:
         """Nothing to wait for: all becomes visible at once."""
