@@ -5,11 +5,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from acktree.console.broker import LocalBroker
@@ -24,7 +23,6 @@ from acktree.spark.batch_transaction import BatchTransaction
 from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
 from acktree.spark.record_transaction import RecordTransaction, Transaction, TransactionLost
 from acktree.spark.transactions import begin_transaction
-from spark.committed import commits_of
 
 SHARE = ShareName("source", 0, 7, "digest")
 BATCH = BatchName("query", 3)
@@ -189,61 +187,6 @@ def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: M
         zombie.begin(BatchName("query", 5), SHARE, held)
 
 
-def test_a_mark_is_known_again_whatever_its_length(begun: Open, topic: str, held: Marks):
-    transaction = begun(number=0)
-    for length in range(60):
-        transaction.settle()
-        batch = BatchName("q" * length, length)
-        assert transaction.begin(batch, SHARE, held)
-        transaction.settle()
-        assert not transaction.begin(batch, SHARE, held)
-        assert transaction.begin(BatchName("next", length), SHARE, held)
-    transaction.settle()
-
-
-def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
-    begun: Open, bootstrap: str, topic: str, held: Marks
-):
-    transaction = begun()
-    write(transaction, topic, b"once")
-    ((mark, _),) = commits_of(bootstrap, held.group)
-    for again in (2, 3):
-        assert not transaction.begin(BATCH, SHARE, held)
-        assert [text for text, _ in commits_of(bootstrap, held.group)] == [mark] * again
-    assert transaction.begin(BatchName("query", 4), SHARE, held), "it can be used as before"
-    write(transaction, topic, b"next")
-    assert sorted(row[0] for rows in read(bootstrap, topic, 2).values() for row in rows) == [b"next", b"once"]
-
-
-def test_a_zombie_does_not_commit_the_mark_of_its_batch_over_the_next_ones(
-    begun: Open, topic: str, held: Marks
-):
-    zombie = begun()
-    zombie.settle()
-    heir = begun(number=4)
-    heir.settle()
-    held_by_zombie = SimpleNamespace(is_set=lambda _mark: True, group=held.group, consumer=held.consumer)
-    with pytest.raises(KafkaException, match="fenced"):
-        zombie.begin(BATCH, SHARE, held_by_zombie)
-    assert not heir.begin(BatchName("query", 4), SHARE, held)
-
-
-def test_a_coordinator_that_is_not_ready_is_asked_again(held: Marks, monkeypatch: pytest.MonkeyPatch):
-    answers: list[KafkaError | None] = [KafkaError(KafkaError.NOT_COORDINATOR), None]
-
-    def committed(places: list[TopicPartition], _timeout_s: float) -> list[TopicPartition]:
-        if (error := answers.pop(0)) is not None:
-            raise KafkaException(error)
-        return [mark]
-
-    answering = SimpleNamespace(poll=lambda _timeout_s: None, committed=committed)
-    mark = mark_of_share(BATCH, SHARE)
-    with monkeypatch.context() as there:
-        there.setattr(held, "consumer", answering)
-        assert held.is_set(mark)
-    assert not answers
-
-
 def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topic: str, held: Marks):
     transaction = begun(number=1)
     for number in range(2, 22):
@@ -328,7 +271,7 @@ def test_a_broker_that_is_killed_meanwhile_has_all_once(
         rest.result()
     seen = sorted(int(row[0]) for rows in read(broker.bootstrap, topic, 60_000).values() for row in rows)
     assert seen == list(range(60_000))
-    assert not transaction.begin(BATCH, SHARE, held)
+    assert held.is_set(mark_of_share(BATCH, SHARE))
     transaction.close()
     held.consumer.close()
 
