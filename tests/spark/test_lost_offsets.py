@@ -5,10 +5,13 @@ import time
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from acktree.producers.claim import Claim, next_epoch
 from acktree.producers.outside_commit import RENEW_INTERVAL_S
 from acktree.schemas.codec import Cause
 from acktree.spark.group_offsets import ZombieDriver
+from acktree.spark.spout_commits import SpoutCommits
 from acktree.spark.spout_driver import SpoutDriver
 from spark.spouts import DEADLINE_S, Spout
 
@@ -160,4 +163,60 @@ def test_where_group_and_checkpoint_are_gone_no_ack_of_an_earlier_emission_finis
     t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [0, 1, 2]
+    assert not set(again) & set(earlier), "a root id that was used before"
+
+
+class Counting:
+    """A consumer of the spout's group that counts how often it asks where a log ends."""
+
+    def __init__(self, t: Spout) -> None:
+        self.asked = 0
+        self.consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.consumer, name)
+
+    def get_watermark_offsets(self, place: TopicPartition, **limits: float) -> tuple[int, int]:
+        self.asked += 1
+        return self.consumer.get_watermark_offsets(place, **limits)
+
+
+def asked_at_a_start(t: Spout) -> int:
+    """Take the spout over, and return how often it was asked where its result topics end."""
+    counting = Counting(t)
+    commits = SpoutCommits(counting, t.driver.topology, t.options(), time.monotonic)  # type: ignore[arg-type]
+    commits.claim([0])
+    commits.take_over(t.driver.topics.partitions, None)
+    counting.consumer.close()
+    return counting.asked
+
+
+def test_a_start_asks_for_the_ends_of_results_only_where_no_claim_says_which_runs_there_were(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=1)
+    assert asked_at_a_start(t) == 0
+    t.driver.close()
+    forget_group(t)
+    assert asked_at_a_start(t) == 1
+
+
+def test_a_claim_of_a_driver_that_died_before_it_had_opened_does_not_say_which_runs_there_were(
+    spout: Callable[..., Spout],
+) -> None:
+    t = spout(records=2)
+    t.driver.close()
+    t.start()
+    assert t.claim().run == 2
+    earlier = t.emitted(t.next_batch())
+    t.tell(acked=earlier[:1])
+    t.until(lambda: t.committed() == 1)
+    t.driver.close()
+    forget_group(t)
+    t.write_claim(Claim(next_epoch(0), run=1, next_offset=0))
+    t.batch = None
+    random.seed(1)
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == [0, 1]
     assert not set(again) & set(earlier), "a root id that was used before"

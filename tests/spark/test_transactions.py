@@ -5,11 +5,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from acktree.console.broker import LocalBroker
@@ -188,34 +187,6 @@ def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: M
         zombie.begin(BatchName("query", 5), SHARE, held)
 
 
-def test_a_mark_is_known_again_whatever_its_length(begun: Open, topic: str, held: Marks):
-    transaction = begun(number=0)
-    for length in range(60):
-        transaction.settle()
-        batch = BatchName("q" * length, length)
-        assert transaction.begin(batch, SHARE, held)
-        transaction.settle()
-        assert not transaction.begin(batch, SHARE, held)
-        assert transaction.begin(BatchName("next", length), SHARE, held)
-    transaction.settle()
-
-
-def test_a_coordinator_that_is_not_ready_is_asked_again(held: Marks, monkeypatch: pytest.MonkeyPatch):
-    answers: list[KafkaError | None] = [KafkaError(KafkaError.NOT_COORDINATOR), None]
-
-    def committed(places: list[TopicPartition], _timeout_s: float) -> list[TopicPartition]:
-        if (error := answers.pop(0)) is not None:
-            raise KafkaException(error)
-        return [mark]
-
-    answering = SimpleNamespace(poll=lambda _timeout_s: None, committed=committed)
-    mark = mark_of_share(BATCH, SHARE)
-    with monkeypatch.context() as there:
-        there.setattr(held, "consumer", answering)
-        assert held.is_set(mark)
-    assert not answers
-
-
 def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topic: str, held: Marks):
     transaction = begun(number=1)
     for number in range(2, 22):
@@ -300,7 +271,7 @@ def test_a_broker_that_is_killed_meanwhile_has_all_once(
         rest.result()
     seen = sorted(int(row[0]) for rows in read(broker.bootstrap, topic, 60_000).values() for row in rows)
     assert seen == list(range(60_000))
-    assert not transaction.begin(BATCH, SHARE, held)
+    assert held.is_set(mark_of_share(BATCH, SHARE))
     transaction.close()
     held.consumer.close()
 

@@ -191,15 +191,6 @@ def next_epoch(epoch: int) -> int:
     return (epoch >> 16) + 1 << 16 | secrets.randbits(16)
 
 
-def is_first(epoch: int) -> bool:
-    """Tell whether an epoch is that of a task's first claim: none stood before it.
-
-    >>> is_first(next_epoch(0)), is_first(next_epoch(next_epoch(0)))
-    (True, False)
-    """
-    return epoch >> 16 == 1
-
-
 def commit_claim(consumer: Consumer, result_topic: str, claim: Claim, group: str, bootstrap: str) -> None:
     """Commit a claim with its result position. Raises what ``commit_offsets`` raises."""
     place = TopicPartition(result_topic, 0, claim.next_offset, metadata=claim.metadata())

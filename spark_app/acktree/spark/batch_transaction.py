@@ -92,18 +92,15 @@ class BatchTransaction:
             self._producer = self._loop.wait(_connect(settings))
 
     def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
-        """Begin the transaction of a share; return False if the share is written already.
-
-        Raises:
-            KafkaException: fenced, or the broker does not answer.
-        """
+        """Begin the transaction of a share; see ``Transaction``. Raises KafkaException."""
         mark = mark_of_share(batch, share)
-        if held.is_set(mark):
-            return False
+        is_written = held.is_set(mark)
         with told_by_librdkafka():
             self._loop.wait(self._begin(mark, held.group))
+            if is_written:
+                self._loop.wait(self._commit())
         self._counts.clear()
-        return True
+        return not is_written
 
     async def _begin(self, mark: Mark, group: str) -> None:
         async with asyncio.timeout(BROKER_TIMEOUT_S):

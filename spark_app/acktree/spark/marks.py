@@ -2,7 +2,8 @@
 
 Invariant: a mark names one share of one batch of one query, or one batch as a whole, and no other; a share's
 is committed in the transaction that holds all its task wrote. Only the batch in hand is ever run again, so a
-place keeps its newest mark alone.
+place keeps its newest mark alone. Whoever finds a mark set commits it again: Kafka forgets the offsets of a
+group without members, and a batch that fails at every start is run again for as long as it does.
 """
 
 import os

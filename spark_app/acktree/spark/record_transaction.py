@@ -1,13 +1,16 @@
 """The transaction of a Spark task by librdkafka, record by record: for all settings that this has."""
 
 import logging
+import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.outlet import RELIEF_S
+from acktree.producers.step import Hung, take_step
 from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
@@ -15,6 +18,8 @@ from acktree.spark.outbox import FLUSH_TIMEOUT_S, Box, Outbox
 
 TRANSACTION_TIMEOUT_MS = 300_000
 """The longest task. A transaction whose driver is dead and not started again holds readers so long."""
+MARK_TIMEOUT_S = 2 * BROKER_TIMEOUT_S
+"""How long librdkafka may take to put a mark into a transaction before it is taken for stuck."""
 
 log = logging.getLogger("acktree.spark")
 
@@ -40,6 +45,8 @@ class Transaction(Box, Protocol):
 
     def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
         """Begin the transaction of a share; return False if the share is written already.
+
+        Its mark is committed again then: its batch may be run again later still, and Kafka forgets old ones.
 
         Raises:
             KafkaException: fenced, or the broker does not answer.
@@ -69,12 +76,24 @@ class RecordTransaction(Outbox):
     def begin(self, batch: BatchName, share: ShareName, held: Marks) -> bool:
         """Begin the transaction of a share; see there."""
         mark = mark_of_share(batch, share)
-        if held.is_set(mark):
-            return False
+        is_written = held.is_set(mark)
         self.producer.begin_transaction()
+        self._send_mark(mark, held)
+        if is_written:
+            _insist(lambda: self.producer.commit_transaction(BROKER_TIMEOUT_S))
+        return not is_written
+
+    def _send_mark(self, mark: TopicPartition, held: Marks) -> None:
+        """Put the mark into the transaction; a call that ignores its time-out is left behind."""
         group = held.consumer.consumer_group_metadata()
-        self.producer.send_offsets_to_transaction([mark], group, BROKER_TIMEOUT_S)
-        return True
+        until_s = time.monotonic() + MARK_TIMEOUT_S
+        send = partial(self.producer.send_offsets_to_transaction, [mark], group, BROKER_TIMEOUT_S)
+        try:
+            take_step(send, lambda: time.monotonic() < until_s)
+        except Hung as error:
+            self.is_spent = True
+            text = f"no answer for {MARK_TIMEOUT_S:g} s; the producer is given up"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
     def settle_tuples(self) -> None:
         """Nothing to wait for: all becomes visible at once."""

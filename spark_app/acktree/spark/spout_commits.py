@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from confluent_kafka import Consumer, TopicPartition
 from pyroaring import BitMap64
 
-from acktree.producers.claim import Claim, claim_run, is_first, next_epoch, read_claims
+from acktree.producers.claim import Claim, claim_run, next_epoch, read_claims
 from acktree.producers.outside_commit import RENEW_INTERVAL_S
 from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
 from acktree.schemas.ids import MAX_RUN, next_run, run_at_least
@@ -72,37 +72,38 @@ class SpoutCommits:
             claim.run, claim.epoch = run, epoch
 
     def take_over(self, sources: Sequence[SourcePartition], logged: Batch | None) -> dict[int, Committed]:
-        """Return what is committed by slot, with run and epoch of all claims above all that was."""
+        """Return what is committed by slot, with run and epoch of all claims above all that was.
+
+        Claims with floors are those of a driver that has opened: their run is above all before it. Those
+        without say nothing, be they new or left by a driver that died at once: which runs the spout used
+        before, if any, is not known then.
+        """
         committed = self._offsets.fetch(sources, None)
         run = 0
         for claim in self.claims.values():
             run = claim.run if not run or run_at_least(claim.run, run) else run
         logged_runs = [range_.run for range_ in logged.ranges] if logged else []
-        if self._outrank(committed.values(), bool(logged_runs) or self._have_results()):
+        highest = max((stands.ours.epoch for stands in committed.values() if stands.ours), default=0)
+        if not self.floors and (highest or logged_runs or self._have_results()):
             run = next_run(max(logged_runs)) if logged_runs else random.randint(1, MAX_RUN)
+        self._outrank(highest)
         self.use_run(run)
         return committed
 
     def _have_results(self) -> bool:
-        """Tell whether anything was ever emitted for this spout, whatever its group has forgotten."""
+        """Ask whether anything was ever emitted for this spout, whatever its group has forgotten."""
         places = [TopicPartition(self.result_topic(task), 0) for task in self.claims]
         with clear_errors(self._bootstrap):
             ends = [self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S) for place in places]
         return any(end > 0 for _, end in ends)
 
-    def _outrank(self, committed: Iterable[Committed], has_run: bool) -> bool:
-        """Give all claims one epoch, above every commit of ours: who starts last is the driver.
-
-        Returns True where all claims are new though this spout ran before: which runs it used is not known.
-        """
-        highest = max((stands.ours.epoch for stands in committed if stands.ours), default=0)
+    def _outrank(self, highest: int) -> None:
+        """Give all claims one epoch, above every commit of ours: who starts last is the driver."""
         epoch = max(claim.epoch for claim in self.claims.values())
-        lost = is_first(epoch) and (highest > 0 or has_run)
         if epoch <= highest:
             epoch = next_epoch(highest)
         for claim in self.claims.values():
             claim.epoch = epoch
-        return lost
 
     def serve(self, tasks: Mapping[int, TaskLedger]) -> None:
         """Say whose state is committed from here on."""

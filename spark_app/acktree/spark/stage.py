@@ -150,11 +150,11 @@ class Stage:
         mark = mark_of_batch(plan.batch, registry_topic(self._options.topology))
         with clear_errors(self._options.bootstrap):
             is_begun = self._marks.is_set(mark)
+        self._marks.set(mark)  # where it is set already, too: Kafka forgets old ones
         if is_begun:
             untracked = batch.where("anchors is null")
             self._write_shuffled(untracked, plan, TaskRuns(context))
             return self._fail(batch, partial(write_control, plan=plan, runs=TaskRuns(context)), plan)
-        self._marks.set(mark)
         runs = TaskRuns(context)
         with resetting(self._reset_every_s, Resets(batch, plan, lambda _share: False).send):
             roots = write(runs)

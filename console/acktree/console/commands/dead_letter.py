@@ -104,7 +104,7 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
         ("key", "none" if found.key is None else found.key),
         (f"value, {found.value_bytes} bytes", "none" if found.value is None else found.value),
         *(
-            (f"header {name}", text)
+            (f"header {name}", "none" if text is None else text)
             for name, text in found.headers.items()
             if not name.startswith("acktree-")
         ),

@@ -36,7 +36,7 @@ class DeadLetter:
     key: str | None
     value: str | None
     value_bytes: int
-    headers: dict[str, str]
+    headers: dict[str, str | None]
 
 
 def read_letters(cluster: Cluster, most: int) -> list[DeadLetter]:
@@ -71,11 +71,14 @@ def read_letter(cluster: Cluster, partition: int, offset: int) -> DeadLetter:
 
 def letter_of(record: Record) -> DeadLetter:
     """Return what a record of the dead-letter topic says."""
-    headers = {key: value.decode("utf-8", "replace") for key, value in headers_of(record)}
-    place, _, offset = headers.get("acktree-origin", "").rpartition("/")
+    headers = {
+        key: None if value is None else value.decode("utf-8", "replace") for key, value in headers_of(record)
+    }
+    said = {name: text or "" for name, text in headers.items()}
+    place, _, offset = said.get("acktree-origin", "").rpartition("/")
     topic, _, partition = place.rpartition("/")
     is_ours = bool(topic) and partition.isdigit() and offset.isdigit()
-    attempts = headers.get("acktree-attempts", "")
+    attempts = said.get("acktree-attempts", "")
     value = record.value()
     key = record.key()
     return DeadLetter(
@@ -86,9 +89,9 @@ def letter_of(record: Record) -> DeadLetter:
         source_partition=int(partition) if is_ours else -1,
         source_offset=int(offset) if is_ours else -1,
         attempts=int(attempts) if attempts.isdigit() else None,
-        cause=headers.get("acktree-cause", ""),
-        task=headers.get("acktree-task", ""),
-        reason=headers.get("acktree-reason", ""),
+        cause=said.get("acktree-cause", ""),
+        task=said.get("acktree-task", ""),
+        reason=said.get("acktree-reason", ""),
         key=None if key is None else _preview(key),
         value=None if value is None else _preview(value),
         value_bytes=len(value or b""),

@@ -102,10 +102,9 @@ def _at(record: Record) -> At:
     return At(record.topic() or "", record.partition() or 0, record.offset() or 0, record.timestamp()[1])
 
 
-def headers_of(record: Record) -> list[tuple[str, bytes]]:
-    """Return the headers of a record that have a value."""
-    headers = cast(list[tuple[str, bytes | None]], record.headers() or [])
-    return [(key, value) for key, value in headers if value is not None]
+def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a record, in order; null is a value, too."""
+    return cast(list[tuple[str, bytes | None]], record.headers() or [])
 
 
 def may_be_emissions(target: Target, roots: IdArray) -> NDArray[np.bool_]:
@@ -271,7 +270,7 @@ def find_tuples(search: Search, topology: Published) -> None:
     for batch in search.scan(search.spans(sorted(topics), from_ms, until_ms)):
         for record in batch:
             for key, header in headers_of(record):
-                if key == HEADER and any(needle in header for needle in needles):
+                if key == HEADER and header is not None and any(needle in header for needle in needles):
                     _take_tuple(search, record, header)
 
 

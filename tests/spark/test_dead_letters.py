@@ -1,0 +1,53 @@
+"""A dead letter is its source record unchanged: what the console lists and replays is what was written."""
+
+import json
+from collections.abc import Callable
+
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+
+from acktree.console.main import main
+from acktree.console.page.app import StatusPage
+from acktree.console.page.frame import PageSettings
+from acktree.schemas.codec import Cause
+from acktree.spark.reading import read_share, shares
+from spark.spouts import Spout
+
+WITH_NULLS = [("null", None), ("empty", b""), ("acktree-note", None), ("text", b"yes")]
+
+
+def dead_letter(t: Spout, *about: str) -> str:
+    done = CliRunner().invoke(main, ["dead-letter", *about, "--topology", t.name, "-b", t.bootstrap])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_header_without_a_value_is_listed_shown_and_replayed_as_such(spout: Callable[..., Spout]) -> None:
+    t = spout(records=0, max_attempts=1)
+    t.producer.produce(f"{t.name}.source", b"poison", headers=WITH_NULLS)
+    t.producer.flush()
+    (emitted,) = t.emitted(t.next_batch())
+    t.tell(failed=[(*emitted, Cause.FAILED)])
+    t.until(lambda: t.count("dead_lettered") == 1)
+
+    (listed,) = json.loads(dead_letter(t, "list", "--format", "json"))["dead_letters"]
+    assert {name: listed["headers"][name] for name, _ in WITH_NULLS} == {
+        "null": None,
+        "empty": "",
+        "acktree-note": None,
+        "text": "yes",
+    }
+    shown = dead_letter(t, "show", "0/0").splitlines()
+    assert [line for line in shown if line.startswith("header null")] == ["header null      none"]
+    settings = PageSettings(f"{t.bootstrap}", t.name, {}, None, False)
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        assert '<dt>header null</dt><dd class="mono">none</dd>' in client.get("/dead-letters/0/0").text
+
+    dead_letter(t, "replay", "0/0", "--execute")
+    t.until(lambda: t.count("commands") == 1)
+    batch = t.next_batch()
+    assert batch is not None
+    reading = shares(t.options(includeHeaders="true"), t.driver.topology, batch)
+    (row,) = [row for share in reading for rows in read_share(share) for row in rows.to_pylist()]
+    assert row["value"] == b"poison"
+    assert [(header["key"], header["value"]) for header in row["headers"]] == WITH_NULLS

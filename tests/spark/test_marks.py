@@ -1,0 +1,145 @@
+"""Marks of what a task's transaction has written, on a real broker: found again, kept, and no zombie's."""
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.spark.batch_transaction import BatchTransaction
+from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
+from acktree.spark.record_transaction import RecordTransaction, Transaction
+from acktree.spark.transactions import begin_transaction, open_transactions
+from spark.committed import times_committed
+
+BATCH = BatchName("query", 3)
+Open = Callable[..., Transaction]
+
+
+@pytest.fixture
+def share(bootstrap: str, unique: str) -> ShareName:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(unique, 1)])[unique].result()
+    return ShareName(unique, 0, 7, "digest")
+
+
+@pytest.fixture
+def held(bootstrap: str, unique: str) -> Iterator[Marks]:
+    made = Marks(bootstrap, {}, unique)
+    yield made
+    made.consumer.close()
+
+
+@pytest.fixture(params=[BatchTransaction, RecordTransaction], ids=["batches", "records"])
+def begun(
+    request: pytest.FixtureRequest, bootstrap: str, unique: str, share: ShareName, held: Marks
+) -> Iterator[Open]:
+    """Return a function that begins the transaction of a batch; each has the same transactional id."""
+    opened: list[Transaction] = []
+
+    def begin(number: int = BATCH.number) -> Transaction:
+        opened.append(request.param(bootstrap, {}, unique))
+        assert opened[-1].begin(BatchName("query", number), share, held)
+        return opened[-1]
+
+    yield begin
+    for transaction in opened:
+        transaction.close()
+
+
+def test_a_mark_is_known_again_whatever_its_length(begun: Open, share: ShareName, held: Marks):
+    transaction = begun(number=0)
+    for length in range(60):
+        transaction.settle()
+        batch = BatchName("q" * length, length)
+        assert transaction.begin(batch, share, held)
+        transaction.settle()
+        assert not transaction.begin(batch, share, held)
+        assert transaction.begin(BatchName("next", length), share, held)
+    transaction.settle()
+
+
+def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
+    begun: Open, bootstrap: str, share: ShareName, held: Marks
+):
+    transaction = begun()
+    transaction.settle()
+    mark = mark_of_share(BATCH, share).metadata
+    assert times_committed(bootstrap, held.group, mark) == 1
+    for times in (2, 3):
+        assert not transaction.begin(BATCH, share, held)
+        assert times_committed(bootstrap, held.group, mark) == times
+    following = BatchName("query", 4)
+    assert transaction.begin(following, share, held), "it can be used as before"
+    transaction.settle()
+    assert held.is_set(mark_of_share(following, share))
+
+
+def test_a_zombie_does_not_commit_the_mark_of_its_batch_over_the_next_ones(
+    begun: Open, share: ShareName, held: Marks
+):
+    zombie = begun()
+    zombie.settle()
+    heir = begun(number=4)
+    heir.settle()
+    held_by_zombie = SimpleNamespace(is_set=lambda _mark: True, group=held.group, consumer=held.consumer)
+    with pytest.raises(KafkaException, match="fenced"):
+        zombie.begin(BATCH, share, held_by_zombie)
+    assert not heir.begin(BatchName("query", 4), share, held)
+
+
+class Deaf:
+    """A producer whose coordinator went away: putting offsets into a transaction never returns."""
+
+    def __init__(self, producer: object) -> None:
+        self.producer, self.end = producer, threading.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.producer, name)
+
+    def send_offsets_to_transaction(self, *_what: object) -> None:
+        self.end.wait(60)
+
+
+def test_a_call_that_never_returns_ends_no_task_and_another_producer_takes_over(
+    bootstrap: str, share: ShareName, held: Marks, monkeypatch: pytest.MonkeyPatch
+):
+    following = BatchName("query", 4)
+    settings, group = {"linger.ms": "1"}, held.group.removesuffix(".stage")  # so it writes record by record
+    first = begin_transaction(bootstrap, settings, group, BATCH, share)
+    assert isinstance(first, RecordTransaction)
+    first.settle()
+    first.producer = deaf = Deaf(first.producer)
+    with monkeypatch.context() as soon:
+        soon.setattr("acktree.spark.record_transaction.MARK_TIMEOUT_S", 0.2)
+        with pytest.raises(KafkaException, match=r"no answer for .* the producer is given up"):
+            first.begin(following, share, held)
+    second = begin_transaction(bootstrap, settings, group, following, share)
+    assert second is not None
+    assert second is not first
+    second.settle()
+    deaf.end.set()
+    assert held.is_set(mark_of_share(following, share))
+    for transaction in open_transactions.values():
+        transaction.close()
+    open_transactions.clear()
+
+
+def test_a_coordinator_that_is_not_ready_is_asked_again(
+    share: ShareName, held: Marks, monkeypatch: pytest.MonkeyPatch
+):
+    answers: list[KafkaError | None] = [KafkaError(KafkaError.NOT_COORDINATOR), None]
+
+    def committed(places: list[TopicPartition], _timeout_s: float) -> list[TopicPartition]:
+        if (error := answers.pop(0)) is not None:
+            raise KafkaException(error)
+        return [mark]
+
+    answering = SimpleNamespace(poll=lambda _timeout_s: None, committed=committed)
+    mark = mark_of_share(BATCH, share)
+    with monkeypatch.context() as there:
+        there.setattr(held, "consumer", answering)
+        assert held.is_set(mark)
+    assert not answers
