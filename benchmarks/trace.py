@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.console.broker import LocalBroker
+from acktree.console.devbroker.broker import LocalBroker
 from acktree.schemas.clients import make_producer, producer_settings
 from acktree.schemas.codec import (
     ENTRY,

@@ -21,11 +21,11 @@ from testcontainers.core.container import DockerContainer
 
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 import lacking
-from acktree.console import ports
-from acktree.console.broker import LocalBroker
-from acktree.console.broker_files import DEFAULTS
-from acktree.console.jars import KAFKA_VERSION, JarsUnavailable
-from acktree.console.java import MissingJava
+from acktree.console.devbroker import ports
+from acktree.console.devbroker.broker import LocalBroker
+from acktree.console.devbroker.broker_files import DEFAULTS
+from acktree.console.devbroker.jars import KAFKA_VERSION, JarsUnavailable
+from acktree.console.devbroker.java import MissingJava
 from security.secure_broker import SecureBroker
 
 SERVE_TIMEOUT_S = 60

@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import pytest
 
-from acktree.console.jars import JarsUnavailable, broker_jars
-from acktree.console.java import MissingJava, find_java
+from acktree.console.devbroker.jars import JarsUnavailable, broker_jars
+from acktree.console.devbroker.java import MissingJava, find_java
 
 
 def give_up(reason: str) -> NoReturn:

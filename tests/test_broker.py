@@ -17,16 +17,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import lacking
-from acktree.console import jars, ports
-from acktree.console.broker import AlreadyRunning, BrokerDied, LocalBroker
-from acktree.console.broker_files import (
+from acktree.console.devbroker import jars, ports
+from acktree.console.devbroker.broker import AlreadyRunning, BrokerDied, LocalBroker
+from acktree.console.devbroker.broker_files import (
     BrokerFiles,
     FolderInUse,
     FormatFailed,
     ReservedSetting,
     new_cluster_id,
 )
-from acktree.console.ports import PortUnavailable
+from acktree.console.devbroker.ports import PortUnavailable
 
 pytestmark = pytest.mark.xdist_group("broker")
 WAIT_S = 120
@@ -117,7 +117,7 @@ def test_a_broker_that_died_raises_where_it_is_awaited_and_its_temporary_folder_
 def test_the_jvm_dies_when_its_owner_is_killed(tmp_path):
     lacking.kafka()
     program = (
-        "import signal, sys; from acktree.console.broker import LocalBroker;"
+        "import signal, sys; from acktree.console.devbroker.broker import LocalBroker;"
         "print(LocalBroker(data_dir=sys.argv[1]).start().pid, flush=True); signal.pause()"
     )
     with subprocess.Popen(

@@ -21,8 +21,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import lacking
-from acktree.console import ports
 from acktree.console.commands.options import bootstrap_option, parse_settings
+from acktree.console.devbroker import ports
 from acktree.console.main import COMMANDS, Command, MissingExtra, load, main
 
 ACKTREE = Path(sys.executable).with_name("acktree")
@@ -325,7 +325,7 @@ def test_the_flag_wins_over_the_environment(monkeypatch):
     assert told == ["from-environment:1", "from-flag:1"]
 
 
-@pytest.mark.parametrize("module", ["java", "columns", "commands.options"])
+@pytest.mark.parametrize("module", ["devbroker.java", "columns", "commands.options"])
 def test_the_examples_in_docstrings_hold(module):
     outcome = doctest.testmod(import_module(f"acktree.console.{module}"))
     assert outcome.attempted

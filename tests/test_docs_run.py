@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import functions
 
 import acktree.producers
-from acktree.console import ports
+from acktree.console.devbroker import ports
 from acktree.schemas.topology import Topology, parse_topology
 
 HOUSE = Path(__file__).parents[1]

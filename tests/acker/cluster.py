@@ -230,7 +230,7 @@ class Cluster:
         assert self.producer.flush(DEADLINE_S) == 0
         return self
 
-    # Verdicts.
+    # FinishedTrees.
 
     def collect(self):
         for message in self._results.consume(1000, 0.05):

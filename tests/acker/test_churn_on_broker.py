@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from acker.cluster import wait_for
-from acktree.console.owner import die_with_owner
+from acktree.console.devbroker.owner import die_with_owner
 from acktree.schemas.errors import BrokerRefused
 
 STEPS_A_CHANGE, CHANGES = 6, 12

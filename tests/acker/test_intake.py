@@ -12,9 +12,9 @@ from acktree.acker.cut import Positions
 from acktree.acker.intake import Fault, Intake
 from acktree.acker.partition import Partition
 from acktree.acker.reasons import MAX_TEXT, Reason
+from acktree.acker.rejected import KEPT, LINES_PER_SECOND, Aside, Rejected
 from acktree.acker.results import MAX_FAILURES, MAX_IDS, tell, tell_timed_out
-from acktree.acker.set_aside import KEPT, LINES_PER_SECOND, Aside, SetAside
-from acktree.acker.table import FailedRoot, TimedOut, Verdicts
+from acktree.acker.table import FailedRoot, FinishedTrees, TimedOut
 from acktree.schemas.codec import (
     ACK_INIT_FRAME,
     ID,
@@ -46,7 +46,7 @@ def asked():
 
 @pytest.fixture
 def aside():
-    return SetAside()
+    return Rejected()
 
 
 @pytest.fixture
@@ -129,12 +129,12 @@ def test_an_unknown_version_is_looked_up_once_a_batch_and_impossible_ones_never(
 
 
 def test_a_version_found_by_the_look_up_is_accepted(history):
-    intake = Intake(history, lambda: history.versions.update({4: published(4, 1, (9,))}), SetAside())
+    intake = Intake(history, lambda: history.versions.update({4: published(4, 1, (9,))}), Rejected())
     assert faults(intake.inits("i", 0, [inits((3, 1), task=9, version=4)], [0], 0)) == [Fault.WHOLE]
 
 
 def test_what_is_set_aside_is_bounded_in_memory_and_in_log_lines(caplog):
-    aside = SetAside()
+    aside = Rejected()
     with caplog.at_level(logging.WARNING, "acktree.acker"):
         for offset in range(5000):
             aside.add(Aside("t", 0, offset, "because"), wall_ms=500)
@@ -146,7 +146,7 @@ def test_what_is_set_aside_is_bounded_in_memory_and_in_log_lines(caplog):
 
 def test_verdicts_are_told_once_to_the_task_they_belong_to():
     acked = np.arange(1, 7, dtype=np.uint64)
-    verdicts = Verdicts(acked, np.array([0, 1, 0, 1, 0, 2]), (FailedRoot(9, 1, Reason("b", "why")),))
+    verdicts = FinishedTrees(acked, np.array([0, 1, 0, 1, 0, 2]), (FailedRoot(9, 1, Reason("b", "why")),))
     told = [(task, decode_result(value)) for task, value in tell(5, verdicts)]
     assert [(task, result.acked.tolist()) for task, result in told[:3]] == [
         (0, [1, 3, 5]),
@@ -160,7 +160,7 @@ def test_verdicts_are_told_once_to_the_task_they_belong_to():
 
 
 def test_no_verdicts_make_no_record():
-    nothing = Verdicts(np.empty(0, np.uint64), np.empty(0, np.int64))
+    nothing = FinishedTrees(np.empty(0, np.uint64), np.empty(0, np.int64))
     assert list(tell(0, nothing)) == []
     assert list(tell_timed_out(0, TimedOut(nothing.acked, nothing.acked_tasks))) == []
 
@@ -171,7 +171,7 @@ def test_many_verdicts_are_cut_into_records_that_a_broker_takes():
     failed = tuple(
         FailedRoot(n, 0, Reason("ü" * MAX_TEXT, "日" * MAX_TEXT)) for n in range(1, MAX_FAILURES + 2)
     )
-    told = [value for _, value in tell(0, Verdicts(roots, tasks, failed))]
+    told = [value for _, value in tell(0, FinishedTrees(roots, tasks, failed))]
     timed_out = [value for _, value in tell_timed_out(0, TimedOut(roots, tasks))]
     assert max(map(len, told + timed_out)) < 1_000_000
     assert sum(len(decode_result(value).acked) for value in told) == count

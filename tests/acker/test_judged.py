@@ -13,8 +13,8 @@ from acker.test_fold_properties import deliver, grow_tree
 from acker.tester import SEED, Tester, entries
 from acktree.acker.cut import BUCKET_MS
 from acktree.acker.expiry import Limits
-from acktree.acker.judged import MAX_JUDGED, NOTED_ROOTS, Judged
-from acktree.acker.kernels.judged_roots import is_crammed, is_judged, judge
+from acktree.acker.finished import MAX_FINISHED, NOTED_ROOTS, FinishedRoots
+from acktree.acker.kernels.finished_roots import is_crammed, is_finished, judge
 from acktree.acker.kernels.slots import COUNTS, JUDGED, NOTED
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
@@ -105,7 +105,7 @@ def count_late(table, roots):
 @pytest.fixture(scope="module")
 def small():
     """Sets that begin so small that a test need not give thousands of verdicts."""
-    with patch("acktree.acker.judged.LEAST_PLACES", 16):
+    with patch("acktree.acker.finished.LEAST_PLACES", 16):
         yield
 
 
@@ -142,7 +142,7 @@ def test_a_set_that_is_full_takes_no_more_and_ends_every_search():
     table.judged.young = np.zeros(4, np.uint64)
     for root in range(1, 10):
         judge(table.state, np.uint64(root))
-    assert [is_judged(table.state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [False] * 6
+    assert [is_finished(table.state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [False] * 6
 
 
 def test_the_noted_fill_a_set_before_they_stand_in_it():
@@ -156,7 +156,7 @@ def test_the_noted_fill_a_set_before_they_stand_in_it():
 
 def test_turning_forgets_only_the_older_set():
     counts = np.zeros(COUNTS, np.int64)
-    judged = Judged(counts, np.uint64(SEED))
+    judged = FinishedRoots(counts, np.uint64(SEED))
     judged.young[5], counts[JUDGED] = 77, 1
     judged.turn()
     assert (77 in judged.old, 77 in judged.young, counts[JUDGED]) == (True, False, 0)
@@ -165,7 +165,7 @@ def test_turning_forgets_only_the_older_set():
 
 
 def test_room_for_verdicts_is_made_once_they_fill_three_quarters_and_then_twice_as_much():
-    judged, places = Judged(np.zeros(COUNTS, np.int64), np.uint64(SEED)), []
+    judged, places = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED)), []
     judged.young = np.zeros(1024, np.uint64)
     for rows in (768, 769, 10_000):
         judged.reserve(rows)
@@ -174,14 +174,14 @@ def test_room_for_verdicts_is_made_once_they_fill_three_quarters_and_then_twice_
 
 
 def test_the_memory_of_verdicts_is_that_of_both_sets_and_as_large_as_documented():
-    judged = Judged(np.zeros(COUNTS, np.int64), np.uint64(SEED))
+    judged = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED))
     judged.reserve(5000)
     young = judged.nbytes - 8 * (1 + NOTED_ROOTS)
     assert young == 8 * len(judged.young) >= 8 * 5000
     judged.turn()
     assert judged.nbytes == young + 8 * (len(judged.young) + NOTED_ROOTS)
     docs = Path(__file__).parents[2] / "docs" / "acker.md"
-    assert f"the latest {MAX_JUDGED:,} at" in docs.read_text()
+    assert f"the latest {MAX_FINISHED:,} at" in docs.read_text()
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from acktree.acker.kernels import fold, judged_roots, machine_code, slots, sweep
+from acktree.acker.kernels import finished_roots as judged_roots
+from acktree.acker.kernels import fold, machine_code, slots, sweep
 from acktree.acker.kernels.machine_code import digest_of
 from acktree.acker.kernels.prefetch import prefetch
 

@@ -7,8 +7,8 @@ from confluent_kafka import Producer
 
 from acker.cluster import wait_for
 from acker.tester import entries
+from acktree.acker.alignment import AHEAD_MS, NEAR_MS, Pace
 from acktree.acker.clock import UNKNOWN_MS
-from acktree.acker.pace import AHEAD_MS, NEAR_MS, Pace
 from acktree.schemas.codec import Ack, encode_ack
 
 INITS, ACKS = 0, 1
@@ -75,8 +75,8 @@ def test_a_topic_that_has_told_no_time_yet_stands_where_the_other_began():
 @pytest.fixture
 def narrow(monkeypatch):
     """A minute takes too long for a test: a few milliseconds here."""
-    monkeypatch.setattr("acktree.acker.pace.AHEAD_MS", 40)
-    monkeypatch.setattr("acktree.acker.pace.NEAR_MS", 20)
+    monkeypatch.setattr("acktree.acker.alignment.AHEAD_MS", 40)
+    monkeypatch.setattr("acktree.acker.alignment.NEAR_MS", 20)
 
 
 def test_a_backlog_is_read_in_step_and_to_its_end(make, narrow, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from acker.tester import SEED, Tester, entries
-from acktree.acker.judged import NOTED_ROOTS
+from acktree.acker.finished import NOTED_ROOTS
 from acktree.acker.kernels.slots import BIRTH_BUCKETS, home_of
 from acktree.acker.reasons import MAX_REASONS, MAX_TEXT
 from acktree.acker.table import MAX_ENTRIES, Table
@@ -52,8 +52,8 @@ def test_the_table_gives_memory_back():
     large = tester.partition.table.nbytes
     tester.ack_record(acks=[(root, 1) for root in range(1, 10_001)])
     assert tester.partition.table.nbytes < large / 2
-    tester.partition.table.forget_judged()
-    tester.partition.table.forget_judged()
+    tester.partition.table.clear_finished()
+    tester.partition.table.clear_finished()
     assert tester.partition.table.nbytes < large / 5
 
 

@@ -12,7 +12,7 @@ from acktree.acker.cut import Positions
 from acktree.acker.expiry import Limits
 from acktree.acker.partition import Partition
 from acktree.acker.reasons import Reason
-from acktree.acker.table import Entry, TimedOut, Verdicts
+from acktree.acker.table import Entry, FinishedTrees, TimedOut
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
 
@@ -127,7 +127,7 @@ class Tester:
     def entry(self, root) -> Entry | None:
         return self.partition.table.entry(root)
 
-    def _note(self, verdicts: Verdicts | TimedOut):
+    def _note(self, verdicts: FinishedTrees | TimedOut):
         if isinstance(verdicts, TimedOut):
             pairs = zip(verdicts.tasks.tolist(), verdicts.roots.tolist(), strict=True)
             self.timed_out += pairs

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from acktree.console.main import COMMANDS, load
-from acktree.console.view import documents, letters, search, trace, tree
+from acktree.console.view import dead_letters as letters
+from acktree.console.view import documents, search, trace, tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERYTHING = "\n".join(path.read_text() for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"])

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from starlette.testclient import TestClient
 
-from acktree.console import ports
+from acktree.console.devbroker import ports
 from acktree.console.page.access import TokenNeeded, read_token
 from acktree.console.page.app import StatusPage
 from acktree.console.page.bars import WIDTH, bar
@@ -16,8 +16,8 @@ from acktree.console.page.rendering import make_environment, render
 from acktree.console.page.status_page import held_for
 from acktree.console.view.cluster import Committed, Group
 from acktree.console.view.documents import SourcePartition
-from acktree.console.view.look import Seen
 from acktree.console.view.reports import WINDOWS_S, Reports
+from acktree.console.view.snapshot import Seen
 from acktree.console.view.source_view import SlotView
 from acktree.console.view.status import make_status
 from acktree.schemas import clients

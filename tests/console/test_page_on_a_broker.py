@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from starlette.testclient import TestClient
 
-from acktree.console import ports
+from acktree.console.devbroker import ports
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.schemas.publish import apply_topology

@@ -17,7 +17,7 @@ from acktree.console.view.source_view import (
 from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import Slot
-from acktree.spark.done_set import encode_metadata
+from acktree.spark.ledger.done_set import encode_metadata
 
 SLOT = Slot(slot=3, spout="lines", topic="lines", topic_id="id", partition=0)
 NOW_MS = 1_000_000

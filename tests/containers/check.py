@@ -26,7 +26,7 @@ from rich.console import Console
 from acktree.console.demo.progress import Watch
 from acktree.console.demo.run import FAIL_EVERY, KILL_AT, account, paced, send_text, show
 from acktree.console.demo.text import library_lines
-from acktree.console.jars import broker_jars
+from acktree.console.devbroker.jars import broker_jars
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import load_topology
 

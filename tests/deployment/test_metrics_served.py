@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 import lacking
-from acktree.console import ports
 from acktree.console.demo.children import Child
+from acktree.console.devbroker import ports
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from deployment.test_monitoring import PROMETHEUS, dashboard_expressions, rules

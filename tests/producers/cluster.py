@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from acktree.producers.worker import Worker
+from acktree.producers.worker.loop import Worker
 from acktree.schemas.codec import Ack, decode_ack
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, emitted_value, root_id

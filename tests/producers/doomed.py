@@ -10,8 +10,8 @@ import threading
 from typing import Any
 
 from acktree.producers import BasicBolt
-from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.worker import Worker
+from acktree.producers.kafka.exactly_once import ExactlyOnce
+from acktree.producers.worker.loop import Worker
 
 POINTS = ("before the offsets", "before the commit", "in the commit", "after the commit")
 SOON_S = 0.001

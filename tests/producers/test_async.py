@@ -7,8 +7,8 @@ import pytest
 
 from acktree.producers import AsyncBolt
 from acktree.producers.errors import EmitAfterAck
-from acktree.producers.execution import HELD_TOO_LONG
 from acktree.producers.testing import BoltDouble
+from acktree.producers.worker.execution import HELD_TOO_LONG
 from acktree.schemas.ids import origin_of
 from producers.cluster import Cluster, until
 

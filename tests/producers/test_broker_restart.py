@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable, Iterator
 import pytest
 
 from acktree.acker.service import Acker
-from acktree.console.broker import LocalBroker
-from acktree.producers import BasicBolt, Failure, Spout, SpoutEmitter, outlet
+from acktree.console.devbroker.broker import LocalBroker
+from acktree.producers import BasicBolt, Failure, Spout, SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
-from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.kafka import output as outlet
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.errors import BrokerUnreachable
 from producers.cluster import Cluster, until
 

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.claim import (
+from acktree.producers.kafka.claim import (
     MAX_METADATA_CHARS,
     Claim,
     DamagedClaim,
@@ -15,7 +15,7 @@ from acktree.producers.claim import (
     claim_run,
     decode_claim,
 )
-from acktree.producers.outside_commit import GroupInUse
+from acktree.producers.kafka.outside_commit import GroupInUse
 from acktree.schemas.clients import consumer_settings, make_consumer
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.ids import MAX_RUN, MAX_SLOTS
@@ -96,7 +96,7 @@ def test_a_group_with_a_member_cannot_be_claimed_and_the_sentence_names_it(clust
 
 
 def test_claiming_without_a_broker_says_where_none_answers(monkeypatch):
-    monkeypatch.setattr("acktree.producers.claim.BROKER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("acktree.producers.kafka.claim.BROKER_TIMEOUT_S", 0.2)
     ours = make_consumer(consumer_settings("127.0.0.1:1", "g", {}))
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1"):
         claim_run(ours, "t", "g", "127.0.0.1:1")

@@ -9,12 +9,12 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from acktree.producers import columns_in
-from acktree.producers.columns_in import Cells, ColumnsIn, Taken
-from acktree.producers.librdkafka import NoColumns
-from acktree.producers.warm_up import warm_up
+from acktree.producers.native.librdkafka import NoColumns
 from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
 from acktree.schemas.header import HEADER, find_header
+from acktree.spark.tasks.reading import columns_in
+from acktree.spark.tasks.reading.columns_in import Cells, ColumnsIn, Taken
+from acktree.spark.tasks.warm_up import warm_up
 from hypothesis_profiles import examples
 from producers.cluster import Cluster
 
@@ -164,7 +164,7 @@ def test_the_consumers_own_queue_stays_with_the_consumer(cluster: Cluster, readi
 
 
 def test_without_numba_there_are_no_columns(monkeypatch: pytest.MonkeyPatch, reading: Reading):
-    monkeypatch.setitem(sys.modules, "acktree.producers.consume_loop", None)
+    monkeypatch.setitem(sys.modules, "acktree.spark.tasks.reading.consume_loop", None)
     monkeypatch.setattr(columns_in, "compiled_loops", columns_in.compiled_loops.__wrapped__)
     with pytest.raises(NoColumns, match=r"acktree\[fast\]"):
         ColumnsIn(reading.consumer, reading.topic, 0)

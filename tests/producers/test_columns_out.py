@@ -9,15 +9,15 @@ from confluent_kafka import Consumer
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from acktree.producers import columns_out
-from acktree.producers.columns import Rows
-from acktree.producers.columns_out import find_cells
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
-from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.librdkafka import NoColumns
-from acktree.producers.limits import Limits, read_limits
-from acktree.producers.outlet import AtLeastOnce, Sending
-from acktree.producers.warm_up import warm_up
+from acktree.producers.kafka.exactly_once import ExactlyOnce
+from acktree.producers.kafka.output import AtLeastOnce, BufferedProducer
+from acktree.producers.kafka.record_limits import Limits, read_limits
+from acktree.producers.native import columns_out
+from acktree.producers.native.columns import Rows
+from acktree.producers.native.columns_out import find_cells
+from acktree.producers.native.librdkafka import NoColumns
+from acktree.producers.native.warm_up import warm_up
 from acktree.schemas.clients import make_consumer, producer_settings
 from acktree.schemas.header import HEADER, SINGLE, single_headers
 from acktree.schemas.ids import EdgeSource
@@ -29,13 +29,13 @@ TYPES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
 @pytest.fixture
-def sending(cluster: Cluster) -> Sending:
+def sending(cluster: Cluster) -> BufferedProducer:
     cluster.apply(only=(["a"], ["b"]))
-    return Sending(producer_settings(cluster.bootstrap, {}))
+    return BufferedProducer(producer_settings(cluster.bootstrap, {}))
 
 
-def row_by_row(cluster: Cluster, **user: str) -> Sending:
-    made = Sending(producer_settings(cluster.bootstrap, user))
+def row_by_row(cluster: Cluster, **user: str) -> BufferedProducer:
+    made = BufferedProducer(producer_settings(cluster.bootstrap, user))
     made.may_have_columns = False
     return made
 
@@ -72,7 +72,7 @@ def some_rows(draw):
 
 def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Cluster):
     cluster.apply(only=(["a"], ["b", "c"]))
-    fast, slow = Sending(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
+    fast, slow = BufferedProducer(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
     fast.open_columns()
     assert fast.columns is not None
     sent: list[int] = []
@@ -93,7 +93,7 @@ def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Clus
     assert sorted(as_columns, key=repr) == sorted(one_by_one, key=repr)
 
 
-def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending: Sending):
+def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending: BufferedProducer):
     opened = sending.open_columns()
     assert opened is not None
     warm_up()
@@ -115,7 +115,7 @@ def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending:
 def test_keys_find_the_same_partition_as_row_by_row(cluster: Cluster):
     cluster.ackers = 7  # the control topics are as good as any, and have so many partitions
     cluster.apply(only=(["a"], []))
-    fast, slow = Sending(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
+    fast, slow = BufferedProducer(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
     keys = [b"key-%d" % number for number in range(300)]
     for sending, short in ((fast, "ack"), (slow, "ack-init")):
         sending.produce_rows(cluster.topic(short), Rows(keys, keys))
@@ -130,7 +130,7 @@ def test_keys_find_the_same_partition_as_row_by_row(cluster: Cluster):
     assert places[0] == places[1]
 
 
-def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, sending: Sending):
+def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, sending: BufferedProducer):
     edges = EdgeSource().many(5)
     own = single_headers(3, 2, edges, edges)[1:4]
     assert own.dtype == SINGLE
@@ -143,7 +143,7 @@ def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, send
 
 def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: Cluster):
     cluster.apply(only=(["a"], ["b"]))
-    sending = Sending(producer_settings(cluster.bootstrap, {"queue.buffering.max.messages": "20"}))
+    sending = BufferedProducer(producer_settings(cluster.bootstrap, {"queue.buffering.max.messages": "20"}))
     sending.produce_rows(cluster.topic("b"), Rows([b"%d" % number for number in range(2000)], ["k"] * 2000))
     assert sending.columns is not None
     sending.flush(10)
@@ -177,7 +177,7 @@ def test_what_the_client_itself_finds_too_large_is_named_too(cluster: Cluster):
 
 
 def test_a_row_that_the_broker_refuses_fails_one_flush_and_the_next_begins_afresh(
-    cluster: Cluster, sending: Sending
+    cluster: Cluster, sending: BufferedProducer
 ):
     cluster.set_topic("b", max_message_bytes="1000")
     sending.produce_rows(cluster.topic("b"), Rows([b"x" * 5000]))
@@ -210,7 +210,9 @@ def test_a_worker_exactly_once_ends_with_a_refused_row_instead_of_trying_for_eve
     assert cluster.read(cluster.topic("b")) == []
 
 
-def test_records_that_go_out_one_by_one_beside_columns_keep_their_reports(cluster: Cluster, sending: Sending):
+def test_records_that_go_out_one_by_one_beside_columns_keep_their_reports(
+    cluster: Cluster, sending: BufferedProducer
+):
     cluster.set_topic("b", max_message_bytes="1000")
     sending.produce_rows(cluster.topic("b"), Rows([b"1"]))
     assert sending.columns is not None
@@ -220,7 +222,7 @@ def test_records_that_go_out_one_by_one_beside_columns_keep_their_reports(cluste
         sending.flush(10)
 
 
-def test_memory_may_go_as_soon_as_its_rows_are_queued(cluster: Cluster, sending: Sending):
+def test_memory_may_go_as_soon_as_its_rows_are_queued(cluster: Cluster, sending: BufferedProducer):
     for number in range(50):
         values = [b"%d-%d" % (number, row) * 20 for row in range(100)]
         sending.produce_rows(cluster.topic("b"), Rows(pa.array(values, pa.binary()), ["k"] * 100))
@@ -232,7 +234,10 @@ def test_memory_may_go_as_soon_as_its_rows_are_queued(cluster: Cluster, sending:
 
 
 def test_without_the_compiled_way_rows_go_out_one_by_one_and_one_line_says_why(
-    cluster: Cluster, sending: Sending, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: Cluster,
+    sending: BufferedProducer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
     def missing() -> None:
         raise NoColumns("no librdkafka here")

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from acktree.producers import BasicBolt, exactly_once
-from acktree.producers.claim import claim_run
+from acktree.producers import BasicBolt
 from acktree.producers.errors import TransactionAborted
-from acktree.producers.exactly_once import ExactlyOnce
+from acktree.producers.kafka import exactly_once
+from acktree.producers.kafka.claim import claim_run
+from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.schemas.clients import consumer_settings, make_consumer, make_producer
 from producers.cluster import Cluster, until
 
@@ -295,7 +296,7 @@ def test_a_worker_that_starts_while_transactions_are_loaded_waits_for_them(
         made.append(Loading(make_producer(settings), "init_transactions", code))
         return made[-1]
 
-    monkeypatch.setattr("acktree.producers.outlet.make_producer", make)
+    monkeypatch.setattr("acktree.producers.kafka.output.make_producer", make)
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
     outlet.produce(cluster.topic("b"), b"x")

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.producers import BasicBolt
-from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.fencing import find_owners
+from acktree.producers.kafka.exactly_once import ExactlyOnce
+from acktree.producers.kafka.fencing import find_owners
 from acktree.schemas.stats import decode_report
 from producers.cluster import Cluster, until
 

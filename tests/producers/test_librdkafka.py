@@ -2,7 +2,7 @@
 
 import pytest
 
-from acktree.producers.librdkafka import NoColumns, find_handle, librdkafka
+from acktree.producers.native.librdkafka import NoColumns, find_handle, librdkafka
 from acktree.schemas.clients import make_consumer, make_producer
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Spout
 from acktree.producers.errors import BadHandler
-from acktree.producers.kinds import BOLTS
 from acktree.producers.loading import make_handler
-from acktree.producers.spout_worker import SpoutWorker
-from acktree.producers.worker import Worker
+from acktree.producers.worker.bolt_kinds import BOLTS
+from acktree.producers.worker.loop import Worker
+from acktree.producers.worker.spout_loop import SpoutWorker
 from producers.cluster import Cluster, until
 
 CODE = """

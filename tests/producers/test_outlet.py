@@ -8,11 +8,11 @@ from confluent_kafka import Consumer, KafkaError, Message
 
 from acktree.producers import BasicBolt, Spout
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TransactionAborted
-from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.outlet import AtLeastOnce, Sending
-from acktree.producers.packing import AckPacker
-from acktree.producers.spout_outlet import SpoutOutlet
-from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.kafka.exactly_once import ExactlyOnce
+from acktree.producers.kafka.output import AtLeastOnce, BufferedProducer
+from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.kafka.spout_output import SpoutOutput
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.clients import make_producer, producer_settings
 from acktree.schemas.errors import RefusedSetting
 from acktree.schemas.ids import root_id
@@ -32,8 +32,8 @@ class Sink(BasicBolt):
 
 
 @pytest.fixture
-def sending(cluster: Cluster) -> Sending:
-    return Sending(producer_settings(cluster.bootstrap, {}))
+def sending(cluster: Cluster) -> BufferedProducer:
+    return BufferedProducer(producer_settings(cluster.bootstrap, {}))
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
@@ -65,7 +65,7 @@ def test_a_worker_that_has_ended_lets_go_of_its_threads_and_connections(cluster:
     assert way_out() is None
 
 
-def test_a_packer_reaches_the_partitions_that_a_topic_grew_by(cluster: Cluster, sending: Sending):
+def test_a_packer_reaches_the_partitions_that_a_topic_grew_by(cluster: Cluster, sending: BufferedProducer):
     cluster.apply(only=(["a"], []))
     packer = AckPacker(cluster.history, "t", sending.send)
     packer.ack(1, root_id(0, 16, 0), 1)
@@ -81,7 +81,7 @@ def test_a_packer_reaches_the_partitions_that_a_topic_grew_by(cluster: Cluster, 
     assert sum(len(ack.acks) for ack in cluster.acks()) == 101
 
 
-def test_a_partition_that_never_comes_is_a_clear_error(cluster: Cluster, sending: Sending):
+def test_a_partition_that_never_comes_is_a_clear_error(cluster: Cluster, sending: BufferedProducer):
     cluster.apply(only=(["a"], []))
     sending.growth_timeout_s = 0.2
     sending.send(cluster.topic("ack"), 0, b"x")
@@ -90,7 +90,9 @@ def test_a_partition_that_never_comes_is_a_clear_error(cluster: Cluster, sending
         sending.send(cluster.topic("ack"), 7, b"x")
 
 
-def test_a_refused_record_fails_one_flush_and_the_next_begins_afresh(cluster: Cluster, sending: Sending):
+def test_a_refused_record_fails_one_flush_and_the_next_begins_afresh(
+    cluster: Cluster, sending: BufferedProducer
+):
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
     sending.produce(cluster.topic("b"), b"x" * 5000)
@@ -102,7 +104,7 @@ def test_a_refused_record_fails_one_flush_and_the_next_begins_afresh(cluster: Cl
 
 
 def test_a_flush_that_runs_out_of_time_says_so_and_drops_what_is_left():
-    sending = Sending(producer_settings(NOBODY, {}))
+    sending = BufferedProducer(producer_settings(NOBODY, {}))
     for _ in range(3):
         sending.produce("t", b"x")
     with pytest.raises(DeliveryFailed, match=r"all records within 0\.1 s; those left were dropped"):
@@ -120,7 +122,7 @@ def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: Cluster):
     assert values == set(range(2000))
 
 
-class DataAway(SpoutOutlet):
+class DataAway(SpoutOutput):
     """The leaders of the data's partitions do not answer, those of the control topics do."""
 
     def __init__(self, bootstrap: str, *_) -> None:
@@ -129,7 +131,7 @@ class DataAway(SpoutOutlet):
 
 
 def test_acks_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
-    monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
     cluster.apply(only=(["a"], ["b"]))
     cluster.emit(range(100), 0)
     worker = cluster.start(Pass(), outlet=DataAway(cluster.bootstrap))
@@ -150,8 +152,8 @@ def test_no_init_leaves_for_data_that_nobody_takes(cluster: Cluster, monkeypatch
             number = next(self.left)
             emitter.emit(b"%d" % number, number)
 
-    monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("acktree.producers.spout_worker.SpoutOutlet", DataAway)
+    monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("acktree.producers.worker.spout_loop.SpoutOutput", DataAway)
     cluster.apply(only=(["a"], []))
     worker = SpoutWorker(cluster.bootstrap, cluster.name, Numbers())
     running = Running(worker)
@@ -163,7 +165,7 @@ def test_no_init_leaves_for_data_that_nobody_takes(cluster: Cluster, monkeypatch
 
 
 def test_a_stop_does_not_wait_for_ever_for_a_broker_that_is_away(monkeypatch):
-    monkeypatch.setattr("acktree.producers.outlet.STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
     outlet = AtLeastOnce(NOBODY, {})
     outlet.produce("t", b"x")
     outlet.hurry()

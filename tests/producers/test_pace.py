@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.pace import Pace
+from acktree.producers.worker.batch_sizing import Pace
 
 
 def run(pace: Pace, record_s: float, turns: int, fixed_s: float = 0.0) -> float:

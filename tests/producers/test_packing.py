@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers import packing
-from acktree.producers.packing import AckPacker, InitPacker
+from acktree.producers.kafka import packing
+from acktree.producers.kafka.packing import AckPacker, InitPacker
 from acktree.schemas.codec import Ack, AckInit, decode_ack, decode_ack_init
 from acktree.schemas.errors import UnknownVersion
 from acktree.schemas.registry import History, Published

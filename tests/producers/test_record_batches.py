@@ -10,10 +10,10 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers import batch_loop
-from acktree.producers.columns_out import find_cells
-from acktree.producers.record_batches import BATCH_BYTES, encode, no_headers, other_headers
+from acktree.producers.native.columns_out import find_cells
 from acktree.schemas.header import HEADER, single_headers
+from acktree.spark.tasks.writing import batch_loop
+from acktree.spark.tasks.writing.record_batches import BATCH_BYTES, encode, no_headers, other_headers
 
 PAYLOAD = st.none() | st.binary(max_size=200)
 NAMED = st.lists(st.tuples(st.text(max_size=70), PAYLOAD), max_size=3)

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Producer
 
 from acktree.producers import Spout, ValueSpout
-from acktree.producers.claim import LostClaim
 from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent
-from acktree.producers.packing import InitPacker
+from acktree.producers.kafka.claim import LostClaim
+from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.spout import SpoutEmitter
-from acktree.producers.spout_outlet import SpoutOutlet
-from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.codec import Cause, Failure, Result, decode_ack_init, encode_result
 from acktree.schemas.header import decode_header, find_header
 from acktree.schemas.ids import origin_of
@@ -206,7 +206,7 @@ def test_a_message_that_could_not_be_emitted_is_not_pending():
 
 def test_a_record_is_confirmed_when_the_broker_has_it_and_not_before(cluster: Cluster):
     cluster.apply()
-    outlet, confirmed = SpoutOutlet(cluster.bootstrap, {"linger.ms": "60000"}), []
+    outlet, confirmed = SpoutOutput(cluster.bootstrap, {"linger.ms": "60000"}), []
     outlet.produce_confirmed(
         cluster.topic("a"), b"v", None, None, 7, lambda: confirmed.append(cluster.ends())
     )
@@ -221,7 +221,7 @@ def test_a_record_is_confirmed_when_the_broker_has_it_and_not_before(cluster: Cl
 def test_a_record_that_the_broker_refuses_is_not_confirmed(cluster: Cluster):
     cluster.apply()
     cluster.set_topic("a", max_message_bytes="1000")
-    outlet, confirmed = SpoutOutlet(cluster.bootstrap, {}), []
+    outlet, confirmed = SpoutOutput(cluster.bootstrap, {}), []
     outlet.produce_confirmed(
         cluster.topic("a"), os.urandom(5_000), None, None, 0, lambda: confirmed.append(True)
     )
@@ -233,7 +233,7 @@ def test_a_record_that_the_broker_refuses_is_not_confirmed(cluster: Cluster):
 @pytest.mark.slow
 def test_a_spout_waits_for_a_broker_that_is_away_and_goes_on(own_broker, unique, monkeypatch):
     """Whether its claim is refused or its commit waits: that returns when there is a coordinator again."""
-    monkeypatch.setattr("acktree.producers.spout_worker.CLAIM_INTERVAL_S", 0.1)
+    monkeypatch.setattr("acktree.producers.worker.spout_loop.CLAIM_INTERVAL_S", 0.1)
     broker = own_broker()
     cluster = Cluster(broker.bootstrap, unique)
     cluster.apply(one=(["a"], []))

@@ -9,27 +9,27 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.console.broker import LocalBroker
-from acktree.producers import step
-from acktree.producers.member_commit import commit_offsets
-from acktree.producers.step import Hung, close_consumer, take_step
+from acktree.console.devbroker.broker import LocalBroker
+from acktree.producers.kafka import deadline_call as step
+from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
+from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.schemas.clients import consumer_settings, make_consumer
 from producers.cluster import until
 
 
 def test_a_step_is_waited_for_and_its_answer_returned():
-    assert take_step(lambda: 1, lambda: False) == 1
+    assert call_with_deadline(lambda: 1, lambda: False) == 1
 
 
 def test_what_a_step_raises_reaches_the_one_who_waits():
     with pytest.raises(ZeroDivisionError):
-        take_step(lambda: 1 / 0, lambda: True)
+        call_with_deadline(lambda: 1 / 0, lambda: True)
 
 
 def test_a_step_that_never_ends_is_left_when_the_time_is_up():
     left = iter([True, True, False])
-    with pytest.raises(Hung):
-        take_step(threading.Event().wait, lambda: next(left))
+    with pytest.raises(CallTimedOut):
+        call_with_deadline(threading.Event().wait, lambda: next(left))
     assert list(left) == []
 
 
@@ -38,7 +38,7 @@ def test_the_one_who_waits_may_end_the_wait_with_an_error_of_its_own():
         raise TimeoutError("stop")
 
     with pytest.raises(TimeoutError, match="stop"):
-        take_step(threading.Event().wait, refuse)
+        call_with_deadline(threading.Event().wait, refuse)
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_a_commit_under_way_and_the_close_are_left_when_the_broker_does_not_answ
 
     os.kill(broker.pid, signal.SIGSTOP)
     look = iter([True] * 20 + [False])
-    with pytest.raises(Hung):
+    with pytest.raises(CallTimedOut):
         commit_offsets(consumer, [TopicPartition("a", 0, 1)], lambda: next(look))
     monkeypatch.setattr(step, "CLOSE_S", 0.5)
     close_consumer(consumer)

@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Message
 from hypothesis import given
 
-from acktree.producers.done_above import WINDOW_OFFSETS, DoneAbove, decode_done, encode_done
 from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader, WrongTopic
-from acktree.producers.packing import AckPacker
-from acktree.producers.ties import TiedCollector
+from acktree.producers.kafka.done_above import WINDOW_OFFSETS, DoneAbove, decode_done, encode_done
+from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.tuples import Hand, Tuple
+from acktree.producers.worker.transactional import TransactionalCollector
 from acktree.schemas.header import HEADER, decode_header, find_header
 from acktree.schemas.ids import origin_of
 from hypothesis_profiles import examples
@@ -29,7 +29,9 @@ class Tied(Net):
         """Begin anew, with nothing in hand and nothing said."""
         self.hand: Hand = {}
         packer = AckPacker(self.history, "join", self.hear)
-        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self.produce)
+        self.join = self.collectors["join"] = TransactionalCollector(
+            "join", self.history, packer, self.produce
+        )
 
     def record(self, offset: int) -> Message:
         """Return a tuple's record that has the offset of its source record."""

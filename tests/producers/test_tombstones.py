@@ -6,7 +6,7 @@ import time
 import pytest
 from confluent_kafka import Message, Producer
 
-from acktree.console.view.letters import letter_of
+from acktree.console.view.dead_letters import dead_letter_of
 from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.idempotency import WriteOnce
 from acktree.producers.testing import BoltDouble
@@ -109,5 +109,7 @@ def test_a_null_is_written_once_as_null():
 
 @pytest.mark.parametrize(("value", "shown"), [(None, None), (b"", "")])
 def test_a_dead_letter_shows_a_tombstone_as_such(value, shown):
-    letter = letter_of(Message(topic="t.dead-letter", partition=0, offset=0, value=value, timestamp=(1, 1)))
+    letter = dead_letter_of(
+        Message(topic="t.dead-letter", partition=0, offset=0, value=value, timestamp=(1, 1))
+    )
     assert letter.value == shown

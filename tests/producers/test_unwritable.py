@@ -7,13 +7,13 @@ import pytest
 from acktree.producers import BatchBolt, Bolt, Spout
 from acktree.producers.batch import BatchCollector
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
-from acktree.producers.intake import Intake
-from acktree.producers.limits import CLIENT_BYTES, read_limits
-from acktree.producers.packing import AckPacker
-from acktree.producers.spout_worker import SpoutWorker
-from acktree.producers.ties import TiedCollector
+from acktree.producers.kafka.intake import Intake
+from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.kafka.record_limits import CLIENT_BYTES, read_limits
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Hand, Tuple
+from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.producers.worker.transactional import TransactionalCollector
 from acktree.schemas.header import find_header
 from acktree.schemas.ids import origin_of
 from producers.cluster import Cluster, until
@@ -33,7 +33,9 @@ class Choosy(Net):
     def tie(self) -> None:
         """Let the join collect exactly once."""
         packer = AckPacker(self.history, "join", self.hear)
-        self.join = self.collectors["join"] = TiedCollector("join", self.history, packer, self.produce)
+        self.join = self.collectors["join"] = TransactionalCollector(
+            "join", self.history, packer, self.produce
+        )
 
     def produce(self, topic, value, key, headers, timestamp_ms=0) -> None:
         if value == LARGE:

@@ -7,8 +7,8 @@ import pytest
 
 from acktree.acker.service import Acker
 from acktree.producers import BasicBolt, Bolt, Spout
-from acktree.producers.execution import HELD_TOO_LONG
-from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.worker.execution import HELD_TOO_LONG
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.codec import Cause
 from producers.cluster import Cluster, until
 

@@ -5,8 +5,8 @@ from collections import defaultdict
 from confluent_kafka import Message
 
 from acktree.producers.collector import Collector
-from acktree.producers.intake import Intake
-from acktree.producers.packing import AckPacker
+from acktree.producers.kafka.intake import Intake
+from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.tuples import Hand, Tuple
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.header import HEADER, Anchor, encode_header

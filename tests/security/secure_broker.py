@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from acktree.console.broker import LocalBroker
 from acktree.console.commands.acl import binding
+from acktree.console.devbroker.broker import LocalBroker
 from acktree.console.rights import Right
 
 PASSWORD = "canary-5f1d0e7b"

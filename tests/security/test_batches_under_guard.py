@@ -9,12 +9,12 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.rights import Right
-from acktree.producers.columns import Rows
 from acktree.producers.errors import DeliveryFailed
+from acktree.producers.native.columns import Rows
 from acktree.schemas.clients import clear_errors
 from acktree.schemas.errors import AcktreeError, NotAuthorized
-from acktree.spark.batch_transaction import BatchTransaction
-from acktree.spark.marks import BatchName, Marks, ShareName
+from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName
+from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
 from security.secure_broker import PASSWORD, SecureBroker
 
 NEEDED = (
@@ -53,8 +53,8 @@ def principal(way: Way, user: str) -> str:
 
 
 def write(address: str, user: dict[str, str], topic: str) -> None:
-    share = ShareName(topic, 0, 1, "digest")
-    held = Marks(address, user, topic)
+    share = ReadTaskName(topic, 0, 1, "digest")
+    held = BatchCommits(address, user, topic)
     transaction = BatchTransaction(address, user, topic)
     try:
         with clear_errors(address):

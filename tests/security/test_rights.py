@@ -29,9 +29,9 @@ from acktree.console.rights import NoSuchRole, Right, Role, rights
 from acktree.producers.bolt import BasicBolt, Emit
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.spout import Spout, SpoutEmitter
-from acktree.producers.spout_worker import SpoutWorker
 from acktree.producers.tuples import Tuple
-from acktree.producers.worker import Worker
+from acktree.producers.worker.loop import Worker
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.codec import (
     ENTRY,
     AckInit,
@@ -47,14 +47,14 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.stats import Report
 from acktree.schemas.topology import parse_topology
-from acktree.spark.marks import BatchName
+from acktree.spark.driver.batch_commits import BatchName
+from acktree.spark.driver.reporter import Reporter
+from acktree.spark.driver.source_topics import UnknownPartition
+from acktree.spark.driver.source_watch import check_source
+from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import read_share, shares
-from acktree.spark.reporter import Reporter
-from acktree.spark.source_topics import UnknownPartition
-from acktree.spark.source_watch import check_source
-from acktree.spark.spout_driver import SpoutDriver
-from acktree.spark.writing import StagePlan, in_transaction, write_whole
+from acktree.spark.tasks.reading.read_task import read_offsets, shares
+from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_whole
 from producers.cluster import Cluster, Running, until
 from security.secure_broker import WAIT_S, SecureBroker
 
@@ -237,7 +237,7 @@ def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
         driver.service(0.1)
         if (batch := driver.next_batch(ends, None)) is None:
             continue
-        rows = [rows for share in shares(options, published, batch) for rows in read_share(share)]
+        rows = [rows for share in shares(options, published, batch) for rows in read_offsets(share)]
         rows = [one.append_column("fail", pa.array(["no", *[None] * (len(one) - 1)])) for one in rows]
         plan = StagePlan(*place, BatchName(uuid.uuid4().hex, 0), spout="lines")
         run_as_sparks_worker_does(write_whole(iter(rows), plan, "guarded.a", in_transaction))

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from acktree.console import ports
+from acktree.console.devbroker import ports
 from acktree.console.main import main
 from acktree.schemas.stats import decode_report
 from security.secure_broker import PASSWORD, WAIT_S, SecureBroker

@@ -1,7 +1,6 @@
 """Everything pure of a spout task and all it makes durable, beside a model of single records.
 
-The model knows which records each root stands for. Verdicts stand in a log and are read later, some of them
-twice; a restart knows the commit, the last batch and that log alone.
+The model knows which records each root stands for. Results are in a log and are read later, some of them twice; a restart knows the commit, the last batch and that log alone.
 """
 
 import json
@@ -11,16 +10,16 @@ import numpy as np
 
 from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import generation_of, next_run, origin_of, root_id
-from acktree.spark.batch import Batch
-from acktree.spark.blocks import block_firsts
-from acktree.spark.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, fits
-from acktree.spark.group_offsets import Committed
-from acktree.spark.ledger import PartitionLedger
-from acktree.spark.live_replay import LiveReplay
-from acktree.spark.result_cut import ResultCut
-from acktree.spark.retries import RetryPolicy
-from acktree.spark.takeover import Takeover, is_too_old
-from acktree.spark.task_ledger import SourcePartition, TaskLedger
+from acktree.spark.driver.group_offsets import Committed
+from acktree.spark.driver.takeover import Takeover, is_too_old
+from acktree.spark.ledger.blocks import block_firsts
+from acktree.spark.ledger.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, fits
+from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.result_cut import ResultCut
+from acktree.spark.ledger.retries import RetryPolicy
+from acktree.spark.ledger.task import SourcePartition, TaskLedger
+from acktree.spark.runtime.logged_batch import Batch
 
 POLICY = RetryPolicy(initial_s=1, most_s=60, max_attempts=3)
 LOG_END = 120

@@ -8,7 +8,7 @@ import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.producers.claim import Claim, commit_claim, decode_claim
+from acktree.producers.kafka.claim import Claim, commit_claim, decode_claim
 from acktree.schemas.codec import (
     Cause,
     Failure,
@@ -22,10 +22,10 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
-from acktree.spark.batch import Batch
-from acktree.spark.blocks import block_firsts
+from acktree.spark.driver.spout_driver import SpoutDriver
+from acktree.spark.ledger.blocks import block_firsts
 from acktree.spark.options import SourceOptions
-from acktree.spark.spout_driver import SpoutDriver
+from acktree.spark.runtime.logged_batch import Batch
 
 TOPOLOGY = """
 name = "{name}"

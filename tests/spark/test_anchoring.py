@@ -9,13 +9,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from acktree.producers.packing import fold_entries
+from acktree.producers.kafka.packing import fold_entries
 from acktree.schemas.codec import ENTRY
 from acktree.schemas.header import ANCHOR, SINGLE
 from acktree.schemas.ids import EdgeSource, emitted_values, fnv1a64, root_ids
-from acktree.spark import anchoring
-from acktree.spark.anchoring import Told, anchor_rows, fold, fold_in_order, from_arrow, own_values, to_arrow
-from acktree.spark.binary_rows import binary_of
+from acktree.spark.tasks.binary_rows import binary_of
+from acktree.spark.tasks.writing import anchoring
+from acktree.spark.tasks.writing.anchoring import (
+    Told,
+    anchor_rows,
+    fold,
+    fold_in_order,
+    from_arrow,
+    own_values,
+    to_arrow,
+)
 
 READERS = (fnv1a64("one"), fnv1a64("two"))
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from acktree.schemas.codec import Span
 from acktree.schemas.ids import OffsetTooLarge
-from acktree.spark.batch import (
+from acktree.spark.driver.log_bounds import check_offsets
+from acktree.spark.ledger.retries import Replay
+from acktree.spark.runtime.logged_batch import (
     MAX_ATTEMPT_SPANS,
     MAX_REPLAYS,
     Attempts,
@@ -21,8 +23,6 @@ from acktree.spark.batch import (
     group_attempts,
     group_replays,
 )
-from acktree.spark.log_bounds import check_offsets
-from acktree.spark.retries import Replay
 
 OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: tuple(sorted(s)))
 

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.console.main import main
-from acktree.producers.packing import InitPacker
+from acktree.producers.kafka.packing import InitPacker
 from acktree.schemas.codec import Cause
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import read_history
+from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import BadOption
-from acktree.spark.spout_driver import SpoutDriver
 from spark.spouts import Spout
 
 

@@ -8,13 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from acktree.schemas.codec import Span
 from acktree.schemas.ids import generation_of
-from acktree.spark.batch import Range
-from acktree.spark.blocks import Stretch
-from acktree.spark.ledger import PartitionLedger
-from acktree.spark.live_replay import LiveReplay
-from acktree.spark.retries import Replay, Verdict
-from acktree.spark.spout_figures import Crowds
-from acktree.spark.task_ledger import SourcePartition, TaskLedger
+from acktree.spark.driver.spout_figures import Crowds
+from acktree.spark.ledger.blocks import BlockRange
+from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.retries import Replay, Verdict
+from acktree.spark.ledger.task import SourcePartition, TaskLedger
+from acktree.spark.runtime.logged_batch import Range
 from spark.spout_model import LOG_END, POLICY, SpoutModel
 
 RUN = 1
@@ -86,16 +86,16 @@ def test_blocks_are_forgotten_once_they_are_done_and_committed() -> None:
     led = ledger(7, 15)
     ack(led, 7, 10)
     led.forget_blocks(10)
-    assert led.blocks.stretches == [Stretch(0, 7, 10, RUN), Stretch(7, 15, 10, RUN)]
+    assert led.blocks.stretches == [BlockRange(0, 7, 10, RUN), BlockRange(7, 15, 10, RUN)]
     led.forget_blocks(15)
-    assert led.blocks.stretches == [Stretch(0, 7, 10, RUN)]
+    assert led.blocks.stretches == [BlockRange(0, 7, 10, RUN)]
     ack(led, 0)
     led.forget_blocks(15)
     assert not led.blocks.stretches
 
 
 def test_aligned_batches_are_one_stretch() -> None:
-    assert ledger(10, 50, 120).blocks.stretches == [Stretch(0, 120, 10, RUN)]
+    assert ledger(10, 50, 120).blocks.stretches == [BlockRange(0, 120, 10, RUN)]
 
 
 def test_a_command_takes_part_of_a_block_and_both_end() -> None:

@@ -8,17 +8,17 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from acktree.producers.outside_commit import RENEW_INTERVAL_S
+from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
 from acktree.schemas.errors import MissingTopic
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
-from acktree.spark.batch import Batch
-from acktree.spark.bolt_driver import BoltDriver
-from acktree.spark.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.spark.driver.bolt_driver import BoltDriver
+from acktree.spark.driver.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.spark.driver.source_topics import VanishedPartition
+from acktree.spark.driver.source_watch import LOOK_INTERVAL_S
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import read_share, shares
-from acktree.spark.source_topics import VanishedPartition
-from acktree.spark.source_watch import LOOK_INTERVAL_S
+from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.tasks.reading.read_task import read_offsets, shares
 
 TOPOLOGY = """
 name = "{name}"
@@ -98,7 +98,7 @@ class Bolt:
     def read(self, driver: BoltDriver, batch: Batch) -> int:
         """Do what Spark's tasks do; return how many rows there are."""
         todo = shares(self.options, driver.topology, batch)
-        return sum(len(rows) for share in todo for rows in read_share(share))
+        return sum(len(rows) for share in todo for rows in read_offsets(share))
 
     def close(self) -> None:
         for driver in self._drivers:
@@ -123,7 +123,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def bolt(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bolt]:
-    monkeypatch.setattr("acktree.spark.log_bounds.PATIENCE_S", 0.05)  # one broker: no other leader
+    monkeypatch.setattr("acktree.spark.driver.log_bounds.PATIENCE_S", 0.05)  # one broker: no other leader
     made = Bolt(bootstrap, unique)
     yield made
     made.close()

@@ -8,7 +8,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from acktree.spark.spark_home import plain_files
+from acktree.spark.runtime.spark_home import plain_files
 
 
 def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
@@ -19,8 +19,16 @@ def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
         return set(sys.modules), sys.path, gc.get_freeze_count()
 
     ((modules, paths, frozen),) = spark.sparkContext.parallelize([0], 1).map(what_is_there).collect()
-    assert {"acktree.spark.source", "acktree.spark.stage", "acktree.producers.fold_loop", "numba"} <= modules
-    assert {"acktree.spark.batch_transaction", "acktree.producers.batch_loop"} <= modules
+    assert {
+        "acktree.spark.source",
+        "acktree.spark.stage",
+        "acktree.producers.native.fold_loop",
+        "numba",
+    } <= modules
+    assert {
+        "acktree.spark.tasks.writing.batch_transaction",
+        "acktree.spark.tasks.writing.batch_loop",
+    } <= modules
     assert not [path for path in paths if path.endswith(".zip") and Path(path).exists() and "spark" in path]
     assert frozen
 

@@ -10,7 +10,7 @@ from acktree.console.main import main
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.schemas.codec import Cause
-from acktree.spark.reading import read_share, shares
+from acktree.spark.tasks.reading.read_task import read_offsets, shares
 from spark.spouts import Spout
 
 WITH_NULLS = [("null", None), ("empty", b""), ("acktree-note", None), ("text", b"yes")]
@@ -48,6 +48,6 @@ def test_a_header_without_a_value_is_listed_shown_and_replayed_as_such(spout: Ca
     batch = t.next_batch()
     assert batch is not None
     reading = shares(t.options(includeHeaders="true"), t.driver.topology, batch)
-    (row,) = [row for share in reading for rows in read_share(share) for row in rows.to_pylist()]
+    (row,) = [row for share in reading for rows in read_offsets(share) for row in rows.to_pylist()]
     assert row["value"] == b"poison"
     assert [(header["key"], header["value"]) for header in row["headers"]] == WITH_NULLS

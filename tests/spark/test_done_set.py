@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from acktree.spark.done_set import (
+from acktree.spark.ledger.done_set import (
     MAX_METADATA_CHARS,
     decode_metadata,
     encode_metadata,

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from acktree.acker.service import Acker
 from acktree.producers import BasicBolt
-from acktree.producers.packing import InitPacker
-from acktree.producers.worker import Worker
+from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.worker.loop import Worker
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, emitted_value, root_id
 from acktree.schemas.registry import read_history

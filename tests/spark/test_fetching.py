@@ -9,14 +9,14 @@ from confluent_kafka import KafkaError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from acktree.producers import columns_in
-from acktree.producers.librdkafka import NoColumns
+from acktree.producers.native.librdkafka import NoColumns
 from acktree.schemas.clients import make_producer, producer_settings
 from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.spark.bolt_anchors import BoltAnchors
-from acktree.spark.fetching import Fetched, Fetching, fetching
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import SMALL_BATCH, Piece, read_records
+from acktree.spark.tasks.reading import columns_in
+from acktree.spark.tasks.reading.bolt_anchors import BoltAnchors
+from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
+from acktree.spark.tasks.reading.read_task import SMALL_BATCH, Piece, read_records
 from producers.cluster import Cluster
 
 RECORDS = 300

@@ -10,8 +10,8 @@ import jgo
 import pytest
 
 import lacking
-from acktree.console.jars import KAFKA_VERSION
-from acktree.console.java import MissingJava, find_java
+from acktree.console.devbroker.jars import KAFKA_VERSION
+from acktree.console.devbroker.java import MissingJava, find_java
 from spark.spouts import Spout
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

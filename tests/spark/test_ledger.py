@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.schemas.ids import generation_of
-from acktree.spark.ledger import PartitionLedger
-from acktree.spark.retries import Replay, RetryPolicy, Verdict
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.retries import Replay, RetryPolicy, Verdict
 
 POLICY = RetryPolicy(initial_s=1, most_s=60, max_attempts=3)
 FIRST = generation_of(1, 0)

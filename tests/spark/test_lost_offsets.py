@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from acktree.producers.claim import Claim, next_epoch
-from acktree.producers.outside_commit import RENEW_INTERVAL_S
+from acktree.producers.kafka.claim import Claim, next_epoch
+from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
 from acktree.schemas.codec import Cause
-from acktree.spark.group_offsets import ZombieDriver
-from acktree.spark.spout_commits import SpoutCommits
-from acktree.spark.spout_driver import SpoutDriver
+from acktree.spark.driver.group_offsets import ZombieDriver
+from acktree.spark.driver.spout_commits import SpoutCommits
+from acktree.spark.driver.spout_driver import SpoutDriver
 from spark.spouts import DEADLINE_S, Spout
 
 LATEST = {"startingOffsets": "latest"}

@@ -1,4 +1,4 @@
-"""Marks of what a task's transaction has written, on a real broker: found again, kept, and no zombie's."""
+"""Batch commit records of a task's transaction, on a real broker: found again, kept, and no zombie's."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.spark.batch_transaction import BatchTransaction
-from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
-from acktree.spark.record_transaction import RecordTransaction, Transaction
-from acktree.spark.transactions import begin_transaction, open_transactions
+from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
+from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
+from acktree.spark.tasks.writing.transactions import begin_transaction, open_transactions
 from spark.committed import times_committed
 
 BATCH = BatchName("query", 3)
@@ -19,22 +19,22 @@ Open = Callable[..., Transaction]
 
 
 @pytest.fixture
-def share(bootstrap: str, unique: str) -> ShareName:
+def share(bootstrap: str, unique: str) -> ReadTaskName:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(unique, 1)])[unique].result()
-    return ShareName(unique, 0, 7, "digest")
+    return ReadTaskName(unique, 0, 7, "digest")
 
 
 @pytest.fixture
-def held(bootstrap: str, unique: str) -> Iterator[Marks]:
-    made = Marks(bootstrap, {}, unique)
+def held(bootstrap: str, unique: str) -> Iterator[BatchCommits]:
+    made = BatchCommits(bootstrap, {}, unique)
     yield made
     made.consumer.close()
 
 
 @pytest.fixture(params=[BatchTransaction, RecordTransaction], ids=["batches", "records"])
 def begun(
-    request: pytest.FixtureRequest, bootstrap: str, unique: str, share: ShareName, held: Marks
+    request: pytest.FixtureRequest, bootstrap: str, unique: str, share: ReadTaskName, held: BatchCommits
 ) -> Iterator[Open]:
     """Return a function that begins the transaction of a batch; each has the same transactional id."""
     opened: list[Transaction] = []
@@ -49,7 +49,7 @@ def begun(
         transaction.close()
 
 
-def test_a_mark_is_known_again_whatever_its_length(begun: Open, share: ShareName, held: Marks):
+def test_a_mark_is_known_again_whatever_its_length(begun: Open, share: ReadTaskName, held: BatchCommits):
     transaction = begun(number=0)
     for length in range(60):
         transaction.settle()
@@ -62,11 +62,11 @@ def test_a_mark_is_known_again_whatever_its_length(begun: Open, share: ShareName
 
 
 def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
-    begun: Open, bootstrap: str, share: ShareName, held: Marks
+    begun: Open, bootstrap: str, share: ReadTaskName, held: BatchCommits
 ):
     transaction = begun()
     transaction.settle()
-    mark = mark_of_share(BATCH, share).metadata
+    mark = commit_of_task(BATCH, share).metadata
     assert times_committed(bootstrap, held.group, mark) == 1
     for times in (2, 3):
         assert not transaction.begin(BATCH, share, held)
@@ -74,11 +74,11 @@ def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
     following = BatchName("query", 4)
     assert transaction.begin(following, share, held), "it can be used as before"
     transaction.settle()
-    assert held.is_set(mark_of_share(following, share))
+    assert held.is_set(commit_of_task(following, share))
 
 
 def test_a_zombie_does_not_commit_the_mark_of_its_batch_over_the_next_ones(
-    begun: Open, share: ShareName, held: Marks
+    begun: Open, share: ReadTaskName, held: BatchCommits
 ):
     zombie = begun()
     zombie.settle()
@@ -104,7 +104,7 @@ class Deaf:
 
 
 def test_a_call_that_never_returns_ends_no_task_and_another_producer_takes_over(
-    bootstrap: str, share: ShareName, held: Marks, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, share: ReadTaskName, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
 ):
     following = BatchName("query", 4)
     settings, group = {"linger.ms": "1"}, held.group.removesuffix(".stage")  # so it writes record by record
@@ -113,7 +113,7 @@ def test_a_call_that_never_returns_ends_no_task_and_another_producer_takes_over(
     first.settle()
     first.producer = deaf = Deaf(first.producer)
     with monkeypatch.context() as soon:
-        soon.setattr("acktree.spark.record_transaction.MARK_TIMEOUT_S", 0.2)
+        soon.setattr("acktree.spark.tasks.writing.record_transaction.MARK_TIMEOUT_S", 0.2)
         with pytest.raises(KafkaException, match=r"no answer for .* the producer is given up"):
             first.begin(following, share, held)
     second = begin_transaction(bootstrap, settings, group, following, share)
@@ -121,14 +121,14 @@ def test_a_call_that_never_returns_ends_no_task_and_another_producer_takes_over(
     assert second is not first
     second.settle()
     deaf.end.set()
-    assert held.is_set(mark_of_share(following, share))
+    assert held.is_set(commit_of_task(following, share))
     for transaction in open_transactions.values():
         transaction.close()
     open_transactions.clear()
 
 
 def test_a_coordinator_that_is_not_ready_is_asked_again(
-    share: ShareName, held: Marks, monkeypatch: pytest.MonkeyPatch
+    share: ReadTaskName, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
 ):
     answers: list[KafkaError | None] = [KafkaError(KafkaError.NOT_COORDINATOR), None]
 
@@ -138,7 +138,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(
         return [mark]
 
     answering = SimpleNamespace(poll=lambda _timeout_s: None, committed=committed)
-    mark = mark_of_share(BATCH, share)
+    mark = commit_of_task(BATCH, share)
     with monkeypatch.context() as there:
         there.setattr(held, "consumer", answering)
         assert held.is_set(mark)

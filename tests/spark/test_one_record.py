@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.schemas.clients import consumer_settings, make_consumer
 from acktree.schemas.errors import BrokerUnreachable
-from acktree.spark.one_record import read_record
+from acktree.spark.tasks.reading.one_record import read_record
 
 RECORDS = 5
 
@@ -58,6 +58,6 @@ def test_where_the_log_ends_before_a_record_nothing_is_known_of_it(
     read: Callable[[int], bytes | None], behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that lags behind the one before it looks like this, for a moment."""
-    monkeypatch.setattr("acktree.spark.one_record.BROKER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("acktree.spark.tasks.reading.one_record.BROKER_TIMEOUT_S", 2.0)
     with pytest.raises(BrokerUnreachable, match="the log ends before it"):
         read(RECORDS + behind)

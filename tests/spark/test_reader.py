@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from acktree.spark.batch import Batch
+from acktree.spark.runtime.logged_batch import Batch
 from acktree.spark.source import AcktreeStreamReader
 from spark.spouts import Spout
 

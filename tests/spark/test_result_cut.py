@@ -1,6 +1,6 @@
 """How far the result topic may be committed."""
 
-from acktree.spark.result_cut import Emission, Opened, ResultCut
+from acktree.spark.ledger.result_cut import Emission, Opened, ResultCut
 
 FIRST, SECOND = Emission(0, 16, 7), Emission(0, 17, 7)
 """Two emissions of one record."""

@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 
 from acktree.producers.errors import MissingKey
 from acktree.schemas.ids import origin_of
-from acktree.spark.row_limits import RowLimit
+from acktree.spark.tasks.writing.row_limits import RowLimit
 from spark.tester import Tester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -6,7 +6,13 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from acktree.spark.short_errors import MAX_CHARS, BatchFailed, is_interruption, shortened, with_short_errors
+from acktree.spark.runtime.short_errors import (
+    MAX_CHARS,
+    BatchFailed,
+    is_interruption,
+    shortened,
+    with_short_errors,
+)
 
 CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o7.collect.\n"
 JAVA = (

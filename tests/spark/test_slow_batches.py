@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from acktree.acker.service import Acker
 from acktree.console.demo.account import committed_offsets
 from acktree.producers import BasicBolt, Emit, Tuple
-from acktree.producers.packing import InitPacker
-from acktree.producers.worker import Worker
+from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.worker.loop import Worker
 from acktree.schemas.codec import Result, decode_ack, decode_result
 from acktree.schemas.ids import origin_of, root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
-from acktree.spark.resetting import resetting
+from acktree.spark.driver.timeout_resets import resetting
 from producers.cluster import Cluster, Running, until
 from spark.tester import Tester
 

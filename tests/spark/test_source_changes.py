@@ -8,17 +8,17 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from acktree.producers.claim import decode_claim
+from acktree.producers.kafka.claim import decode_claim
 from acktree.schemas.codec import Cause
 from acktree.schemas.errors import AcktreeError, MissingTopic
 from acktree.schemas.ids import generation_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
-from acktree.spark.batch import Batch
-from acktree.spark.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.spark.driver.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.spark.driver.source_watch import LOOK_INTERVAL_S, check_source
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import read_share, shares
-from acktree.spark.source_watch import LOOK_INTERVAL_S, check_source
+from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.tasks.reading.read_task import read_offsets, shares
 from spark.spouts import DEADLINE_S, Spout
 
 FORGIVING = {"failOnDataLoss": "false"}
@@ -42,7 +42,7 @@ def recreate(t: Spout, partitions: int = 1) -> None:
 @pytest.fixture(autouse=True)
 def _no_other_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one broker there is nothing to be patient for."""
-    monkeypatch.setattr("acktree.spark.log_bounds.PATIENCE_S", 0.05)
+    monkeypatch.setattr("acktree.spark.driver.log_bounds.PATIENCE_S", 0.05)
 
 
 def remove_before(t: Spout, offset: int) -> None:
@@ -260,10 +260,12 @@ def test_a_record_given_up_that_retention_took_is_no_silent_dead_letter(spout: C
 
 def read_alone(t: Spout, batch: Batch, monkeypatch: pytest.MonkeyPatch, **more: str) -> list[int]:
     """Return the offsets that the only task of a batch reads, outside of Spark."""
-    for note in ("begin_note", "add_to_note"):
-        monkeypatch.setattr(f"acktree.spark.reading.{note}", lambda *_: None)  # only inside of a Spark task
+    for note in ("begin_handoff", "add_to_handoff"):
+        monkeypatch.setattr(
+            f"acktree.spark.tasks.reading.read_task.{note}", lambda *_: None
+        )  # only inside of a Spark task
     (share,) = shares(t.options(**more), t.driver.topology, batch)
-    return [offset for rows in read_share(share) for offset in rows.column("offset").to_pylist()]
+    return [offset for rows in read_offsets(share) for offset in rows.column("offset").to_pylist()]
 
 
 @pytest.mark.parametrize(("at_once", "there"), [(10, [0, 1]), (5, [])])
@@ -271,7 +273,7 @@ def test_a_batch_whose_topic_was_created_anew_meanwhile_ends_where_loss_is_allow
     spout: Callable[..., Spout], monkeypatch: pytest.MonkeyPatch, at_once: int, there: list[int]
 ) -> None:
     """Spark reads the batch that it has logged before anything else, again and again until it ends."""
-    monkeypatch.setattr("acktree.spark.reading.STALL_S", 1.0)
+    monkeypatch.setattr("acktree.spark.tasks.reading.read_task.STALL_S", 1.0)
     t = spout(records=10)
     batch = t.next_batch(most=at_once)
     batch = t.next_batch(most=at_once) or batch

@@ -8,18 +8,18 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyroaring import BitMap64
 
-from acktree.producers.claim import next_epoch
-from acktree.producers.outside_commit import GroupInUse
+from acktree.producers.kafka.claim import next_epoch
+from acktree.producers.kafka.outside_commit import GroupInUse
 from acktree.schemas.codec import Cause, Result, encode_result
 from acktree.schemas.errors import MissingTopic, UnknownTopology
 from acktree.schemas.ids import next_run
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
-from acktree.spark.done_set import encode_metadata
-from acktree.spark.group_offsets import ZombieDriver
+from acktree.spark.driver.group_offsets import ZombieDriver
+from acktree.spark.driver.source_topics import UnknownPartition
+from acktree.spark.driver.spout_driver import SpoutDriver
+from acktree.spark.ledger.done_set import encode_metadata
 from acktree.spark.options import BadOption, SourceOptions
-from acktree.spark.source_topics import UnknownPartition
-from acktree.spark.spout_driver import SpoutDriver
 from spark.spouts import DEADLINE_S, Spout
 
 

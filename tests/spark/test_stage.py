@@ -18,8 +18,8 @@ from pyspark.sql import functions as f
 from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
 from acktree.spark import app
 from acktree.spark.functions import join_anchors, merge_anchors
-from acktree.spark.plan_shape import is_narrow
-from acktree.spark.reading import SMALL_BATCH
+from acktree.spark.runtime.plan_shape import is_narrow
+from acktree.spark.tasks.reading.read_task import SMALL_BATCH
 from producers.cluster import Cluster
 from spark.tester import Tester
 

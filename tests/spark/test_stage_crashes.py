@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acktree.schemas.ids import origin_of
 from acktree.spark import app
-from acktree.spark.marks import BatchName, mark_of_batch
+from acktree.spark.driver.batch_commits import BatchName, commit_of_batch
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage, Transform
 from spark import crashing_jobs
@@ -180,6 +180,6 @@ def test_a_record_acked_before_its_batch_was_cut_off_is_done_and_the_others_are_
         assert len(tester.tuples) == 80 + 40
         assert tester.committed() == [40, 0]
         query = json.loads((tester.folder / "checkpoint" / "metadata").read_text())["id"]
-        mark = mark_of_batch(BatchName(query, 0), f"{unique}.topology").metadata
+        mark = commit_of_batch(BatchName(query, 0), f"{unique}.topology").metadata
         times = times_committed(bootstrap, f"{unique}.in.stage", mark)
         assert times == 2, "committed again when it was found, before Kafka forgets it"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from acktree.console import ports
+from acktree.console.devbroker import ports
 from acktree.schemas.ids import origin_of
 from acktree.spark import app
 from spark.tester import Tester

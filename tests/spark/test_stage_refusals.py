@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from acktree.spark.anchoring import BadColumn
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import BadTransform, ShuffledBeforeStage, Stage, Transform
+from acktree.spark.tasks.writing.anchoring import BadColumn
 from spark.tester import DEADLINE_S, Tester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

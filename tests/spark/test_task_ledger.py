@@ -5,9 +5,9 @@ import pytest
 
 from acktree.schemas.codec import Absent, Cause, Failure, Result, Span, decode_absent, encode_absent
 from acktree.schemas.ids import generation_of, root_id
-from acktree.spark.ledger import PartitionLedger
-from acktree.spark.retries import RetryPolicy
-from acktree.spark.task_ledger import SourcePartition, TaskLedger
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.retries import RetryPolicy
+from acktree.spark.ledger.task import SourcePartition, TaskLedger
 
 GENERATION = generation_of(run=1, attempt=0)
 

@@ -8,10 +8,10 @@ from pyspark import SparkFiles
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from acktree.spark import task_notes
-from acktree.spark.marks import ShareName
+from acktree.spark.driver.batch_commits import ReadTaskName
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage
+from acktree.spark.tasks import handoff as task_notes
 from spark.tester import DEADLINE_S, Tester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -87,6 +87,6 @@ def test_what_a_killed_task_left_goes_with_the_querys_next_batch(
     for note in (killed, other_query, beside):
         note.touch()
     own = tmp_path / "acktree-note-q.7.4"
-    monkeypatch.setattr(task_notes, "note_path", lambda: own)
-    task_notes.begin_note(ShareName("topic", 0, 10, "digest"))
+    monkeypatch.setattr(task_notes, "handoff_path", lambda: own)
+    task_notes.begin_handoff(ReadTaskName("topic", 0, 10, "digest"))
     assert set(tmp_path.iterdir()) == {other_query, beside, own}

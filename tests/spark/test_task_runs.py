@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 
-from acktree.spark.task_runs import TaskRuns
+from acktree.spark.runtime.task_runs import TaskRuns
 
 
 class Books:

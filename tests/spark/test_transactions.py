@@ -11,20 +11,20 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from acktree.console.broker import LocalBroker
-from acktree.producers.columns import Rows
+from acktree.console.devbroker.broker import LocalBroker
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
+from acktree.producers.native.columns import Rows
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import BrokerUnreachable, RefusedSetting
 from acktree.schemas.header import HEADER, single_headers
-from acktree.spark import batch_transaction, transactions
-from acktree.spark.batch_client import NoBatches, batch_client_settings
-from acktree.spark.batch_transaction import BatchTransaction
-from acktree.spark.marks import BatchName, Marks, ShareName, mark_of_share
-from acktree.spark.record_transaction import RecordTransaction, Transaction, TransactionLost
-from acktree.spark.transactions import begin_transaction
+from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.tasks.writing import batch_transaction, transactions
+from acktree.spark.tasks.writing.aiokafka_client import NoBatches, batch_client_settings
+from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
+from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction, TransactionLost
+from acktree.spark.tasks.writing.transactions import begin_transaction
 
-SHARE = ShareName("source", 0, 7, "digest")
+SHARE = ReadTaskName("source", 0, 7, "digest")
 BATCH = BatchName("query", 3)
 KINDS = (BatchTransaction, RecordTransaction)
 PARTITIONS = 3
@@ -45,14 +45,14 @@ def new_topic(bootstrap: str, name: str, **config: str) -> str:
 
 
 @pytest.fixture
-def held(bootstrap: str, unique: str) -> Iterator[Marks]:
-    made = Marks(bootstrap, {}, unique)
+def held(bootstrap: str, unique: str) -> Iterator[BatchCommits]:
+    made = BatchCommits(bootstrap, {}, unique)
     yield made
     made.consumer.close()
 
 
 @pytest.fixture(params=KINDS, ids=["batches", "records"])
-def begun(request: pytest.FixtureRequest, bootstrap: str, unique: str, held: Marks) -> Iterator[Open]:
+def begun(request: pytest.FixtureRequest, bootstrap: str, unique: str, held: BatchCommits) -> Iterator[Open]:
     """Return a function that begins the transaction of a batch; each has the same transactional id."""
     opened: list[Transaction] = []
 
@@ -107,7 +107,7 @@ def write(transaction: Transaction, topic: str, *values: bytes) -> None:
 
 
 def test_rows_and_records_are_seen_as_they_were_given_once_all_is_committed(
-    begun: Open, bootstrap: str, topic: str, held: Marks
+    begun: Open, bootstrap: str, topic: str, held: BatchCommits
 ):
     transaction = begun()
     own = single_headers(1, 1, np.arange(1, 4, dtype=np.uint64), np.arange(1, 4, dtype=np.uint64))
@@ -136,7 +136,7 @@ def test_rows_and_records_are_seen_as_they_were_given_once_all_is_committed(
     assert not transaction.begin(BATCH, SHARE, held)
 
 
-def test_keys_have_the_same_partition_whoever_writes(bootstrap: str, unique: str, held: Marks):
+def test_keys_have_the_same_partition_whoever_writes(bootstrap: str, unique: str, held: BatchCommits):
     homes = []
     for kind in KINDS:
         topic = new_topic(bootstrap, f"{unique}-{kind.__name__}")
@@ -153,7 +153,7 @@ def test_keys_have_the_same_partition_whoever_writes(bootstrap: str, unique: str
     assert len(homes[0]) == 201
 
 
-def test_nothing_is_seen_of_what_was_given_up(begun: Open, bootstrap: str, topic: str, held: Marks):
+def test_nothing_is_seen_of_what_was_given_up(begun: Open, bootstrap: str, topic: str, held: BatchCommits):
     transaction = begun()
     transaction.produce_rows(topic, Rows([b"never"] * 10_000))
     transaction.produce(topic, b"never")
@@ -166,7 +166,9 @@ def test_nothing_is_seen_of_what_was_given_up(begun: Open, bootstrap: str, topic
     assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"seen"]
 
 
-def test_who_begins_later_fences_who_began_before(begun: Open, bootstrap: str, topic: str, held: Marks):
+def test_who_begins_later_fences_who_began_before(
+    begun: Open, bootstrap: str, topic: str, held: BatchCommits
+):
     zombie = begun()
     zombie.produce_rows(topic, Rows([b"zombie"] * 100))
     heir = begun()
@@ -179,7 +181,7 @@ def test_who_begins_later_fences_who_began_before(begun: Open, bootstrap: str, t
     assert not heir.begin(BATCH, SHARE, held)
 
 
-def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: Marks):
+def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: BatchCommits):
     zombie = begun()
     zombie.settle()
     begun(number=4).settle()
@@ -187,7 +189,7 @@ def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: M
         zombie.begin(BatchName("query", 5), SHARE, held)
 
 
-def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topic: str, held: Marks):
+def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topic: str, held: BatchCommits):
     transaction = begun(number=1)
     for number in range(2, 22):
         transaction.produce_rows(topic, Rows([b"%d" % number] * 50))
@@ -243,7 +245,7 @@ def test_a_partition_that_is_made_later_is_found(begun: Open, bootstrap: str, to
 
 
 def test_a_partition_that_never_shows_is_told(
-    bootstrap: str, unique: str, topic: str, held: Marks, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, unique: str, topic: str, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
 ):
     transaction = BatchTransaction(bootstrap, {}, unique)
     assert transaction.begin(BATCH, SHARE, held)
@@ -259,7 +261,7 @@ def test_a_broker_that_is_killed_meanwhile_has_all_once(
 ):
     broker = own_broker()
     topic = new_topic(broker.bootstrap, unique)
-    held = Marks(broker.bootstrap, {}, unique)
+    held = BatchCommits(broker.bootstrap, {}, unique)
     transaction = kind(broker.bootstrap, {}, unique)
     assert transaction.begin(BATCH, SHARE, held)
     values = [b"%d" % number for number in range(60_000)]
@@ -271,7 +273,7 @@ def test_a_broker_that_is_killed_meanwhile_has_all_once(
         rest.result()
     seen = sorted(int(row[0]) for rows in read(broker.bootstrap, topic, 60_000).values() for row in rows)
     assert seen == list(range(60_000))
-    assert held.is_set(mark_of_share(BATCH, SHARE))
+    assert held.is_set(commit_of_task(BATCH, SHARE))
     transaction.close()
     held.consumer.close()
 
@@ -333,7 +335,7 @@ def test_a_task_writes_as_its_properties_need(
 def test_without_its_packages_a_task_writes_record_by_record(
     bootstrap: str, unique: str, topic: str, kept: dict, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(sys.modules, "acktree.spark.batch_transaction", None)
+    monkeypatch.setitem(sys.modules, "acktree.spark.tasks.writing.batch_transaction", None)
     begun = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
     assert isinstance(begun, RecordTransaction)
     begun.settle()

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from acktree.spark import app
+from acktree.spark.runtime.whole_input import says_end
 from acktree.spark.stage import CUT_OFF
-from acktree.spark.whole_input import says_end
 from spark.tester import DEADLINE_S, Tester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

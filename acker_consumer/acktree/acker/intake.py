@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from acktree.acker.set_aside import Aside, SetAside
+from acktree.acker.rejected import Aside, Rejected
 from acktree.schemas import batch_codec
 from acktree.schemas.batch_codec import AckBatch, Bytes, InitBatch, Integers, compiled
 from acktree.schemas.codec import decode_ack, decode_ack_init
@@ -56,7 +56,7 @@ def _check_roots(faults: Bytes, ackers: Integers, partition: int, starts: Intege
 class Intake:
     """Decodes and checks the records of one topology; ``look_up`` brings its history up to date."""
 
-    def __init__(self, history: History, look_up: Callable[[], None], aside: SetAside) -> None:
+    def __init__(self, history: History, look_up: Callable[[], None], aside: Rejected) -> None:
         self._history, self._look_up, self._aside = history, look_up, aside
 
     def inits(

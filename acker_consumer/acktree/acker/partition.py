@@ -6,11 +6,11 @@ times it was told. Pure: no Kafka, no clock of its own; a batch goes in, verdict
 
 from math import inf
 
+from acktree.acker.alignment import Pace
 from acktree.acker.clock import UNKNOWN_MS, LogClock, TopicClock, Watermark
 from acktree.acker.cut import BirthBuckets, Positions
 from acktree.acker.expiry import Expiry, Limits
-from acktree.acker.pace import Pace
-from acktree.acker.table import MAX_ENTRIES, TICK_MS, Table, TimedOut, Verdicts
+from acktree.acker.table import MAX_ENTRIES, TICK_MS, FinishedTrees, Table, TimedOut
 from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers
 
 
@@ -56,14 +56,18 @@ class Partition:
         """Take over the limits of a newer topology version."""
         self._expiry.change(limits)
 
-    def fold_inits(self, batch: InitBatch, append_ms: Integers, next_offset: int, wall_ms: int) -> Verdicts:
+    def fold_inits(
+        self, batch: InitBatch, append_ms: Integers, next_offset: int, wall_ms: int
+    ) -> FinishedTrees:
         """Fold AckInit records appended at ``append_ms``; ``next_offset`` is behind the last of them."""
         ticks, birth = self._born(append_ms, wall_ms)
         verdicts = self.table.fold_inits(batch, ticks, birth)
         self.clock.inits.fold(append_ms, next_offset, wall_ms)
         return verdicts
 
-    def fold_acks(self, batch: AckBatch, append_ms: Integers, next_offset: int, wall_ms: int) -> Verdicts:
+    def fold_acks(
+        self, batch: AckBatch, append_ms: Integers, next_offset: int, wall_ms: int
+    ) -> FinishedTrees:
         """Fold Ack records, as ``fold_inits`` does."""
         ticks, birth = self._born(append_ms, wall_ms)
         verdicts = self.table.fold_acks(batch, ticks, birth)
@@ -80,7 +84,7 @@ class Partition:
         now_ms, limits = self.clock.time_ms, self._expiry.limits
         self._expiry.advance(now_ms)
         if now_ms - self._turned_ms >= min(limits.orphan_ms, limits.life_ms):
-            self.table.forget_judged()
+            self.table.clear_finished()
             self._turned_ms = now_ms
         outlived = self._outlived(limits.life_ms)
         has_old_orphans = self.table.orphans > 0 and self._outlived(limits.hold_ms) > 0

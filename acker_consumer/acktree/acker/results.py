@@ -1,4 +1,4 @@
-"""Verdicts as Result records: one per spout task and fold, cut to what a broker takes in one message.
+"""FinishedTrees as Result records: one per spout task and fold, cut to what a broker takes in one message.
 
 Invariant: every verdict stands in exactly one record; no record is larger than about 800 kB. Pure.
 """
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.acker.table import TimedOut, Verdicts
+from acktree.acker.table import FinishedTrees, TimedOut
 from acktree.schemas.batch_codec import Integers
 from acktree.schemas.codec import Cause, Failure, Result, encode_result
 from acktree.schemas.ids import IdArray
@@ -24,7 +24,7 @@ class Told(NamedTuple):
     value: bytes
 
 
-def tell(partition: int, verdicts: Verdicts) -> Iterator[Told]:
+def tell(partition: int, verdicts: FinishedTrees) -> Iterator[Told]:
     """Yield the Results that tell the verdicts of one fold."""
     for task, roots in _by_task(verdicts.acked, verdicts.acked_tasks):
         for start in range(0, len(roots), MAX_IDS):

@@ -24,8 +24,8 @@ from acktree.acker.membership import Member, group_settings, read_committed, sho
 from acktree.acker.outbox import Outbox
 from acktree.acker.ownership import Ownership
 from acktree.acker.partition import Partition
+from acktree.acker.rejected import Rejected
 from acktree.acker.results import Told, tell, tell_timed_out
-from acktree.acker.set_aside import SetAside
 from acktree.acker.slices import Batch, Slice, slice_messages
 from acktree.acker.warm_up import warm_up
 from acktree.schemas.clients import (
@@ -85,7 +85,7 @@ class Acker:
         self._topics = (latest.ack_init_topic, latest.ack_topic)
         self._partition_counts()
         self._limits = _limits_of(latest)
-        self.set_aside, self._figures = SetAside(), Figures()
+        self.set_aside, self._figures = Rejected(), Figures()
         self._intake = Intake(self._registry.history, self._look_up, self.set_aside)
         settings = group_settings(bootstrap, latest.acker_group, self._user)
         is_incremental = settings.get("group.protocol") == "consumer"
@@ -261,7 +261,7 @@ class Acker:
             return self._partition_counts()
         return {len(topics[topic].partitions) for topic in self._topics}
 
-    # Telling, leaving.
+    # Acker updates, leaving.
 
     def _tell_ready(self, joined_s: float) -> None:
         waited_s = self._now_s() - joined_s

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.acker.judged import MAX_JUDGED, Judged
+from acktree.acker.finished import MAX_FINISHED, FinishedRoots
 from acktree.acker.kernels import fold, slots, sweep
 from acktree.acker.kernels.fold import Decided
 from acktree.acker.kernels.slots import BIRTH_BUCKETS, NO_LIMIT, SLOT_WORDS, Births, Slots, State
@@ -32,7 +32,7 @@ class FailedRoot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdicts:
+class FinishedTrees:
     """What one fold decided: ``acked[i]`` goes to spout task ``acked_tasks[i]``."""
 
     acked: IdArray
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 class Table:
     """Entries of one acker partition; ``births[b]`` counts those born in bucket b (modulo BIRTH_BUCKETS)."""
 
-    def __init__(self, seed: int, max_entries: int = MAX_ENTRIES, max_judged: int = MAX_JUDGED) -> None:
+    def __init__(self, seed: int, max_entries: int = MAX_ENTRIES, max_judged: int = MAX_FINISHED) -> None:
         """Make an empty table; ``seed`` spreads the roots, ``max_entries`` bounds the orphans.
 
         At the bound the oldest orphans go; if pending roots fill it alone, new orphans are refused. A pending
@@ -72,7 +72,7 @@ class Table:
         self.slots: Slots = np.zeros((LEAST_SLOTS, SLOT_WORDS), np.uint64)
         self.counts: Integers = np.zeros(slots.COUNTS, np.int64)
         self.counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
-        self.judged = Judged(self.counts, self._seed, max_judged)
+        self.judged = FinishedRoots(self.counts, self._seed, max_judged)
         self._reasons = Reasons()
         self.births: Births = np.zeros(BIRTH_BUCKETS, np.int32)
 
@@ -133,7 +133,7 @@ class Table:
         """The oldest pending root when ``expire`` last looked."""
         return int(self.counts[slots.OLDEST_ROOT]) & MASK
 
-    def fold_inits(self, batch: InitBatch, ticks: Integers, birth: int) -> Verdicts:
+    def fold_inits(self, batch: InitBatch, ticks: Integers, birth: int) -> FinishedTrees:
         """Fold AckInits: the first init of a root sets its spout task and folds, any other is counted.
 
         Args:
@@ -156,7 +156,7 @@ class Table:
             out, [FailedRoot(root, task, self._reasons.take(root)) for root, task in failed]
         )
 
-    def fold_acks(self, batch: AckBatch, ticks: Integers, birth: int) -> Verdicts:
+    def fold_acks(self, batch: AckBatch, ticks: Integers, birth: int) -> FinishedTrees:
         """Fold Acks: of each record the fails, then the acks, then the resets."""
         out = _outputs(int(batch.ack_starts[-1]), int(batch.fail_starts[-1]))
         self.counts[[slots.ACKED, slots.FAILED]] = 0
@@ -222,8 +222,8 @@ class Table:
         self.expire(now_tick)
         return None if self.oldest_pending_ticks is None else (self.oldest_root, self.oldest_pending_ticks)
 
-    def forget_judged(self) -> None:
-        """Forget the verdicts given before the last call; see Judged."""
+    def clear_finished(self) -> None:
+        """Forget the verdicts given before the last call; see FinishedRoots."""
         self.judged.turn()
 
     def entry(self, root: int) -> Entry | None:
@@ -249,10 +249,10 @@ class Table:
         judged = self.judged
         return State(self.slots, self.births, self.counts, self._seed, judged.young, judged.old, judged.noted)
 
-    def _verdicts(self, out: Decided, failed: list[FailedRoot]) -> Verdicts:
+    def _verdicts(self, out: Decided, failed: list[FailedRoot]) -> FinishedTrees:
         count = int(self.counts[slots.ACKED])
         self._shrink()
-        return Verdicts(out.acked[:count], out.acked_tasks[:count], tuple(failed))
+        return FinishedTrees(out.acked[:count], out.acked_tasks[:count], tuple(failed))
 
     def _make_room(self, rows: int, now_tick: int) -> bool:
         """Make room for orphans within the bound; return False if they must be refused."""

@@ -9,7 +9,7 @@ from acktree.acker.cut import Positions
 from acktree.acker.expiry import Limits
 from acktree.acker.intake import Intake
 from acktree.acker.partition import Partition
-from acktree.acker.set_aside import SetAside
+from acktree.acker.rejected import Rejected
 from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
 from acktree.schemas.registry import History, Published
 
@@ -17,7 +17,7 @@ from acktree.schemas.registry import History, Published
 def warm_up() -> None:
     """Compile or load what the acker runs."""
     published = Published(name="warm-up", ackers=1, version=1, spout_tasks={"spout": (0,)}, slots=())
-    intake = Intake(History("warm-up", {1: published}), lambda: None, SetAside())
+    intake = Intake(History("warm-up", {1: published}), lambda: None, Rejected())
     partition = Partition(Positions(0, 0), Limits(1, 1, 1), seed=1)
     entries, times = np.array([(1, 1), (2, 2)], ENTRY), np.zeros(1, np.int64)
     inits = intake.inits("", 0, [encode_ack_init(AckInit(0, 1, entries))], [0], 0)

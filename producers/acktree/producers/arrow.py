@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from acktree.producers.batch import BatchCollector, UnevenBatch
 from acktree.producers.bolt import Context, SyncBolt
 from acktree.producers.collector import Collector, UserHeaders
-from acktree.producers.columns import Column, plain
 from acktree.producers.errors import MissingExtra, Misuse
-from acktree.producers.execution import BatchExecution
-from acktree.producers.intake import CheckError, Intake
-from acktree.producers.pace import Turn
+from acktree.producers.kafka.intake import CheckError, Intake
+from acktree.producers.native.columns import Column, plain
 from acktree.producers.tuple_batch import TupleBatch
+from acktree.producers.worker.batch_sizing import Turn
+from acktree.producers.worker.execution import BatchExecution
 
 if TYPE_CHECKING:
     from pyarrow import Table

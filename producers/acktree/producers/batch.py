@@ -10,14 +10,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from acktree.producers.ack_sums import AnchorArray
 from acktree.producers.collector import Collector, UserHeaders
-from acktree.producers.columns import Column, Rows, plain
 from acktree.producers.errors import Misuse
+from acktree.producers.native.columns import Column, Rows, plain
 from acktree.producers.payloads import bad_cells, check_headers
-from acktree.producers.targets import Target
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Tuple
+from acktree.producers.worker.ack_sums import AnchorArray
+from acktree.producers.worker.targets import Target
 from acktree.schemas.header import ANCHOR, ANCHOR_BYTES, single_headers
 from acktree.schemas.ids import EdgeSource
 

@@ -13,18 +13,6 @@ from threading import get_ident
 from time import monotonic
 from typing import NoReturn
 
-from acktree.producers.ack_sums import HEAD_BYTES, AckSums, owe
-from acktree.producers.columns import (
-    NO_TIMESTAMP,
-    Pairs,
-    Produce,
-    ProduceRows,
-    Rows,
-    Unwritten,
-    produce_each,
-)
-from acktree.producers.counters import Counters
-from acktree.producers.edge_pool import EdgePool
 from acktree.producers.errors import (
     AckedTwice,
     EmitAfterAck,
@@ -33,12 +21,24 @@ from acktree.producers.errors import (
     Unwritable,
     reason_of,
 )
-from acktree.producers.faults import Faults
+from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.native.columns import (
+    NO_TIMESTAMP,
+    Pairs,
+    Produce,
+    ProduceRows,
+    Rows,
+    Unwritten,
+    produce_each,
+)
 from acktree.producers.origins import Origins
-from acktree.producers.packing import AckPacker
 from acktree.producers.payloads import check_headers, check_payload
-from acktree.producers.targets import Target, Targets
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
+from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, owe
+from acktree.producers.worker.counters import Counters
+from acktree.producers.worker.edge_pool import EdgePool
+from acktree.producers.worker.faults import Faults
+from acktree.producers.worker.targets import Target, Targets
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import emitted_value
 from acktree.schemas.registry import History

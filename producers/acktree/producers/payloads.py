@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from acktree.producers.columns import Column, plain
 from acktree.producers.errors import NotSerializable, ReservedHeader
+from acktree.producers.native.columns import Column, plain
 from acktree.schemas.header import HEADER
 
 _PLAIN = (bytes, type(None))

@@ -11,13 +11,13 @@ from typing import ClassVar, NamedTuple
 
 from acktree.producers.bolt import Context
 from acktree.producers.collector import UserHeaders
-from acktree.producers.columns import NO_TIMESTAMP, ProduceConfirmed
-from acktree.producers.counters import Counters
-from acktree.producers.edge_pool import EdgePool
 from acktree.producers.errors import AlreadyPending
-from acktree.producers.packing import InitPacker
+from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
 from acktree.producers.payloads import check_headers, check_payload
-from acktree.producers.targets import Targets
+from acktree.producers.worker.counters import Counters
+from acktree.producers.worker.edge_pool import EdgePool
+from acktree.producers.worker.targets import Targets
 from acktree.schemas.codec import Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import emitted_value, generation_of, root_id

@@ -13,12 +13,12 @@ from confluent_kafka import KafkaError, Message
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collector import UserHeaders
-from acktree.producers.columns import NO_TIMESTAMP
-from acktree.producers.counters import Counters
-from acktree.producers.intake import Intake
-from acktree.producers.kinds import check_bolt, collector_of, make_execution
-from acktree.producers.packing import AckPacker
+from acktree.producers.kafka.intake import Intake
+from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.native.columns import NO_TIMESTAMP
 from acktree.producers.tuples import IN_HAND, Hand, Record
+from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
+from acktree.producers.worker.counters import Counters
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from acktree.schemas.complaints import Complaints
 from acktree.schemas.errors import (
     AcktreeError,
     BrokerRefused,
@@ -23,6 +22,7 @@ from acktree.schemas.errors import (
     NotAuthorized,
     RefusedSetting,
 )
+from acktree.schemas.refusals import Complaints
 
 Settings = Mapping[str, str]
 Answer = TypeVar("Answer")

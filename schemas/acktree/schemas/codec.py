@@ -78,7 +78,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """Verdicts of one acker for one spout task; ``acked`` (n,) of ID."""
+    """FinishedTrees of one acker for one spout task; ``acked`` (n,) of ID."""
 
     acker: int
     acked: IdArray = field(default_factory=no_ids)

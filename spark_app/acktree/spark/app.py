@@ -17,10 +17,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from acktree.schemas.clients import Settings
 from acktree.schemas.errors import AcktreeError
+from acktree.spark.driver.source_watch import check_source
 from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.source import FORMAT, register
-from acktree.spark.source_watch import check_source
-from acktree.spark.spark_home import plain_files
 from acktree.spark.stage import Stage, Transform
 
 AVAILABLE_NOW = "available-now"
@@ -102,7 +102,7 @@ def make_session(app_name: str) -> SparkSession:
     is_local = "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.config("spark.python.daemon.module", "acktree.spark.daemon")
+        builder = builder.config("spark.python.daemon.module", "acktree.spark.runtime.daemon")
         builder = builder.master(f"local[{os.cpu_count() or 2},4]")
     if is_local and "SPARK_CONF_DIR" not in os.environ:
         # Shuffles of a streaming query do not adapt to their size: it would be 200 tasks for two rows, too.

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from acktree.schemas.registry import Published, read_history
-from acktree.spark.batch import Batch
-from acktree.spark.bolt_driver import BoltDriver
+from acktree.spark.driver.bolt_driver import BoltDriver
+from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
 from acktree.spark.options import SourceOptions
-from acktree.spark.reading import HEADERS_COLUMN, SCHEMA, Share, read_share, shares
-from acktree.spark.spout_driver import IDLE_WAIT_S, SpoutDriver
+from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.tasks.reading.read_task import HEADERS_COLUMN, SCHEMA, ReadTask, read_offsets, shares
 
 FORMAT = "acktree"
 
@@ -124,8 +124,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._versions[version]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share), partition
-        return read_share(partition)
+        assert isinstance(partition, ReadTask), partition
+        return read_offsets(partition)
 
     def stop(self) -> None:
         if self._driver is not None:

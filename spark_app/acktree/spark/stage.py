@@ -24,18 +24,17 @@ from acktree.schemas.clients import clear_errors
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import registry_topic
-from acktree.spark.anchoring import VALUES_SCHEMA, BadColumn
-from acktree.spark.marks import BatchName, Marks, mark_of_batch, mark_of_share
+from acktree.spark.driver.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
+from acktree.spark.driver.timeout_resets import Resets, resetting
 from acktree.spark.options import SourceOptions
-from acktree.spark.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
-from acktree.spark.reading import Share
-from acktree.spark.resetting import Resets, resetting
-from acktree.spark.row_limits import StageLimits, read_stage_limits
-from acktree.spark.short_errors import with_short_errors
-from acktree.spark.task_notes import notes_wanted
-from acktree.spark.task_runs import TaskRuns
-from acktree.spark.writers import writers
-from acktree.spark.writing import (
+from acktree.spark.runtime.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
+from acktree.spark.runtime.short_errors import with_short_errors
+from acktree.spark.runtime.task_runs import TaskRuns
+from acktree.spark.tasks.handoff import handoff_wanted
+from acktree.spark.tasks.reading.read_task import ReadTask
+from acktree.spark.tasks.writing.anchoring import VALUES_SCHEMA, BadColumn
+from acktree.spark.tasks.writing.row_limits import StageLimits, read_stage_limits
+from acktree.spark.tasks.writing.write_task import (
     COUNT_SCHEMA,
     Begin,
     StagePlan,
@@ -48,6 +47,7 @@ from acktree.spark.writing import (
     write_tuples,
     write_whole,
 )
+from acktree.spark.tasks.writing.writers import writers
 
 log = logging.getLogger("acktree.spark")
 
@@ -82,7 +82,7 @@ class Stage:
         self._transform = transform
         self._options = options_ = SourceOptions.parse(options)
         self._registry = Registry(options_.bootstrap, options_.topology, options_.kafka)
-        self._marks = Marks(options_.bootstrap, options_.kafka, options_.group)
+        self._marks = BatchCommits(options_.bootstrap, options_.kafka, options_.group)
         self._is_looked_at = False
         self._asked: tuple[tuple[str, ...], StageLimits] = ((), StageLimits())
         self._emits()
@@ -124,8 +124,8 @@ class Stage:
     def _in_transactions(self, batch: DataFrame, rows: DataFrame, plan: StagePlan, topic: str) -> int:
         """Write in one transaction a task; until it ends nobody sees a spout's tuples, so no tree is late."""
 
-        def is_told(share: Share) -> bool:
-            return self._marks.is_set(mark_of_share(plan.batch, share.name))
+        def is_told(share: ReadTask) -> bool:
+            return self._marks.is_set(commit_of_task(plan.batch, share.name))
 
         with resetting(self._reset_every_s if plan.bolt else 0.0, Resets(batch, plan, is_told).send):
             return _write_whole(rows, plan, topic, in_transaction)
@@ -147,7 +147,7 @@ class Stage:
     def _guarded(self, batch: DataFrame, plan: StagePlan, write: Callable[[TaskRuns], int]) -> int:
         """Write outside of transactions, once: the roots of a batch that was cut off are failed."""
         context = batch.sparkSession.sparkContext
-        mark = mark_of_batch(plan.batch, registry_topic(self._options.topology))
+        mark = commit_of_batch(plan.batch, registry_topic(self._options.topology))
         with clear_errors(self._options.bootstrap):
             is_begun = self._marks.is_set(mark)
         self._marks.set(mark)  # where it is set already, too: Kafka forgets old ones
@@ -231,7 +231,7 @@ def _write_whole(
         written = rows.mapInArrow(
             partial(write_whole, plan=plan, topic=topic, begin=begin, runs=runs), COUNT_SCHEMA
         )
-    with notes_wanted(context, plan.batch):
+    with handoff_wanted(context, plan.batch):
         return _count(written)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.acker.kernels.judged_roots import is_crammed, is_judged, judge, settle
+from acktree.acker.kernels.finished_roots import is_crammed, is_finished, judge, settle
 from acktree.acker.kernels.machine_code import compiled
 from acktree.acker.kernels.slots import (
     ACKED,
@@ -160,7 +160,7 @@ def _insert_orphan(
     state: State, may_insert: bool, slot: np.uint64, root: np.uint64, value: np.uint64, word: np.uint64
 ) -> Any:
     """Keep what came before its init, and tell whether it was kept; what comes after a verdict is not."""
-    if is_judged(state, root):
+    if is_finished(state, root):
         state.counts[LATE] += 1
     elif not may_insert:
         state.counts[REFUSED_ORPHANS] += 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from acktree.acker.kernels.judged_roots import judge, settle
+from acktree.acker.kernels.finished_roots import judge, settle
 from acktree.acker.kernels.machine_code import compiled
 from acktree.acker.kernels.slots import (
     BIRTH_BITS,

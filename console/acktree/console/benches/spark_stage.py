@@ -25,7 +25,7 @@ from confluent_kafka.admin import NewTopic
 
 from acktree.console.demo.children import Child
 from acktree.console.demo.run import wordcount_folder
-from acktree.console.owner import die_with_owner
+from acktree.console.devbroker.owner import die_with_owner
 from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
@@ -265,7 +265,7 @@ class Rival:
 
 
 def _rival_script() -> str:
-    found = find_spec("acktree.spark.rival")
+    found = find_spec("acktree.console.benches.rival")
     assert found is not None
     assert found.origin is not None
     return found.origin

@@ -14,7 +14,7 @@ import numpy as np
 
 from acktree.console.benches.worker_bolts import Metronome
 from acktree.console.demo.children import Child
-from acktree.producers.spout_worker import SpoutWorker
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 

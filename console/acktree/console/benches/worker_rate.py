@@ -20,10 +20,10 @@ import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.console.benches.worker_bolts import PassAsync, PassBasic, PassBatch, PassColumns, work
-from acktree.console.owner import die_with_owner
+from acktree.console.devbroker.owner import die_with_owner
 from acktree.producers.bolt import AnyBolt
-from acktree.producers.garbage import collect_rarely
-from acktree.producers.worker import Worker
+from acktree.producers.worker.gc_tuning import collect_rarely
+from acktree.producers.worker.loop import Worker
 from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
 from acktree.schemas.header import HEADER, SINGLE, single_headers
 from acktree.schemas.ids import EdgeSource, generation_of, root_ids

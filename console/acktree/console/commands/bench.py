@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from acktree.console.broker import LocalBroker
 from acktree.console.commands.options import client_settings_option, format_option, own_broker_option
-from acktree.console.owner import leaving_on_sigterm
+from acktree.console.devbroker.broker import LocalBroker
+from acktree.console.devbroker.owner import leaving_on_sigterm
 
 PIPELINES = ("pass-through", "line-split")
 
@@ -195,7 +195,7 @@ def _worker_rates(bootstrap: str, records: int, rounds: int, kinds: str, style: 
 
 def _tree_latency(bootstrap: str, rate: int, seconds: float, rounds: int, style: str) -> None:
     from acktree.console.benches import worker_latency
-    from acktree.producers.garbage import collect_rarely
+    from acktree.producers.worker.gc_tuning import collect_rarely
 
     collect_rarely()
     for _ in range(rounds):

@@ -13,10 +13,10 @@ from acktree.console.commands.options import (
     topology_option,
 )
 from acktree.console.process_metrics import serve_process
-from acktree.producers.garbage import collect_rarely
-from acktree.producers.kinds import BOLTS
 from acktree.producers.loading import make_handler
-from acktree.producers.worker import Worker
+from acktree.producers.worker.bolt_kinds import BOLTS
+from acktree.producers.worker.gc_tuning import collect_rarely
+from acktree.producers.worker.loop import Worker
 from acktree.schemas.clients import make_admin
 
 

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import click
 
-from acktree.console.broker import LocalBroker
 from acktree.console.commands.options import format_option, settings_option
+from acktree.console.devbroker.broker import LocalBroker
 
 
 @click.command()

@@ -13,11 +13,17 @@ from acktree.console.commands.options import (
     topology_option,
 )
 from acktree.console.commands.replay import carry_out
-from acktree.console.letter_replay import wanted_by
+from acktree.console.dead_letter_replay import wanted_by
 from acktree.console.replay import look_and_plan
 from acktree.console.view.cluster import Cluster
+from acktree.console.view.dead_letters import (
+    DeadLetter,
+    UnknownDeadLetter,
+    dead_letter_of,
+    read_dead_letter,
+    read_dead_letters,
+)
 from acktree.console.view.documents import to_json
-from acktree.console.view.letters import DeadLetter, UnknownLetter, letter_of, read_letter, read_letters
 
 EVERY = 1_000_000
 
@@ -33,10 +39,12 @@ def dead_letter() -> None:
 @format_option
 @bootstrap_option
 @client_settings_option
-def list_letters(topology: str, limit: int, style: str, bootstrap: str, settings: dict[str, str]) -> None:
+def list_dead_letters(
+    topology: str, limit: int, style: str, bootstrap: str, settings: dict[str, str]
+) -> None:
     """List dead letters, the newest first."""
     cluster = Cluster(bootstrap, topology, settings)
-    found = read_letters(cluster, limit)
+    found = read_dead_letters(cluster, limit)
     cluster.close()
     if style == "json":
         click.echo(json.dumps({"topology": topology, "dead_letters": to_json(found)}))
@@ -62,10 +70,10 @@ def clock(time_ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))
 
 
-def parse_letter(text: str) -> tuple[int, int]:
+def parse_dead_letter(text: str) -> tuple[int, int]:
     """Return (partition, offset) of a letter's name.
 
-    >>> parse_letter("7"), parse_letter("1/7")
+    >>> parse_dead_letter("7"), parse_dead_letter("1/7")
     ((0, 7), (1, 7))
     """
     partition, _, offset = text.rpartition("/")
@@ -82,14 +90,16 @@ def parse_letter(text: str) -> tuple[int, int]:
 @client_settings_option
 def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[str, str]) -> None:
     """Show one dead letter: its source record, its last failure, headers, the first bytes of its value."""
-    partition, offset = parse_letter(letter)
+    partition, offset = parse_dead_letter(letter)
     cluster = Cluster(bootstrap, topology, settings)
     topic = cluster.topology.dead_letter_topic
     record = cluster.record(topic, partition, offset)
     cluster.close()
     if record is None:
-        raise UnknownLetter(f"{topic}/{partition} holds no record at {offset}; see: acktree dead-letter list")
-    found = letter_of(record)
+        raise UnknownDeadLetter(
+            f"{topic}/{partition} holds no record at {offset}; see: acktree dead-letter list"
+        )
+    found = dead_letter_of(record)
     if style == "json":
         click.echo(json.dumps(to_json(found)))
         return
@@ -139,10 +149,12 @@ def replay(
         raise click.UsageError("name the letters to replay, or give --all")
     cluster = Cluster(bootstrap, topology, settings)
     found = (
-        read_letters(cluster, EVERY) if every else [read_letter(cluster, *parse_letter(n)) for n in letters]
+        read_dead_letters(cluster, EVERY)
+        if every
+        else [read_dead_letter(cluster, *parse_dead_letter(n)) for n in letters]
     )
     if not found:
-        raise UnknownLetter(f"topology {topology} has no dead letters")
+        raise UnknownDeadLetter(f"topology {topology} has no dead letters")
     plan = look_and_plan(cluster, wanted_by(found), settings)
     cluster.close()
     carry_out(plan, execute, style, bootstrap, settings)

@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 
 from acktree.console.commands.options import format_option
-from acktree.console.owner import leaving_on_sigterm
+from acktree.console.devbroker.owner import leaving_on_sigterm
 
 
 @click.command()

@@ -15,8 +15,8 @@ from acktree.console.commands.options import (
 )
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.documents import Pending, to_json
-from acktree.console.view.look import REPORTS_SPAN_S, look, read_reports
 from acktree.console.view.reports import Reports
+from acktree.console.view.snapshot import REPORTS_SPAN_S, look, read_reports
 from acktree.console.view.status import oldest_pending, take_reported
 from acktree.console.view.stuck import stuck_after_s
 

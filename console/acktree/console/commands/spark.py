@@ -10,7 +10,7 @@ from acktree.console.commands.options import (
     metrics_options,
     topology_option,
 )
-from acktree.console.java import find_java
+from acktree.console.devbroker.java import find_java
 from acktree.schemas.clients import make_admin
 
 

@@ -14,7 +14,7 @@ from acktree.console.commands.options import (
 )
 from acktree.console.process_metrics import serve_process
 from acktree.producers.loading import make_handler
-from acktree.producers.spout_worker import SPOUTS, SpoutWorker
+from acktree.producers.worker.spout_loop import SPOUTS, SpoutWorker
 from acktree.schemas.clients import make_admin
 
 

@@ -19,8 +19,8 @@ from acktree.console.commands.options import (
     topology_option,
 )
 from acktree.console.view.cluster import Cluster
+from acktree.console.view.dead_letters import read_dead_letter
 from acktree.console.view.documents import to_json
-from acktree.console.view.letters import read_letter
 from acktree.console.view.search import Target
 from acktree.console.view.stuck import stuck_after_s
 from acktree.console.view.trace import LIMIT_S, Trace, find_trace, target_of_record, target_of_root
@@ -79,7 +79,7 @@ def _target(cluster: Cluster, place: tuple[str, ...], root: str | None, letter: 
         partition, _, offset = letter.rpartition("/")
         if not (offset.isdigit() and (partition or "0").isdigit()):
             raise click.BadParameter(f"{letter!r} is not OFFSET or PARTITION/OFFSET of a dead letter")
-        found = read_letter(cluster, int(partition or 0), int(offset))
+        found = read_dead_letter(cluster, int(partition or 0), int(offset))
         return target_of_record(cluster.topology, found.topic, found.source_partition, found.source_offset)
     topic, partition, offset = place
     if not (partition.isdigit() and offset.isdigit()):

@@ -12,10 +12,10 @@ from acktree.console.commands.options import (
     format_option,
     topology_option,
 )
+from acktree.console.devbroker.ports import listen
 from acktree.console.page.access import TOKEN_VARIABLE, read_token
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
-from acktree.console.ports import listen
 from acktree.schemas.clients import make_admin
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from acktree.console.owner import die_with_owner
+from acktree.console.devbroker.owner import die_with_owner
 from acktree.schemas.errors import AcktreeError
 
 START_TIMEOUT_S = 180.0

@@ -12,11 +12,11 @@ from confluent_kafka.admin import NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from acktree.console.broker import LocalBroker
 from acktree.console.demo.account import Line, committed_offsets, counted_words, differing
 from acktree.console.demo.children import Child, ChildFailed
 from acktree.console.demo.progress import Watch
 from acktree.console.demo.text import count_words, library_lines, split
+from acktree.console.devbroker.broker import LocalBroker
 from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology

@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from acktree.console.letter_replay import wanted_by
+from acktree.console.dead_letter_replay import wanted_by
 from acktree.console.page.questions import BadQuestion, whole_number
 from acktree.console.replay import ReplayPlan, Wanted, execute_replay, look_and_plan
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.letters import read_letter
+from acktree.console.view.dead_letters import read_dead_letter
 from acktree.schemas.clients import Settings
 from acktree.schemas.codec import Span
 
@@ -41,7 +41,7 @@ class Actions:
         self._tickets: OrderedDict[str, str] = OrderedDict()
 
     def plan(self, cluster: Cluster, asked: Mapping[str, str]) -> ShownPlan:
-        """Return the plan for what is asked for. Raises NotReplayable, UnknownLetter, BadQuestion."""
+        """Return the plan for what is asked for. Raises NotReplayable, UnknownDeadLetter, BadQuestion."""
         plan = look_and_plan(cluster, _wanted(cluster, asked), self._user)
         digest = hashlib.sha256(json.dumps(plan.to_json()["commands"]).encode()).hexdigest()
         ticket = secrets.token_urlsafe(16)
@@ -78,7 +78,9 @@ def _wanted(cluster: Cluster, asked: Mapping[str, str]) -> list[Wanted]:
             raise BadQuestion(f"{len(names)} letters are too many for one plan; {MOST_LETTERS} at most")
         places = [name.rpartition("/") for name in names]
         letters = [
-            read_letter(cluster, whole_number(partition or "0", "partition"), whole_number(offset, "letter"))
+            read_dead_letter(
+                cluster, whole_number(partition or "0", "partition"), whole_number(offset, "letter")
+            )
             for partition, _, offset in places
         ]
         return wanted_by(letters)

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from acktree.console.page.access import Access
 from acktree.console.page.forms import read_form
 from acktree.console.page.frame import Frame, PageSettings, wants_json
-from acktree.console.page.letter_pages import LetterPages
+from acktree.console.page.letter_pages import DeadLetterPages
 from acktree.console.page.pending_page import PendingPage
 from acktree.console.page.replay_page import ReplayPage
 from acktree.console.page.status_page import StatusPages
@@ -71,7 +71,7 @@ class StatusPage:
     def _routes(self) -> list[BaseRoute]:
         status = StatusPages(self._frame, self._watcher)
         pending, trace = PendingPage(self._frame).pending, TracePage(self._frame).trace
-        letters, replay = LetterPages(self._frame), ReplayPage(self._frame, self._access).replay
+        letters, replay = DeadLetterPages(self._frame), ReplayPage(self._frame, self._access).replay
         return [
             Route("/", status.status),
             Route("/status.json", status.twin),

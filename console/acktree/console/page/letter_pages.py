@@ -5,20 +5,20 @@ from starlette.responses import JSONResponse, Response
 
 from acktree.console.page.frame import Frame, wants_json
 from acktree.console.view.cluster import Cluster
+from acktree.console.view.dead_letters import DeadLetter, dead_letter_of, read_dead_letters
 from acktree.console.view.documents import to_json
-from acktree.console.view.letters import DeadLetter, letter_of, read_letters
 
 MOST = 200
 
 
-class LetterPages:
+class DeadLetterPages:
     """`/dead-letters`, one of them, and their twins."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
     async def letters(self, request: Request) -> Response:
-        found = await self._frame.read(lambda cluster: read_letters(cluster, MOST))
+        found = await self._frame.read(lambda cluster: read_dead_letters(cluster, MOST))
         if wants_json(request):
             topology = self._frame.settings.topology
             return JSONResponse({"topology": topology, "dead_letters": to_json(found)})
@@ -29,7 +29,7 @@ class LetterPages:
 
         def read(cluster: Cluster) -> DeadLetter | None:
             record = cluster.record(cluster.topology.dead_letter_topic, partition, offset)
-            return None if record is None else letter_of(record)
+            return None if record is None else dead_letter_of(record)
 
         found = await self._frame.read(read)
         if found is None:

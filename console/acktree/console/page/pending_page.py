@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from acktree.console.page.frame import Frame, wants_json
 from acktree.console.page.questions import parse_age, parse_limit
 from acktree.console.view.documents import to_json
-from acktree.console.view.look import look
+from acktree.console.view.snapshot import look
 from acktree.console.view.status import oldest_pending
 
 MOST = 1_000

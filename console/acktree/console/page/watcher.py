@@ -15,8 +15,8 @@ from confluent_kafka import KafkaException
 
 from acktree.console.view.cluster import Cluster, Offsets
 from acktree.console.view.documents import Status
-from acktree.console.view.look import Seen, look, read_reports
 from acktree.console.view.reports import Reports
+from acktree.console.view.snapshot import Seen, look, read_reports
 from acktree.console.view.status import make_status
 from acktree.schemas.clients import Settings, as_clear_error
 from acktree.schemas.errors import AcktreeError

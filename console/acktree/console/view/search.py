@@ -133,7 +133,7 @@ def leave_other_blocks(search: Search) -> None:
             del search.found[root]
 
 
-def find_verdicts(search: Search, topology: Published) -> None:
+def find_results(search: Search, topology: Published) -> None:
     """Read the result topics of the spout, of tasks taken away, too."""
     versions = search.cluster.history.versions.values()
     tasks = {task for version in versions for task in version.spout_tasks.get(search.target.slot.spout, ())}
@@ -152,13 +152,13 @@ def _take_results(search: Search, records: list[Record]) -> None:
         if isinstance(result, Result):
             told.append((record, result))
     for record, result, root in _matches(search.target, told, lambda result: result.acked):
-        _add_verdict(search, root, Verdict("acked", result.acker, None, None, _at(record)))
+        _add_result(search, root, Verdict("acked", result.acker, None, None, _at(record)))
     for record, result in told:
         for failure in result.failed:
             if may_be_emissions(search.target, np.array([failure.root], np.uint64))[0]:
                 kind = failure.cause.name.lower().replace("_", " ")
                 said = (failure.task or None, failure.reason or None)
-                _add_verdict(search, failure.root, Verdict(kind, result.acker, *said, _at(record)))
+                _add_result(search, failure.root, Verdict(kind, result.acker, *said, _at(record)))
 
 
 Told = TypeVar("Told", Result, AckInit)
@@ -178,7 +178,7 @@ def _matches(
         yield record, each, int(roots[row])
 
 
-def _add_verdict(search: Search, root: int, verdict: Verdict) -> None:
+def _add_result(search: Search, root: int, verdict: Verdict) -> None:
     verdicts = search.of(root).verdicts
     assert verdicts is not None
     verdicts.append(verdict)
@@ -285,7 +285,7 @@ def _take_tuple(search: Search, record: Record, header: bytes) -> None:
             gathered.tuples.append(Found(anchor.edge, decoded.version, _at(record)))
 
 
-def find_letters(search: Search, topology: Published) -> list[Letter]:
+def find_dead_letters(search: Search, topology: Published) -> list[Letter]:
     target, letters = search.target, []
     wanted = f"{target.slot.topic}/{target.slot.partition}/{target.offset}".encode()
     for batch in search.scan(search.spans([topology.dead_letter_topic])):

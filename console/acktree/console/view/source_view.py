@@ -17,7 +17,7 @@ from acktree.console.view.open_roots import OpenArray
 from acktree.schemas.codec import Absent, Failure, Result
 from acktree.schemas.ids import origin_of, origins_of, run_at_least
 from acktree.schemas.registry import Slot
-from acktree.spark.done_set import decode_metadata, first_absent
+from acktree.spark.ledger.done_set import decode_metadata, first_absent
 
 IN_FLIGHT, WAITING, EMITTED, OVERDUE = "in flight", "waiting for replay", "emitted", "overdue"
 

@@ -18,9 +18,9 @@ from acktree.console.view.documents import (
     Totals,
     Window,
 )
-from acktree.console.view.look import Seen
 from acktree.console.view.reports import WINDOWS_S, Process, Reports
 from acktree.console.view.reports import Totals as Counts
+from acktree.console.view.snapshot import Seen
 from acktree.console.view.source_view import SlotView
 from acktree.console.view.stuck import find_stuck, held_ages, stuck_after_s
 

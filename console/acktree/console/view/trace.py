@@ -12,17 +12,17 @@ from acktree.console.view.search import (
     Search,
     Target,
     find_acks,
+    find_dead_letters,
     find_inits,
-    find_letters,
+    find_results,
     find_tuples,
-    find_verdicts,
     leave_other_blocks,
 )
 from acktree.console.view.tree import Emission, make_emission
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published, Slot
-from acktree.spark.done_set import decode_metadata
+from acktree.spark.ledger.done_set import decode_metadata
 
 LIMIT_S = 60.0
 
@@ -91,12 +91,12 @@ def find_trace(
     target = replace(target, block=cluster.history.largest_block(target.slot.spout))
     search = Search(cluster, target, began_s + limit_s, since_ms)
     topology = cluster.topology
-    find_verdicts(search, topology)
+    find_results(search, topology)
     find_inits(search, topology)
     leave_other_blocks(search)
     find_acks(search, topology)
     find_tuples(search, topology)
-    letters = find_letters(search, topology)
+    letters = find_dead_letters(search, topology)
     return _put_together(search, letters, began_s)
 
 

@@ -1,0 +1,26 @@
+"""Which source records dead letters ask for, as the replay's plan takes them. Pure.
+
+Invariant: a letter that does not name its source record is refused by name; nothing is left out in silence.
+"""
+
+from collections.abc import Iterable
+
+from acktree.console.replay import Wanted
+from acktree.console.view.dead_letters import DeadLetter, UnknownDeadLetter
+from acktree.schemas.codec import Span
+
+
+def wanted_by(letters: Iterable[DeadLetter]) -> list[Wanted]:
+    """Return the source records of letters by partition, each offset once. Raises UnknownDeadLetter."""
+    offsets: dict[tuple[str, int], set[int]] = {}
+    for letter in letters:
+        if not letter.topic:
+            raise UnknownDeadLetter(
+                f"dead letter {letter.partition}/{letter.offset} does not say which source record it is, "
+                "so it cannot be replayed"
+            )
+        offsets.setdefault((letter.topic, letter.source_partition), set()).add(letter.source_offset)
+    return [
+        Wanted(topic, partition, tuple(Span(offset, offset + 1) for offset in sorted(mine)))
+        for (topic, partition), mine in sorted(offsets.items())
+    ]

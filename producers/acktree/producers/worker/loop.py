@@ -1,0 +1,320 @@
+"""The worker: the one loop that reads a bolt's topics, executes it, and gets its outputs and offsets out.
+
+Invariant: children and acks are durable before the offsets of their inputs are committed: at an interval,
+when a partition is revoked, at a stop. A turn ends with the tuple after which its time is up, or that is
+executed at a stop; the others wait. Callbacks run inside the loop's own calls; there is no other thread.
+"""
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+
+from confluent_kafka import KafkaException
+
+from acktree.producers.bolt import AnyBolt, Context
+from acktree.producers.errors import TransactionAborted, UnknownComponent
+from acktree.producers.kafka.deadline_call import close_consumer
+from acktree.producers.kafka.exactly_once import ExactlyOnce
+from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
+from acktree.producers.kafka.intake import Intake
+from acktree.producers.kafka.output import AtLeastOnce, Output
+from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.kafka.record_limits import read_limits
+from acktree.producers.tuples import IN_HAND
+from acktree.producers.worker.batch_sizing import Pace, Turn
+from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
+from acktree.schemas.clients import Settings, as_clear_error, consumer_settings, make_consumer
+from acktree.schemas.registry import Registry
+from acktree.schemas.stats import STATS_INTERVAL_S, Report
+
+IDLE_WAIT_S = 0.1
+BUSY_WAIT_S = 0.005
+"""How long to wait for a record while tuples are executed beside this loop."""
+LEARN_INTERVAL_S = 1.0
+TIME_OUT_INTERVAL_S = 1.0
+"""How often is looked for tuples that are held for too long."""
+SESSION_TIMEOUT_MS = 10_000
+
+log = logging.getLogger("acktree.bolt")
+
+Ready = Callable[[str], None]
+
+
+def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str:
+    """Return the bolt's name in the topology: as wanted, as its class says, or the only one there is.
+
+    Raises:
+        UnknownComponent: the topology has no such bolt, or several to choose from.
+    """
+    latest = registry.history.latest
+    name = wanted or bolt.name
+    if not name and len(latest.bolts) == 1:
+        return next(iter(latest.bolts))
+    if name in latest.bolts:
+        return name
+    there = ", ".join(latest.bolts) or "none"
+    if not name:
+        raise UnknownComponent(f"topology {latest.name} has several bolts, choose one with --bolt: {there}")
+    raise UnknownComponent(f"topology {latest.name} has no bolt {name!r}; it has: {there}")
+
+
+class Worker:
+    """Runs one bolt as one member of its consumer group."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topology: str,
+        bolt: AnyBolt,
+        *,
+        name: str | None = None,
+        user: Settings | None = None,
+        ready: Ready = lambda _text: None,
+        outlet: Output | None = None,
+    ) -> None:
+        """Connect; nothing is read yet.
+
+        Raises:
+            UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
+        """
+        check_bolt(bolt)
+        self._bootstrap, self._user, self._ready = bootstrap, user or {}, ready
+        self._registry = Registry(bootstrap, topology, self._user)
+        self._history = self._registry.history
+        self.name = find_bolt_name(self._registry, bolt, name)
+        self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}-{uuid.uuid4().hex[:4]}"
+        latest = self._history.latest
+        settings = consumer_settings(
+            bootstrap, latest.group_of(self.name), self._user, session_timeout_ms=SESSION_TIMEOUT_MS
+        )
+        consumer = make_consumer(settings)
+        self.outlet = outlet or self._make_output()
+        self._inputs = Inputs(consumer, bootstrap, self.outlet.owner, self.outlet.take_over)
+        packer = AckPacker(self._history, self.task, self.outlet.send, self.outlet.send_at_once)
+        make_collector = collector_of(bolt, self._exactly_once)
+        outlet = self.outlet
+        self._collector = make_collector(
+            self.name, self._history, packer, outlet.produce, produce_rows=outlet.produce_rows
+        )
+        self.outlet.while_full = self._collector.flush
+        intake = Intake(self.name, self._history, self._learn)
+        inputs = self._inputs
+        self._turn_time = Turn()
+        self._execution = make_execution(
+            bolt, self._collector, intake, inputs.check, inputs.hand, self._turn_time
+        )
+        self._pace = Pace(self._execution.turn_s, self._execution.least_records, BATCH_RECORDS)
+        self._reads: tuple[str, ...] = ()
+        self._told_ready = self._stopping = self._broken = False
+        self._next_learn_s = self._next_ack_s = self._next_settle_s = self._next_report_s = 0.0
+        self._next_tick_s = self._next_time_out_s = 0.0
+        self._executed_at_settle = 0
+        self._held_s = 0.0
+        self._looked_s = time.monotonic()
+        self.reported: tuple[Report, ...] = ()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was executed, emitted, acked, failed, set aside, dropped, never acked."""
+        return asdict(self._collector.counters)
+
+    @property
+    def _exactly_once(self) -> bool:
+        return self._history.latest.bolts[self.name].exactly_once
+
+    def _make_output(self) -> Output:
+        latest = self._history.latest
+        topics = (*latest.bolts[self.name].emits, latest.ack_topic)
+        limits = read_limits(self._bootstrap, topics, self._user)
+        if self._exactly_once:
+            return ExactlyOnce(self._bootstrap, self._user, latest.group_of(self.name), limits)
+        return AtLeastOnce(self._bootstrap, self._user, limits)
+
+    def stop(self) -> None:
+        """Ask ``run`` to end after the tuple, or the batch, that is executed; fit for a signal handler."""
+        self._stopping = self._inputs.stopping = True
+        self._turn_time.stop()
+        self.outlet.hurry()
+
+    def run(self) -> None:
+        """Work until stopped.
+
+        Raises:
+            DeliveryFailed: the broker refused a record for good; the inputs since the last commit are read
+            again by whoever runs the bolt next. What ``prepare``, ``tick`` and ``cleanup`` of the bolt raise.
+        """
+        try:
+            self._execution.prepare(Context(self._history.latest, self.name, self.task))
+            self._subscribe()
+            while not self._stopping:
+                self._turn()
+            self._execution.finish(self._inputs.in_hand())
+        except BaseException as error:
+            self._broken = True
+            if isinstance(error, KafkaException):
+                raise as_clear_error(error.args[0], self._bootstrap) from error
+            raise
+        finally:
+            try:
+                self._execution.cleanup()
+            finally:
+                self._leave()
+
+    def _leave(self) -> None:
+        """Get the last out and commit it, whatever the bolt's cleanup has raised; leave the group."""
+        try:
+            if not self._broken:
+                self._name_never_acked()
+                self._commit_or_leave(self._inputs.places())
+                self._report()
+                self.outlet.settle(self._inputs.consumer, ())
+        finally:
+            self._broken = True
+            close_consumer(self._inputs.consumer)
+            self._registry.close()
+
+    def _turn(self) -> None:
+        most = self._pace.records
+        if self._execution.max_in_hand is not None:
+            most = min(most, self._inputs.room(self._execution.max_in_hand))
+        records = self._inputs.read(self._wait_s(), most)
+        if records and not self._inputs.is_named:
+            self._inputs.put_back(records)
+            self._commit_or_rewind()
+            records = self._inputs.read(0, most)
+        if records:
+            began_s = time.monotonic()
+            self._turn_time.begin(began_s + self._execution.turn_s)
+            left = self._execution.run(records)
+            self._inputs.put_back(left)
+            if len(left) < len(records):
+                self._pace.note(len(records) - len(left), time.monotonic() - began_s)
+        self._execution.collect()
+        now_s = time.monotonic()
+        self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._looked_s)
+        self._looked_s = now_s
+        if now_s >= self._next_ack_s:
+            if self.outlet.sends_acks_early:
+                self._collector.flush()
+            self.outlet.serve()
+            self._next_ack_s = now_s + self.outlet.ack_interval_s
+        tick_interval_s = self._execution.tick_interval_s
+        if tick_interval_s is not None and now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + tick_interval_s
+            self._execution.tick()
+        if now_s >= self._next_time_out_s:
+            self._next_time_out_s = now_s + TIME_OUT_INTERVAL_S
+            latest = self._history.latest
+            if latest.ackers and latest.message_timeout_s:
+                self._execution.time_out(self._inputs.in_hand(), latest.message_timeout_s)
+        executed = self._collector.counters.executed
+        if now_s >= self._next_settle_s or executed - self._executed_at_settle >= self.outlet.commit_records:
+            self._commit_or_rewind()
+            self._executed_at_settle = executed
+            self._next_settle_s = time.monotonic() + self.outlet.commit_interval_s
+            self._follow_topology()
+        if now_s >= self._next_report_s:
+            self._report()
+            self._next_report_s = now_s + STATS_INTERVAL_S
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for a record: no longer than to the next flush or commit that is due."""
+        due_s = self._next_settle_s
+        if self._collector.has_unsent:
+            due_s = min(due_s, self._next_ack_s)
+        most_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S
+        return min(most_s, max(0.0, due_s - time.monotonic()))
+
+    def _settle(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
+        """Get everything out, then commit how far the inputs are done."""
+        self._collector.release()
+        offsets = self._inputs.frontiers(leaving)
+        self._collector.flush()
+        if self.outlet.settle(self._inputs.consumer, offsets, in_callback):
+            self._inputs.note_committed(offsets, leaving)
+
+    def _commit_or_rewind(self) -> None:
+        """Settle; where that was undone, drop what is in hand and read it again."""
+        try:
+            self._settle()
+        except TransactionAborted as error:
+            log.warning("%s; its inputs are read again", error, extra={"action": "aborted"})
+            self._let_go(list(self._inputs.hands))
+            self._inputs.rewind()
+
+    def _commit_or_leave(self, leaving: Collection[Place], in_callback: bool = False) -> None:
+        """Settle; where that was undone, leave the inputs to whoever reads them next."""
+        try:
+            self._settle(leaving, in_callback)
+        except TransactionAborted as error:
+            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
+
+    def _subscribe(self) -> None:
+        table = self._history.latest.bolts.get(self.name)
+        if table is None or table.reads == self._reads:
+            return
+        self._reads = table.reads
+        self._inputs.subscribe(self._reads, self._assigned, self._revoked, self._lost)
+
+    def _follow_topology(self) -> None:
+        """Take in a version published since: its topics, its readers."""
+        if self._registry.refresh():
+            self._collector.targets.use_latest()
+            self._subscribe()
+
+    def _learn(self, version: int) -> None:
+        """Read the registry to its end for a version seen in a header, at most once a second."""
+        now_s = time.monotonic()
+        if now_s < self._next_learn_s:
+            return
+        self._registry.catch_up()
+        self._next_learn_s = time.monotonic() + LEARN_INTERVAL_S
+
+    def _assigned(self, places: list[Place]) -> None:
+        held = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)) or "no partition"
+        log.info("%s reads %s", self.task, held, extra={"action": "assigned"})
+        if not self._told_ready:
+            self._told_ready = True
+            self._ready(f"ready bolt {self.name} of topology {self._history.name} reads {held}")
+
+    def _revoked(self, places: list[Place]) -> None:
+        if not self._broken:
+            self._execution.finish(self._inputs.in_hand(places))
+            self._commit_or_leave(places, in_callback=True)
+            self._let_go(places)
+
+    def _lost(self, places: list[Place]) -> None:
+        if not self._broken:
+            self._let_go(places)
+
+    def _let_go(self, places: list[Place]) -> None:
+        held = self._inputs.in_hand(places)
+        waiting = [tuple for tuple in held if tuple._state is IN_HAND]
+        self._collector.drop(held)
+        if waiting:
+            self._execution.drop(waiting)
+
+    def _name_never_acked(self) -> None:
+        """Say which tuples the bolt neither acked nor failed; they will be read again."""
+        held = [tuple for tuple in self._inputs.in_hand() if tuple._state is IN_HAND]
+        for tuple in held:
+            log.warning("%r was never acked", tuple, extra={"action": "never_acked"})
+        self._collector.counters.never_acked += len(held)
+
+    def _report(self) -> None:
+        values = {
+            **self.counters,
+            "in_hand": len(self._inputs.in_hand()),
+            "paused": self._inputs.paused,
+            "lag": self._inputs.lag(),
+            "busy_s": round(self._execution.busy_s, 6),
+            "process_s": round(self._execution.process_s + self._held_s, 6),
+        }
+        report = Report("bolt", self.name, self.task, int(time.time() * 1000), values)
+        self.reported = (report,)
+        topic = self._history.latest.stats_topic
+        self.outlet.produce(topic, report.encode(), report.key(), None)

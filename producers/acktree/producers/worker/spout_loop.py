@@ -1,0 +1,294 @@
+"""The loop that runs a spout written in Python: emit while there is room, hand out verdicts.
+
+Invariant: at most ``max_pending`` messages are without a verdict, but for those of the last ``next_tuple``;
+the run is durable before the first emission, so no root id was given out before. Messages pending when the
+process ends get no verdict: the source must offer what it was not told to be acked again.
+"""
+
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+
+from confluent_kafka import TopicPartition
+
+from acktree.producers.bolt import Context
+from acktree.producers.errors import UnknownComponent
+from acktree.producers.kafka.claim import LostClaim, claim_run, commit_claim, read_claim
+from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
+from acktree.producers.kafka.inputs import check_error
+from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.kafka.record_limits import read_limits
+from acktree.producers.kafka.spout_output import SpoutOutput
+from acktree.producers.loading import check_written
+from acktree.producers.spout import AnySpout, Failure, Message, Spout, SpoutEmitter, ValueSpout
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    clear_errors,
+    consumer_settings,
+    make_consumer,
+    when_ready,
+    will_pass,
+)
+from acktree.schemas.codec import Cause, decode_result
+from acktree.schemas.errors import AcktreeError, MalformedRecord
+from acktree.schemas.registry import Published, Registry, Slot
+from acktree.schemas.stats import STATS_INTERVAL_S, Report
+
+SPOUTS: tuple[type[AnySpout], ...] = (Spout, ValueSpout)
+CALLS_PER_TURN = 1_000
+IDLE_WAIT_S = 0.01
+BUSY_WAIT_S = 0.001
+"""How long a spout that emitted nothing waits for verdicts while it has pending ones; Storm's waits 1 ms."""
+CLAIM_INTERVAL_S = 10.0
+RESULTS_PER_TURN = 1_000
+
+log = logging.getLogger("acktree.spout")
+
+
+def find_spout_name(latest: Published, spout: AnySpout, wanted: str | None) -> str:
+    """Return the spout's name in the topology: as wanted, as its class says, or the only one without topics.
+
+    Raises:
+        UnknownComponent: there is no such spout, it reads topics, or there are several to choose from.
+    """
+    free = [name for name, table in latest.spouts.items() if not table.topics]
+    name = wanted or spout.name or (free[0] if len(free) == 1 else "")
+    if name in free:
+        return name
+    raise UnknownComponent(
+        f"topology {latest.name} has no spout {name!r} without topics; it has: {', '.join(free) or 'none'}"
+    )
+
+
+class SpoutWorker:
+    """Runs one task of a spout; ``task`` counts the spout's tasks from 0."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topology: str,
+        spout: AnySpout,
+        *,
+        task: int = 0,
+        name: str | None = None,
+        user: Settings | None = None,
+        ready: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        """Connect and claim a run.
+
+        Raises:
+            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler.
+        """
+        check_written(spout, SPOUTS, "next_tuple")
+        self._bootstrap, self._spout, self._ready = bootstrap, spout, ready
+        self._registry = Registry(bootstrap, topology, user or {})
+        self._history = self._registry.history
+        latest = self._history.latest
+        self.name = find_spout_name(latest, spout, name)
+        if not 0 <= task < latest.spouts[self.name].tasks:
+            raise UnknownComponent(f"spout {self.name} has {latest.spouts[self.name].tasks} tasks, no {task}")
+        number = latest.spout_tasks[self.name][task]
+        self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}"
+        self._result_topic = latest.result_topic(number)
+        self._group = latest.group_of(self.name)
+        self._settings = consumer_settings(bootstrap, self._group, user or {})
+        self._claims, self._consumer = make_consumer(self._settings), make_consumer(self._settings)
+        self.claim = claim_run(self._claims, self._result_topic, self._group, bootstrap)
+        with clear_errors(bootstrap):
+            self._follow_results()
+        topics = (*latest.spouts[self.name].emits, latest.ack_init_topic)
+        self._outlet = SpoutOutput(bootstrap, user or {}, read_limits(bootstrap, topics, user or {}))
+        self._packer = InitPacker(self._history, number, self._outlet.send)
+        self._outlet.while_full = self._send_inits
+        self.emitter = SpoutEmitter(
+            self.name,
+            self._history,
+            _slot_of(latest, self.name, task).slot,
+            self.claim.run,
+            self._packer,
+            self._outlet.produce_confirmed,
+        )
+        self._most_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
+        self.emitter.keeps_values = isinstance(spout, ValueSpout)
+        self.set_aside = self.timed_out = 0
+        self.reported: tuple[Report, ...] = ()
+        self._index = task
+        self._pending_s, self._looked_s = 0.0, time.monotonic()
+        self._stopping = False
+        self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
+
+    def _follow_results(self) -> None:
+        """Read results from the end: those before are about earlier runs."""
+        place = TopicPartition(self._result_topic, 0)
+        ask = partial(self._consumer.get_watermark_offsets, place, timeout=BROKER_TIMEOUT_S)
+        _, end = when_ready(ask, wait_if_away=True)
+        self.claim.next_offset = max(end, self.claim.next_offset)
+        self._consumer.assign([TopicPartition(self._result_topic, 0, self.claim.next_offset)])
+
+    @property
+    def pending(self) -> int:
+        """How many messages have no verdict yet."""
+        return len(self.emitter.pending)
+
+    def stop(self) -> None:
+        """Ask ``run`` to end; may be called from a signal handler."""
+        self._stopping = True
+        self._outlet.hurry()
+
+    def run(self) -> None:
+        """Work until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
+        try:
+            self._spout.prepare(Context(self._history.latest, self.name, self.task))
+            self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
+            while not self._stopping:
+                self._turn()
+            self._flush()
+        finally:
+            try:
+                self._spout.cleanup()
+            finally:
+                close_consumer(self._consumer)
+                close_consumer(self._claims)
+                self._registry.close()
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        self._pending_s += self.pending * (now_s - self._looked_s)
+        self._looked_s = now_s
+        emitted = self._emit(now_s)
+        self._hear(self._wait_s(emitted))
+        if now_s >= self._next_flush_s:
+            self._outlet.serve()
+            self._send_inits()
+            self._tell_done()
+            self._next_flush_s = now_s + self._outlet.ack_interval_s
+        if now_s >= self._next_claim_s:
+            self._renew_claim()
+            self._give_up_old(now_s)
+            self._next_claim_s = time.monotonic() + CLAIM_INTERVAL_S
+        if now_s >= self._next_report_s:
+            self._report()
+            if self._registry.refresh():
+                self.emitter.targets.use_latest()
+            self._next_report_s = now_s + STATS_INTERVAL_S
+
+    def _wait_s(self, emitted: int) -> float:
+        if emitted:
+            return 0.0
+        return BUSY_WAIT_S if self.pending else IDLE_WAIT_S
+
+    def _emit(self, now_s: float) -> int:
+        room = self._history.latest.spouts[self.name].max_pending - self.pending
+        emitted = 0
+        for _ in range(min(room, CALLS_PER_TURN)):
+            if self.emitter.pending.kept_bytes >= self._most_bytes:
+                break
+            here = self.emitter.call(self._spout, now_s)
+            emitted += here
+            if not here:
+                break
+        return emitted
+
+    def _send_inits(self) -> None:
+        """Send the inits of the trees whose tuples are all in the log."""
+        self.emitter.hand_in()
+        self._packer.flush()
+
+    def _flush(self) -> None:
+        """Wait until all tuples are with the broker, and then all their inits."""
+        self._outlet.drain()
+        self._send_inits()
+        self._outlet.settle(self._consumer, ())
+        self._tell_done()
+
+    def _tell_done(self) -> None:
+        """Without ackers a message is done when it is in the log."""
+        for message in self.emitter.take_done():
+            self._acked(message)
+
+    def _hear(self, wait_s: float) -> None:
+        records = self._consumer.consume(RESULTS_PER_TURN, 0) or self._consumer.consume(1, wait_s)
+        for record in records:
+            if (error := record.error()) is not None:
+                check_error(error, self._bootstrap)
+                continue
+            self.claim.next_offset = (record.offset() or 0) + 1
+            try:
+                result = decode_result(record.value() or b"")
+            except MalformedRecord as wrong:
+                self.set_aside += 1
+                log.warning("%s@%s set aside: %s", self._result_topic, record.offset(), wrong)
+                continue
+            for root, cause, task, reason in result.failed:
+                self._fail(root, Failure(cause, task, reason))
+            for root in result.acked.tolist():
+                message = self.emitter.pending.pop(root)
+                if message is not None:
+                    self._acked(message)
+
+    def _acked(self, message: Message) -> None:
+        self.emitter.counters.acked += 1
+        self._spout.tell_acked(message)
+
+    def _fail(self, root: int, failure: Failure) -> None:
+        message = self.emitter.pending.pop(root)
+        if message is not None:
+            if failure.cause is Cause.TIMED_OUT:
+                self.timed_out += 1
+            else:
+                self.emitter.counters.failed += 1
+            self._spout.tell_failed(message, failure)
+
+    def _give_up_old(self, now_s: float) -> None:
+        """Fail what is older than the control topics keep: its verdict can no longer come."""
+        for root in self.emitter.pending.older_than(now_s - self._history.latest.control_retention_s):
+            self._fail(root, Failure(Cause.TIMED_OUT, "", ""))
+
+    def _renew_claim(self) -> None:
+        """Look whether the task is still ours, and say so. While the broker is away, try again later."""
+        until_s = time.monotonic() + BROKER_TIMEOUT_S
+        try:
+            call_with_deadline(
+                self._look_and_claim, lambda: not self._stopping and time.monotonic() < until_s
+            )
+        except CallTimedOut:
+            log.warning("claim not renewed: no answer", extra={"action": "claim_not_renewed"})
+            self._claims = make_consumer(self._settings)  # the other is left to the call it is in
+        except AcktreeError as error:
+            if not will_pass(error):
+                raise
+            log.warning("claim not renewed: %s", error, extra={"action": "claim_not_renewed"})
+
+    def _look_and_claim(self) -> None:
+        stands = read_claim(self._claims, self._result_topic, self._bootstrap)
+        if stands is not None and stands.epoch != self.claim.epoch:  # a missing one is nobody's: it expired
+            raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
+        commit_claim(self._claims, self._result_topic, self.claim, self._group, self._bootstrap)
+
+    def _report(self) -> None:
+        counters = self.emitter.counters
+        values = {
+            "emitted": counters.emitted,
+            "acked": counters.acked,
+            "failed": counters.failed,
+            "timed_out": self.timed_out,
+            "pending": self.pending,
+            "set_aside": self.set_aside,
+            "pending_s": round(self._pending_s, 3),
+            "task": self._index,
+        }
+        report = Report("spout", self.name, self.task, int(time.time() * 1000), values)
+        self.reported = (report,)
+        self._outlet.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
+
+
+def _slot_of(latest: Published, spout: str, task: int) -> Slot:
+    for slot in latest.slots_of(spout):
+        if slot.topic == "" and slot.partition == task:
+            return slot
+    raise UnknownComponent(f"task {task} of spout {spout} has no slot; apply the topology again")

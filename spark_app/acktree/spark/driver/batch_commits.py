@@ -1,0 +1,123 @@
+"""Batch commit records: what a stage has written of the batch in hand, as offsets of a consumer group of its own.
+
+Invariant: a mark names one share of one batch of one query, or one batch as a whole, and no other; a share's
+is committed in the transaction that holds all its task wrote. Only the batch in hand is ever run again, so a
+place keeps its newest mark alone. Whoever finds a mark set commits it again: Kafka forgets the offsets of a
+group without members, and a batch that fails at every start is run again for as long as it does.
+"""
+
+import os
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+
+from acktree.producers.kafka.outside_commit import commit_offsets
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    Settings,
+    consumer_settings,
+    is_unsettled,
+    make_consumer,
+    metadata_of,
+    why_unanswered,
+)
+
+FORMAT = "1"
+ASK_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchName:
+    """Which batch of which query; ``query`` outlives restarts and is another one for a new checkpoint."""
+
+    query: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTaskName:
+    """What one reading task reads: the partition that no other task begins with, and a digest of all."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    digest: str
+
+    def line(self) -> str:
+        return f"{self.topic} {self.partition} {self.next_offset} {self.digest}\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> "ReadTaskName":
+        topic, partition, next_offset, digest = line.split()
+        return cls(topic, int(partition), int(next_offset), digest)
+
+
+def commit_of_task(batch: BatchName, share: ReadTaskName) -> TopicPartition:
+    """Return the mark that a share of a batch is written: its place, and the text that names it."""
+    text = f"{FORMAT}|{batch.query}|{batch.number}|{share.digest}"
+    return TopicPartition(share.topic, share.partition, share.next_offset, metadata=text)
+
+
+def commit_of_batch(batch: BatchName, registry_topic: str) -> TopicPartition:
+    """Return the mark that writing a batch has begun."""
+    text = f"{FORMAT}|{batch.query}|{batch.number}"
+    return TopicPartition(registry_topic, 0, batch.number, metadata=text)
+
+
+def digest(*parts: object) -> str:
+    """Return a short name of what the parts say."""
+    return f"{zlib.crc32(repr(parts).encode()):08x}"
+
+
+def batch_commit_group(group: str) -> str:
+    """Return the consumer group that holds the marks of the stage that belongs to a component's group."""
+    return f"{group}.stage"
+
+
+class BatchCommits:
+    """The marks of one stage; holds one consumer without membership."""
+
+    def __init__(self, bootstrap: str, user: Settings, group: str) -> None:
+        self.bootstrap, self.group = bootstrap, batch_commit_group(group)
+        self.consumer: Consumer = make_consumer(consumer_settings(bootstrap, self.group, user))
+
+    def is_set(self, mark: TopicPartition) -> bool:
+        """Tell whether a mark is the newest of its place, waiting for a transaction that is being decided.
+
+        Raises:
+            KafkaException: the broker does not answer, or the transaction is not decided in time.
+        """
+        deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+        while True:
+            try:
+                return self._newest(mark) == metadata_of(mark)
+            except KafkaException as error:
+                if (why := why_unanswered(self.consumer)) is not None:
+                    raise KafkaException(why) from None
+                if not is_unsettled(error.args[0]) or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(ASK_AGAIN_S)
+
+    def _newest(self, mark: TopicPartition) -> str:
+        (found,) = self.consumer.committed([TopicPartition(mark.topic, mark.partition)], BROKER_TIMEOUT_S)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return metadata_of(found) if found.offset != OFFSET_INVALID else ""
+
+    def set(self, mark: TopicPartition) -> None:
+        """Commit a mark. Raises what ``commit_offsets`` raises."""
+        commit_offsets(self.consumer, [mark], self.group, self.bootstrap)
+
+
+_marks: dict[tuple[Any, ...], BatchCommits] = {}
+
+
+def marks(bootstrap: str, user: Settings, group: str) -> BatchCommits:
+    """Return this process's marks of one stage."""
+    place = (os.getpid(), bootstrap, group, tuple(sorted(user.items())))
+    if place not in _marks:
+        _marks[place] = BatchCommits(bootstrap, user, group)
+    return _marks[place]

@@ -1,0 +1,202 @@
+"""The driver side of a bolt in Spark: plans batches over its topics and commits them when they are done.
+
+Invariant: an offset is committed for the bolt's group only after the batch that holds it has ended, with its
+tuples and acks in the log. What stands is committed again from time to time, or Kafka would forget it.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S, commit_offsets
+from acktree.schemas.clients import (
+    BROKER_TIMEOUT_S,
+    clear_errors,
+    consumer_settings,
+    make_admin,
+    make_consumer,
+)
+from acktree.schemas.registry import Registry
+from acktree.schemas.stats import STATS_INTERVAL_S, Report
+from acktree.spark.driver.driver_metrics import serve_driver
+from acktree.spark.driver.log_bounds import DataLoss, check_ends
+from acktree.spark.driver.reporter import Reporter
+from acktree.spark.driver.source_topics import BoltTopics
+from acktree.spark.driver.source_watch import LOOK_INTERVAL_S
+from acktree.spark.ledger.task import SourcePartition
+from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.logged_batch import Batch, Range
+
+
+class BoltDriver:
+    """All partitions that one bolt reads, for one streaming query."""
+
+    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Connect and look at the topics.
+
+        Raises:
+            AcktreeError: broker, topology, bolt or topic is not there; the text says which.
+        """
+        self._options, self._bootstrap = options, options.bootstrap
+        self._registry = Registry(options.bootstrap, options.topology, options.kafka)
+        self._admin, self._monotonic = make_admin(options.bootstrap, options.kafka), monotonic
+        self.topology = self._registry.history.latest
+        self.topics = BoltTopics(self._admin, options, self.topology)
+        self._group = self.topology.group_of(options.bolt)
+        self._consumer = make_consumer(consumer_settings(options.bootstrap, self._group, options.kafka))
+        self._next: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._renew_at_s = self._look_at_s = 0.0
+        self._reporter = Reporter(options)
+        self._executed, self._next_report_s = 0, 0.0
+        self._instance = f"{options.bolt}-{uuid.uuid4().hex[:8]}"
+        self._bolt = options.bolt
+        self._metrics = serve_driver(options, lambda: self._reporter.latest)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._next)
+
+    def open(self, logged: Batch | None) -> None:
+        """Go on behind the logged batch, else at the group's offsets, else where the options say."""
+        known = {(r.topic, r.partition): r.end for r in logged.ranges} if logged else {}
+        known = self._known_to_group(self.topics.partitions) | known
+        new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
+        starts = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
+        for source in self.topics.partitions:
+            self._next[source.slot] = known.get((source.topic, source.partition), starts.get(source.slot, 0))
+        self._look_at_s = self._monotonic() + LOOK_INTERVAL_S
+        self._go_back_to_ends()
+
+    def _known_to_group(self, sources: Iterable[SourcePartition]) -> dict[tuple[str, int], int]:
+        """Return what the group has committed."""
+        places = [TopicPartition(source.topic, source.partition) for source in sources]
+        with clear_errors(self._bootstrap):
+            found = self._consumer.committed(places, timeout=BROKER_TIMEOUT_S)
+            for place in found:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+        return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+    def _look_for_partitions(self) -> None:
+        """Read partitions that were added, too: where the group stands, else from their beginning.
+
+        Raises:
+            MissingTopic: a topic is gone. DataLoss: it was created anew, and failOnDataLoss is true.
+        """
+        topics = BoltTopics(self._admin, self._options, self.topology, self.topics.partitions)
+        if topics.recreated and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"topic {topics.recreated[0]!r} was deleted and created anew since {self._bolt} read it: "
+                "what was not read of the old one is lost. To go on start with failOnDataLoss=false, to "
+                "begin elsewhere with a new checkpoint and the group's offset set with kafka-consumer-groups"
+            )
+        added = [source for source in topics.partitions if source.slot not in self._next]
+        if added:
+            known, starts = self._known_to_group(added), topics.log_starts(added)
+            self.topics = topics
+            for slot, topic, partition, _ in added:
+                self._next[slot] = known.get((topic, partition), starts[slot])
+
+    def position(self) -> Batch:
+        """Return an empty batch that says where every partition stands."""
+        return self._batch(self._next)
+
+    def _batch(self, ends: Mapping[int, int]) -> Batch:
+        ranges = [
+            Range(s.topic, s.partition, s.slot, 0, self._next[s.slot], ends[s.slot])
+            for s in self.topics.partitions
+        ]
+        return Batch(self.topology.version, tuple(ranges))
+
+    def written(self, batch: Batch) -> None:
+        """Commit a batch that has ended; called again for the same batch it does nothing."""
+        slots = {(source.topic, source.partition): source.slot for source in self.topics.partitions}
+        places = [((range_.topic, range_.partition), range_.end) for range_ in batch.ranges]
+        ends = {slots[place]: end for place, end in places if place in slots}
+        if ends != self._committed:
+            self._commit(ends)
+            self._executed += batch.records
+
+    def _commit(self, ends: Mapping[int, int]) -> None:
+        there = [source for source in self.topics.partitions if source.slot in ends]
+        places = [TopicPartition(s.topic, s.partition, ends[s.slot]) for s in there]
+        commit_offsets(self._consumer, places, self._group, self._bootstrap)
+        self._committed = dict(ends)
+        self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
+
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last tuple that a read_committed reader may see.
+
+        Raises:
+            MissingTopic, VanishedPartition: a topic was deleted, or created anew with fewer partitions.
+        """
+        return self.topics.log_ends()
+
+    def _go_back_to_ends(self) -> None:
+        """Where a log ends before what was read of it, go on at its end, if the options allow it."""
+        self._next |= check_ends(self.topics, self._options, self._next)
+
+    def next_batch(self, ends: Mapping[int, int], most: int | None) -> Batch | None:
+        """Return the next batch up to ``ends`` by slot, None if there is nothing to read.
+
+        Raises:
+            DataLoss: a log ends before what was read of it, and failOnDataLoss is true.
+        """
+        if any(start > ends.get(slot, start) for slot, start in self._next.items()):
+            self._go_back_to_ends()
+        wanted = {}
+        left = len(self._next)
+        for slot, start in self._next.items():
+            share = max(0, ends.get(slot, start) - start)
+            if most is not None:
+                share = min(share, most // left)
+                most -= share
+            left -= 1
+            wanted[slot] = start + share
+        batch = self._batch(wanted)
+        self._next = wanted
+        return batch if batch.records else None
+
+    def service(self, wait_s: float) -> None:
+        """Take in a newer topology version, and partitions; wait where there was nothing to read."""
+        if self._registry.refresh():
+            self.topology = self._registry.history.latest
+            self._look_at_s = self._monotonic()
+        if self._monotonic() >= self._look_at_s:
+            self._look_for_partitions()
+            self._look_at_s = self._monotonic() + LOOK_INTERVAL_S
+        if self._committed and self._monotonic() >= self._renew_at_s:
+            self._commit(self._committed)
+        self._consumer.poll(wait_s)
+        self._reporter.check()
+        if time.monotonic() >= self._next_report_s:
+            self._report()
+            self._next_report_s = time.monotonic() + STATS_INTERVAL_S
+
+    def _report(self) -> None:
+        values = {"executed": self._executed, "acked": self._executed, "version": self.topology.version}
+        report = Report("bolt", self._bolt, self._instance, int(time.time() * 1000), values)
+        self._reporter.send(self.topology.stats_topic, [report])
+
+    def progress(self, ends: Mapping[int, int]) -> dict[str, int]:
+        """Return how far the bolt is: offsets not committed, records acked since the start."""
+        lag = sum(max(0, end - self._committed.get(slot, 0)) for slot, end in ends.items())
+        return {"lag": lag, "acked": self._executed}
+
+    def all_done(self, targets: Mapping[int, int]) -> bool:
+        """Tell whether everything below ``targets`` by slot is committed."""
+        return all(self._committed.get(slot, 0) >= end for slot, end in targets.items())
+
+    def settle(self) -> None:
+        """Report once more; ``written`` has committed."""
+        self._report()
+        self._reporter.settle()
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._registry.close()
+        if self._metrics is not None:
+            self._metrics.close()

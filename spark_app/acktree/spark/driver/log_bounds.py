@@ -1,0 +1,151 @@
+"""Whether what is not read yet is still in the log: its start may pass a reader, its end may fall below one.
+
+Invariant: no record is given up without ``failOnDataLoss=false``. The driver looks before it plans; a task
+that comes too late for a planned offset says the same.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, TopicPartition
+
+from acktree.schemas.clients import BROKER_TIMEOUT_S
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.ids import MAX_OFFSET, OffsetTooLarge
+from acktree.spark.driver.source_topics import TopicEnds
+from acktree.spark.ledger.task import SourcePartition
+from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.logged_batch import Batch
+
+log = logging.getLogger("acktree.spark")
+
+PATIENCE_LOOKS, PATIENCE_S = 3, 1.0
+"""A log end below what was emitted may be a new leader's that is behind for a moment."""
+
+
+class DataLoss(AcktreeError):
+    """Records that are not done cannot be read any more."""
+
+
+def check_offsets(batch: Batch) -> None:
+    """Refuse to emit records under root ids that cannot hold their offsets.
+
+    Raises:
+        OffsetTooLarge: there is such a record.
+    """
+    ends = [(r.topic, r.partition, r.end) for r in (*batch.ranges, *batch.again)]
+    ends += [(r.topic, r.partition, max(r.offsets, default=0) + 1) for r in batch.replays]
+    for topic, partition, end in ends:
+        if end - 1 > MAX_OFFSET:
+            raise OffsetTooLarge(
+                f"{topic}/{partition} has reached offset {end - 1}, but a root id holds offsets to "
+                f"{MAX_OFFSET} only (40 bits): an acker could not tell its records from older ones. Let the "
+                "producers write to a new topic, name it in the topology, and take this partition's rest "
+                "with complete=batch, which needs no root ids"
+            )
+
+
+class OffsetOutOfRange(AcktreeError):
+    """A planned offset is no longer in the topic."""
+
+
+def check_starts(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[int, int]) -> None:
+    """Refuse to go on where the first offset of a log lies behind the next one to read, by slot.
+
+    With failOnDataLoss=false the task that reads there counts what is gone as done.
+
+    Raises:
+        DataLoss: there is such a partition, and failOnDataLoss is true.
+    """
+    if not options.fail_on_data_loss:
+        return
+    known = [source for source in topics.partitions if source.slot in next_offsets]
+    starts = topics.log_starts(known)
+    for slot, topic, partition, _ in known:
+        if starts[slot] > next_offsets[slot]:
+            raise DataLoss(
+                f"{topic}/{partition} begins at offset {starts[slot]}, but group {options.group} stands at "
+                f"{next_offsets[slot]}: what lies between was removed, by retention for one, before it was "
+                "read, and is lost. To count it as done start with failOnDataLoss=false; to go on elsewhere "
+                "set the group's offset with kafka-consumer-groups"
+            )
+
+
+def is_removed(topics: TopicEnds, options: SourceOptions, source: SourcePartition, offset: int) -> bool:
+    """Tell whether a record given up that is not there fell to the start of the log, not to compaction.
+
+    Raises:
+        DataLoss: it did, so there can be no dead letter of it, and failOnDataLoss is true.
+    """
+    start = topics.log_starts([source])[source.slot]
+    if start <= offset:
+        return False
+    name = f"{source.topic}/{source.partition}/{offset}"
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"record {name} is given up, but the topic begins at offset {start}: it was removed, by "
+            f"retention for one, and cannot become a dead letter of group {options.group}. To count it "
+            "as done without one start with failOnDataLoss=false"
+        )
+    log.warning("%s is given up and lost: it was removed", name, extra={"action": "records_lost"})
+    return True
+
+
+def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[int, int]) -> dict[int, int]:
+    """Return by slot the ends of partitions that end before the next offset to read.
+
+    Raises:
+        DataLoss: there is one, and failOnDataLoss is true.
+    """
+    for _ in range(PATIENCE_LOOKS):
+        ends = topics.log_ends()
+        beyond = [s for s in topics.partitions if next_offsets[s.slot] > ends[s.slot]]
+        if not beyond:
+            return {}
+        time.sleep(PATIENCE_S)
+    if options.fail_on_data_loss:
+        topic, partition, slot = beyond[0].topic, beyond[0].partition, beyond[0].slot
+        raise DataLoss(
+            f"{topic}/{partition} ends at offset {ends[slot]}, but group {options.group} stands at "
+            f"{next_offsets[slot]}: records were truncated, or the offset was set by hand; what is "
+            "written below it would be skipped. To go on at the end start with failOnDataLoss=false; to "
+            "begin elsewhere set the group's offset with kafka-consumer-groups"
+        )
+    for source in beyond:
+        log.warning(
+            "%s/%d ends at offset %d, below %d: it goes on at the end",
+            *(source.topic, source.partition, ends[source.slot], next_offsets[source.slot]),
+            extra={"action": "log_end_fell"},
+        )
+    return {source.slot: ends[source.slot] for source in beyond}
+
+
+def next_there(consumer: Consumer, place: TopicPartition, end: int, options: SourceOptions) -> int:
+    """Return where a task goes on that found nothing at a place below the planned ``end``.
+
+    That is the place itself where the log has records there; else behind those that are lost.
+
+    Raises:
+        OffsetOutOfRange: some are lost, and failOnDataLoss is true.
+    """
+    position = place.offset
+    for _ in range(PATIENCE_LOOKS):
+        low, high = consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+        if low <= position < high:
+            return position
+        if position < low:
+            break
+        time.sleep(PATIENCE_S)
+    following = min(low, end) if position < low else end
+    name = f"{place.topic}/{place.partition}"
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRange(
+            f"{name} holds offsets {low} to {high - 1} and no longer {position} to {following - 1}, which "
+            "are not done: they were removed by retention, or truncated, or the topic was created anew, and "
+            "are lost. To count them as done start with failOnDataLoss=false; to go on elsewhere set the "
+            f"offset of group {options.group} with kafka-consumer-groups"
+        )
+    lost = (name, position, following - 1)
+    log.warning("%s: offsets %d to %d are lost and counted as done", *lost, extra={"action": "records_lost"})
+    return following

@@ -1,0 +1,142 @@
+"""Whether the source topics are what they were: new partitions are published, lost records are said.
+
+Invariant: a partition is read only under a slot that the registry knows, and no record is given up without
+``failOnDataLoss=false``.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from confluent_kafka.admin import AdminClient
+
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
+from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import Registry
+from acktree.spark.driver.group_offsets import Committed
+from acktree.spark.driver.log_bounds import DataLoss, check_ends, check_starts
+from acktree.spark.driver.source_topics import BoltTopics, SpoutTopics, UnknownPartition
+from acktree.spark.options import SourceOptions
+
+LOOK_INTERVAL_S = 10.0
+
+
+class SourceWatch:
+    """Looks at the source topics of one spout, at the start and from time to time."""
+
+    def __init__(
+        self, admin: AdminClient, options: SourceOptions, registry: Registry, monotonic: Callable[[], float]
+    ) -> None:
+        self._admin, self._options, self._registry = admin, options, registry
+        self._monotonic = monotonic
+        self._next_look_s = monotonic() + LOOK_INTERVAL_S
+
+    def find(self) -> SpoutTopics:
+        """Return the source topics; partitions that are new to the registry are published first.
+
+        Raises:
+            MissingTopic: a topic is not there. DataLoss: it was created anew.
+            UnknownPartition: a partition is new, and this client may not publish it.
+        """
+        topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
+        if not topics.unknown:
+            return topics
+        if topics.recreated:
+            self._check_recreated(topics.recreated[0], "")
+        self._publish(topics)
+        return SpoutTopics(self._admin, self._options, self._registry.history.latest)
+
+    def _publish(self, topics: SpoutTopics) -> None:
+        options, latest = self._options, self._registry.history.latest
+        place = "/".join(map(str, topics.unknown[0]))
+        try:
+            plan = apply_topology(options.bootstrap, latest.file(), options.kafka)
+        except BrokerRefused as refused:
+            raise UnknownPartition(
+                f"topology {latest.name} version {latest.version} does not know partition {place}, and this "
+                f"client may not publish it ({refused}); do it with: acktree topology apply FILE"
+            ) from refused
+        wanted = plan.publish.version if plan.publish else latest.version
+        deadline = time.monotonic() + BROKER_TIMEOUT_S
+        while self._registry.history.latest.version < wanted:
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable(f"version {wanted} of topology {latest.name} could not be read")
+            self._registry.refresh()
+            time.sleep(0.02)
+
+    def look(self, known: SpoutTopics, version: int, next_offsets: Mapping[int, int]) -> SpoutTopics | None:
+        """Return the topics where they differ from those known, or a newer version was published; else None.
+
+        Raises what ``find`` raises, and DataLoss where a log begins behind the next offset to emit, by slot.
+        """
+        now_s = self._monotonic()
+        is_newer = self._registry.history.latest.version != version
+        if not is_newer and now_s < self._next_look_s:
+            return None
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        found = self.find()
+        ids = {source.topic: source.topic_id for source in known.partitions}
+        for source in found.partitions:
+            if ids.get(source.topic, source.topic_id) != source.topic_id:
+                self._check_recreated(source.topic, "")
+        if is_newer or found.partitions != known.partitions:
+            return found
+        check_starts(known, self._options, next_offsets)
+        return None
+
+    def look_at_once(self) -> None:
+        """Look when asked next, whatever the time."""
+        self._next_look_s = self._monotonic()
+
+    def beyond_ends(self, topics: SpoutTopics, next_offsets: Mapping[int, int]) -> dict[int, int]:
+        """Return by slot the ends of logs that end before the next offset to emit.
+
+        Raises:
+            DataLoss: there is one, or a log begins behind it, and failOnDataLoss is true.
+        """
+        check_starts(topics, self._options, next_offsets)
+        return check_ends(topics, self._options, next_offsets)
+
+    def check_committed(
+        self, topics: SpoutTopics, committed: Mapping[int, Committed], floors: Mapping[int, int]
+    ) -> dict[int, Committed]:
+        """Return what is committed for topics as they are; a commit of a topic's former life is left out.
+
+        Kafka forgets a group's offsets with a topic, but the claims, whose ``floors`` by slot are given,
+        tell that its former life was read.
+
+        Raises:
+            DataLoss: a topic was created anew since it was read, and failOnDataLoss is true.
+        """
+        slots = self._registry.history.latest.slots_of(self._options.spout)
+        for topic in {source.topic for source in topics.partitions}:
+            mine = [source for source in topics.partitions if source.topic == topic]
+            stand = [committed[source.slot] for source in mine if source.slot in committed]
+            if former := [stands.next_offset for stands in stand if stands.is_of_another]:
+                self._check_recreated(topic, f"; it was done up to offset {max(former)}")
+            was_read = {slot.topic_id for slot in slots if slot.topic == topic and slot.slot in floors}
+            if not stand and was_read - {mine[0].topic_id}:
+                self._check_recreated(topic, "")
+        return {slot: stands for slot, stands in committed.items() if not stands.is_of_another}
+
+    def _check_recreated(self, topic: str, about: str) -> None:
+        if self._options.fail_on_data_loss:
+            group = self._options.group
+            raise DataLoss(
+                f"topic {topic!r} was deleted and created anew since group {group} read it{about}: what was "
+                "not done of the old one is lost. To read the new one from its beginning start with "
+                "failOnDataLoss=false; to begin elsewhere set the group's offset with kafka-consumer-groups"
+            )
+
+
+def check_source(options: SourceOptions) -> None:
+    """Raise the AcktreeError that a source with these options would raise, without Spark."""
+    admin = make_admin(options.bootstrap, options.kafka)
+    registry = Registry(options.bootstrap, options.topology, options.kafka)
+    try:
+        if options.spout:
+            SourceWatch(admin, options, registry, time.monotonic).find()
+        else:
+            BoltTopics(admin, options, registry.history.latest)
+    finally:
+        registry.close()

@@ -1,0 +1,278 @@
+"""What a spout's driver keeps in its group: frontiers and bitmaps, result positions, runs, floors, epoch.
+
+Invariant: a result position follows only what the same commit or a written batch holds, and a run is durable
+before its first use. Nothing is committed by a driver that could know of a newer one. Nothing is sent when
+nothing has changed, but for what Kafka would forget: it is committed again from time to time.
+"""
+
+import random
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+from confluent_kafka import Consumer, TopicPartition
+from pyroaring import BitMap64
+
+from acktree.producers.kafka.claim import Claim, claim_run, next_epoch, read_claims
+from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
+from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
+from acktree.schemas.ids import MAX_RUN, next_run, run_at_least
+from acktree.schemas.registry import Published
+from acktree.spark.driver.group_offsets import Committed, GroupOffsets, ZombieDriver
+from acktree.spark.driver.takeover import is_too_old, raised
+from acktree.spark.ledger.done_set import encode_metadata
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.result_cut import Emission, ResultCut
+from acktree.spark.ledger.task import SourcePartition, TaskLedger
+from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.logged_batch import Batch
+
+State = tuple[SourcePartition, int, str]
+
+
+class SpoutCommits:
+    """All claims and cuts of one spout, by task; one run and one epoch for all of them."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        published: Published,
+        options: SourceOptions,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._consumer, self._published, self._bootstrap = consumer, published, options.bootstrap
+        self._group = published.group_of(options.spout)
+        self._offsets = GroupOffsets(consumer, self._group, options.bootstrap)
+        self.claims: dict[int, Claim] = {}
+        self.cuts: dict[int, ResultCut] = {}
+        self._tasks: Mapping[int, TaskLedger] = {}
+        self._texts: dict[int, tuple[object, State, int, BitMap64]] = {}
+        self._committed: object = None
+        self._monotonic, self._renew_at_s = monotonic, 0.0
+        self.planned: Batch | None = None
+
+    def result_topic(self, task: int) -> str:
+        return self._published.result_topic(task)
+
+    def claim(self, tasks: Iterable[int]) -> None:
+        """Claim tasks, those that were taken away among them: their results are read until drained.
+
+        Raises:
+            DamagedClaim, LostClaim, GroupInUse, BrokerUnreachable: see ``claim_run``.
+        """
+        for task in sorted(tasks):
+            claim = claim_run(self._consumer, self.result_topic(task), self._group, self._bootstrap)
+            self.claims[task] = claim
+            self.cuts[task] = ResultCut(claim.next_offset)
+
+    def join(self, tasks: Iterable[int]) -> None:
+        """Claim tasks that were added, under the run of the others and the highest epoch of all."""
+        run = self.run
+        self.claim(tasks)
+        epoch = max(claim.epoch for claim in self.claims.values())
+        for claim in self.claims.values():
+            claim.run, claim.epoch = run, epoch
+
+    def take_over(self, sources: Sequence[SourcePartition], logged: Batch | None) -> dict[int, Committed]:
+        """Return what is committed by slot, with run and epoch of all claims above all that was.
+
+        Claims with floors are those of a driver that has opened: their run is above all before it. Those
+        without say nothing, be they new or left by a driver that died at once: which runs the spout used
+        before, if any, is not known then.
+        """
+        committed = self._offsets.fetch(sources, None)
+        run = 0
+        for claim in self.claims.values():
+            run = claim.run if not run or run_at_least(claim.run, run) else run
+        logged_runs = [range_.run for range_ in logged.ranges] if logged else []
+        highest = max((stands.ours.epoch for stands in committed.values() if stands.ours), default=0)
+        if not self.floors and (highest or logged_runs or self._have_results()):
+            run = next_run(max(logged_runs)) if logged_runs else random.randint(1, MAX_RUN)
+        self._outrank(highest)
+        self.use_run(run)
+        return committed
+
+    def _have_results(self) -> bool:
+        """Ask whether anything was ever emitted for this spout, whatever its group has forgotten."""
+        places = [TopicPartition(self.result_topic(task), 0) for task in self.claims]
+        with clear_errors(self._bootstrap):
+            ends = [self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S) for place in places]
+        return any(end > 0 for _, end in ends)
+
+    def _outrank(self, highest: int) -> None:
+        """Give all claims one epoch, above every commit of ours: who starts last is the driver."""
+        epoch = max(claim.epoch for claim in self.claims.values())
+        if epoch <= highest:
+            epoch = next_epoch(highest)
+        for claim in self.claims.values():
+            claim.epoch = epoch
+
+    def serve(self, tasks: Mapping[int, TaskLedger]) -> None:
+        """Say whose state is committed from here on."""
+        self._tasks = tasks
+
+    @property
+    def run(self) -> int:
+        return next(iter(self.claims.values())).run
+
+    @property
+    def floors(self) -> dict[int, int]:
+        """Return the lowest run that counts, by slot; of a slot that has moved between tasks the newest."""
+        found: dict[int, int] = {}
+        for claim in self.claims.values():
+            for slot, floor in claim.floors.items():
+                if slot not in found or run_at_least(floor, found[slot]):
+                    found[slot] = floor
+        return found
+
+    def forget_floors(self, gone: Container[int]) -> None:
+        """Forget floors of slots that are gone, and those that another task keeps now."""
+        owners = {slot: number for number, task in self._tasks.items() for slot in task.slots}
+        for number, claim in self.claims.items():
+            claim.floors = {
+                slot: floor
+                for slot, floor in claim.floors.items()
+                if slot not in gone and owners.get(slot, number) == number
+            }
+
+    def use_run(self, run: int) -> None:
+        """Give all tasks one run, so that a slot may move between them; durable with the next commit."""
+        for number, task in self._tasks.items():
+            task.run = run
+            for slot, ledger in task.slots.items():
+                if is_too_old(ledger.floor, run):
+                    ledger.renew(run)
+                self.claims[number].floors[slot] = ledger.floor
+        for claim in self.claims.values():
+            claim.run = run
+            claim.floors = {slot: raised(floor, run) for slot, floor in claim.floors.items()}
+
+    def begin_run(self, task: int, slot: int) -> None:
+        """Begin a run, durable with the next commit; earlier emissions of the slot count no more."""
+        self.use_run(next_run(self.run))
+        self.claims[task].floors[slot] = self.run
+
+    def renew_run(self) -> None:
+        """Begin a run, durably, where one more replay may have the root id of an earlier emission."""
+        if any(task.is_run_used_up for task in self._tasks.values()):
+            self.use_run(next_run(self.run))
+            self.commit_claims()
+
+    def written(self, batch: Batch) -> None:
+        """Note that Spark has logged a batch: the failures that it replays hold their results no longer.
+
+        Those of the batch planned last alone: Spark names a batch until it has logged the next one.
+        """
+        if batch == self.planned:
+            self.planned = None
+            answered = [emission for task in self._tasks.values() for emission in task.take_answered()]
+            for cut in self.cuts.values():
+                cut.written(answered)
+
+    def moved(self, sources: Sequence[SourcePartition]) -> dict[int, Committed]:
+        """Return by slot what somebody else has committed since our last commit.
+
+        Raises:
+            ZombieDriver: it is a newer driver's.
+        """
+        epoch = next(iter(self.claims.values())).epoch
+        moved = self._offsets.fetch(sources, {source.slot: epoch for source in sources})
+        if moved or self._offsets.has_lost:
+            self._committed = None  # whatever it is, it is overwritten with what holds
+        return moved
+
+    @property
+    def are_lost(self) -> bool:
+        """Tell whether the group no longer holds an offset that was committed, when last looked at."""
+        return self._offsets.has_lost
+
+    def check_epoch(self) -> None:
+        """Look whether the claims are still ours; what became of them otherwise is written again.
+
+        Raises:
+            ZombieDriver: a newer driver has claimed a task.
+        """
+        topics = {self.result_topic(task): claim for task, claim in self.claims.items()}
+        for topic, stands in read_claims(self._consumer, topics, self._bootstrap).items():
+            claim = topics[topic]
+            if stands is not None and stands.epoch > claim.epoch:
+                raise ZombieDriver(
+                    f"a newer driver (epoch {stands.epoch}, this one has {claim.epoch}) has claimed group "
+                    f"{self._group}; only one driver may run per spout task, this one stops"
+                )
+            if stands is None or stands.epoch < claim.epoch:
+                self._committed = None
+
+    def commit_claims(self) -> None:
+        """Commit runs, floors and commands; the result positions stay."""
+        self._send({}, [self._position(task, claim.next_offset) for task, claim in self.claims.items()])
+
+    def commit_states(self) -> None:
+        """Commit frontiers and bitmaps alone."""
+        self.check_epoch()
+        states, _, _ = self._encode()
+        self._commit(states, [])
+
+    def commit(self) -> None:
+        """Commit all that has changed; all there is, where the last commit is RENEW_INTERVAL_S old."""
+        self._end_commands()
+        states, reach, seen = self._encode()
+        positions = [self._position(task, cut.cut(reach, self._is_open)) for task, cut in self.cuts.items()]
+        told = (seen, [(position.topic, position.offset, position.metadata) for position in positions])
+        if told != self._committed or self._monotonic() >= self._renew_at_s:
+            self._send(states, positions)
+            self._committed = told
+            self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
+        for task in self._tasks.values():
+            for slot, ledger in task.slots.items():
+                ledger.forget_blocks(reach[slot])
+
+    def _position(self, task: int, next_offset: int) -> TopicPartition:
+        return TopicPartition(self.result_topic(task), 0, next_offset, metadata=self.claims[task].metadata())
+
+    def _send(self, states: Mapping[int, State], positions: Sequence[TopicPartition]) -> None:
+        self.check_epoch()
+        self._commit(states, positions)
+        for claim, position in zip(self.claims.values(), positions, strict=True):
+            claim.next_offset = position.offset
+
+    def _commit(self, states: Mapping[int, State], positions: Sequence[TopicPartition]) -> None:
+        self._offsets.commit(states, positions)
+        self._committed = None
+        for task in self._tasks.values():
+            for slot in task.slots.keys() & states.keys():
+                task.slots[slot].told = self._texts[slot][3].copy()
+
+    def _is_open(self, emission: Emission) -> bool:
+        return any(task.is_open(emission) for task in self._tasks.values())
+
+    def _encode(self) -> tuple[dict[int, State], dict[int, int], list[object]]:
+        """Return states and reach by slot, and what the states depend on."""
+        states, reach, seen = dict[int, State](), dict[int, int](), list[object]()
+        epoch = next(iter(self.claims.values())).epoch
+        for task in self._tasks.values():
+            for slot, ledger in task.slots.items():
+                mark = (slot, epoch, ledger.changes)
+                known = self._texts.get(slot)
+                if known is None or known[0] != mark:
+                    known = self._texts[slot] = (mark, *_encoded(epoch, task.sources[slot], ledger))
+                states[slot], reach[slot] = known[1:3]
+                seen.append(mark)
+        return states, reach, seen
+
+    def _end_commands(self) -> None:
+        """Note the commands that matter no more; forget those that the committed position has passed."""
+        live = set[tuple[int, int]]()
+        for task in self._tasks.values():
+            for ledger in task.slots.values():
+                ledger.end_command()
+                live.update((command.task, command.position) for command in ledger.commands.on_record)
+        for number, claim in self.claims.items():
+            claim.replays = {
+                position: obeyed if (number, position) in live else (0, 0)
+                for position, obeyed in claim.replays.items()
+                if (number, position) in live or position >= claim.next_offset
+            }
+
+
+def _encoded(epoch: int, source: SourcePartition, ledger: PartitionLedger) -> tuple[State, int, BitMap64]:
+    made = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done, ledger.told)
+    return (source, ledger.frontier, made.text), made.reach, made.told

@@ -1,0 +1,57 @@
+"""What a spout's driver tells people: Spark's progress, reports, and the log line of a slot that waits.
+
+Invariant: a slot is said to wait once, until it has gone on. Changes nothing of what it looks at.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from acktree.schemas.stats import Report
+from acktree.spark.ledger.task import TaskLedger
+from acktree.spark.runtime.logged_batch import MAX_STRETCHES_PER_SLOT
+
+log = logging.getLogger("acktree.spark")
+
+COUNTS = ("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "lost")
+
+
+def progress(tasks: Iterable[TaskLedger], ends: Mapping[int, int]) -> dict[str, int]:
+    """Return how far the spout is, in records: pending, not done of the logs, counts since the start.
+
+    ``ends`` is where the logs end, by slot.
+    """
+    tasks = tuple(tasks)
+    frontiers = {slot: ledger.frontier for task in tasks for slot, ledger in task.slots.items()}
+    lag = sum(max(0, ends[slot] - frontier) for slot, frontier in frontiers.items() if slot in ends)
+    counted = {name: sum(task.counters[name] for task in tasks) for name in COUNTS}
+    return {"pending": sum(task.pending for task in tasks), "frontierLag": lag, **counted}
+
+
+def reports(spout: str, tasks: Iterable[TaskLedger], version: int, now_s: float) -> tuple[Report, ...]:
+    """Return what each task reports of itself under a version of the topology."""
+    now_ms = int(time.time() * 1000)
+    return tuple(
+        Report("spout", spout, f"{spout}-{task.task}", now_ms, task.figures(now_s) | {"version": version})
+        for task in tasks
+    )
+
+
+class Crowds:
+    """Says which slots emit nothing new because too many stretches of blocks are in flight."""
+
+    def __init__(self) -> None:
+        self._said: set[int] = set()
+
+    def say(self, tasks: Iterable[TaskLedger]) -> None:
+        """Write a line for each slot that began to wait."""
+        waiting = {slot: task.sources[slot] for task in tasks for slot in task.crowded}
+        for slot in waiting.keys() - self._said:
+            source = waiting[slot]
+            log.warning(
+                "%s/%d emits nothing new until some of its records are done: its blocks in flight were cut "
+                "short in %d places, by the end of the log or maxOffsetsPerTrigger",
+                *(source.topic, source.partition, MAX_STRETCHES_PER_SLOT),
+                extra={"action": "crowded"},
+            )
+        self._said = set(waiting)

@@ -1,0 +1,175 @@
+"""What a spout task looks like when a driver takes over: from the group's offsets, claim and logged batch,
+and what a batch has to say for it.
+
+Invariant: what the logged batch has emitted stays in flight and is not emitted again, unless an operator has
+moved the group meanwhile, or the group's offset is gone; the emissions of a run below the floor do not count.
+A missing offset proves nothing: what the logged batch knows to be done decides then, never startingOffsets.
+Pure.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from acktree.producers.kafka.claim import Claim
+from acktree.schemas.ids import MAX_RUN, run_at_least
+from acktree.schemas.registry import Published
+from acktree.spark.driver.group_offsets import Committed
+from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.retries import Replay, RetryPolicy
+from acktree.spark.ledger.task import SourcePartition, TaskLedger
+from acktree.spark.runtime.logged_batch import MAX_ATTEMPT_SPANS, Batch, Frontier, Range
+
+OLDEST_FLOOR_RUNS = 100
+
+
+def is_too_old(floor: int, run: int) -> bool:
+    """Tell whether a floor is so far behind that all in flight is emitted anew, before the runs go round.
+
+    Else results of what is in flight since would be ignored one day, and nothing would replay it for hours.
+    """
+    return (run - floor) % MAX_RUN >= OLDEST_FLOOR_RUNS
+
+
+def raised(floor: int, run: int) -> int:
+    """Return a floor that is near enough to a run for serial-number arithmetic, of a slot that is not read.
+
+    >>> raised(3, 90), raised(3, 240), raised(250, 4)
+    (3, 139, 250)
+    """
+    behind = (run - floor) % MAX_RUN
+    return floor if behind <= OLDEST_FLOOR_RUNS else (run - OLDEST_FLOOR_RUNS - 1) % MAX_RUN + 1
+
+
+def empty_batch(version: int, tasks: Iterable[TaskLedger]) -> Batch:
+    """Return an empty batch that says where every slot stands."""
+    ranges: list[Range] = []
+    for task in tasks:
+        for slot, source in task.sources.items():
+            at = task.slots[slot].next_offset
+            ranges.append(Range(source.topic, source.partition, slot, task.run, at, at))
+    return Batch(version, tuple(ranges), frontiers=_frontiers(tasks))
+
+
+def with_state(batch: Batch, tasks: Collection[TaskLedger]) -> Batch:
+    """Return a planned batch with what a start cannot learn elsewhere."""
+    return replace(
+        batch,
+        progress=tuple(each for task in tasks for each in task.progress()),
+        attempts=tuple(each for task in tasks for each in task.attempts(MAX_ATTEMPT_SPANS // len(tasks))),
+        blocks=tuple(each for task in tasks for each in task.blocks()),
+        frontiers=_frontiers(tasks),
+    )
+
+
+def _frontiers(tasks: Iterable[TaskLedger]) -> tuple[Frontier, ...]:
+    ledgers = (ledger for task in tasks for ledger in task.slots.items())
+    return tuple(Frontier(slot, ledger.frontier) for slot, ledger in ledgers)
+
+
+def known_frontiers(logged: Batch | None) -> dict[int, int]:
+    """Return by slot below which offset all is done, as a logged batch says."""
+    return dict(logged.frontiers) if logged else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What is durable of a spout: offsets by slot, floors by slot, commands by slot, the last batch.
+
+    Of a slot's commands the one obeyed last may still be under way.
+
+    ``starts`` is where slots without a committed offset begin, ``ends`` where the logs end: what stands there
+    may have been emitted by drivers before this one.
+    """
+
+    committed: Mapping[int, Committed]
+    starts: Mapping[int, int]
+    floors: Mapping[int, int]
+    commands: Mapping[int, Sequence[LiveReplay]]
+    logged: Batch | None
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+    def task(
+        self,
+        published: Published,
+        spout: str,
+        claim: Claim,
+        task: int,
+        sources: Iterable[SourcePartition],
+        now_s: float,
+    ) -> TaskLedger:
+        """Return a task's ledgers and write the floors of its slots into its claim."""
+        table = published.spouts[spout]
+        policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
+        by_slot = {source.slot: source for source in sources}
+        slots = {slot: self.slot(slot, claim.run, policy, now_s, table.block) for slot in by_slot}
+        claim.floors |= {slot: ledger.floor for slot, ledger in slots.items()}
+        return TaskLedger(task, claim.run, by_slot, slots, published.message_timeout_s)
+
+    def slot(self, slot: int, run: int, policy: RetryPolicy, now_s: float, block: int = 1) -> PartitionLedger:
+        """Return the ledger of one slot in a new run; what it emits anew is in blocks of that size."""
+        stands = self.committed.get(slot)
+        is_ours = stands is None or stands.ours is not None
+        floor = self.floors.get(slot, run) if is_ours else run
+        floor = run if is_too_old(floor, run) else floor
+        frontier = stands.next_offset if stands else self.starts[slot]
+        last = self._last_range(slot) if stands else None
+        is_in_flight = last is not None and run_at_least(last.run, floor)
+        known = last.end if last is not None and is_in_flight else frontier
+        ledger = PartitionLedger(frontier, max(frontier, known), floor, policy, block)
+        if stands is not None:
+            ledger.done, ledger.told = stands.done(), stands.done()
+        ledger.resume(now_s)
+        if not is_in_flight:  # all above the frontier is emitted anew, but for what acks say is done
+            ledger.emitted_before = self.ends.get(slot, 0)
+        if stands is None:
+            _void(ledger, self._commands_of(slot, ledger))
+            return ledger
+        for stretch in self.logged.blocks if self.logged else ():
+            if stretch.slot == slot and run_at_least(stretch.run, floor):
+                ledger.blocks.emit(stretch.start, stretch.end, stretch.size, stretch.run)
+        if is_ours:
+            self._restore_commands(ledger, slot, now_s)
+        for told in self.logged.attempts if self.logged else ():
+            for offset in chain(*(range(*span) for span in told.spans)) if told.slot == slot else ():
+                ledger.restore_replay(Replay(offset, told.generation, told.attempts), now_s)
+        for replays in self.logged.replays if self.logged else ():
+            for offset in replays.offsets if replays.slot == slot else ():
+                ledger.restore_replay(Replay(offset, replays.generation, replays.attempts), now_s)
+        return ledger
+
+    def _last_range(self, slot: int) -> Range | None:
+        ranges = [range_ for range_ in self.logged.ranges if range_.slot == slot] if self.logged else []
+        return ranges[-1] if ranges else None
+
+    def _commands_of(self, slot: int, ledger: PartitionLedger) -> list[LiveReplay]:
+        return [each for each in self.commands.get(slot, ()) if run_at_least(each.floor, ledger.floor)]
+
+    def _restore_commands(self, ledger: PartitionLedger, slot: int, now_s: float) -> None:
+        commands = self._commands_of(slot, ledger)
+        if not commands:
+            return
+        if ledger.next_offset == ledger.frontier:
+            _void(ledger, commands)
+            return
+        last = self._last_range(slot)
+        progress = {each[:2]: each for each in self.logged.progress} if self.logged else {}
+        known: list[LiveReplay] = []
+        for command in commands:
+            place = (command.task, command.position)
+            if place not in progress and last is not None and run_at_least(last.run, command.floor):
+                continue  # who planned that batch knew of the command, and that it matters no more
+            command.block = ledger.block
+            if place in progress:
+                command.resume(progress[place].next_offset, progress[place].block, now_s)
+            known.append(command)
+        if known:
+            *ledger.commands.ended, ledger.commands.live = known
+
+
+def _void(ledger: PartitionLedger, commands: Sequence[LiveReplay]) -> None:
+    """Void all emissions before commands: what they opened is emitted anew with all the rest."""
+    if commands:
+        ledger.floor = commands[-1].floor
+        ledger.commands.void = list(commands)

@@ -1,0 +1,89 @@
+"""Resets: while a batch takes long, the stage's driver asks the acker for more time for its roots.
+
+Invariant: nothing is sent after the batch, nor for a share whose mark says that it was told: its trees are in
+other hands, which may fail to end them. A reset that is lost costs at most a replay, so an error here is told
+in the log and ends nothing.
+
+What the batch reads is asked of Spark and, for a bolt, read once more from Kafka; only a slow batch does so.
+"""
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from acktree.spark.driver.batch_commits import ReadTaskName
+from acktree.spark.tasks.reading.read_task import ReadTask, task_anchors
+from acktree.spark.tasks.writing.producers import outbox
+from acktree.spark.tasks.writing.write_task import StagePlan
+
+log = logging.getLogger("acktree.spark")
+
+
+class Resets:
+    """What is asked for the roots of one batch; anchors are kept, 18 bytes each, once they are needed."""
+
+    def __init__(self, batch: DataFrame, plan: StagePlan, is_told: Callable[[ReadTask], bool]) -> None:
+        self._batch, self._plan, self._is_told = batch, plan, is_told
+        self._shares: list[ReadTask] | None = None
+        self._anchors: dict[ReadTaskName, bytes] = {}
+
+    def send(self, ended: threading.Event) -> None:
+        """Ask for another timeout from now on for every root that is not told yet, until the batch ends."""
+        if self._shares is None:
+            self._shares = read_tasks_of(self._batch)
+        telling = self._plan.telling(outbox(self._plan.bootstrap, self._plan.user))
+        for share in self._shares:
+            if not self._is_told(share):
+                anchors = self._anchors.get(share.name) or self._read(share, ended)
+                if ended.is_set():
+                    return
+                telling.reset(anchors)
+
+    def _read(self, share: ReadTask, ended: threading.Event) -> bytes:
+        parts: list[bytes] = []
+        for part in task_anchors(share):
+            if ended.is_set():
+                return b""
+            parts.append(part)
+        return self._anchors.setdefault(share.name, b"".join(parts))
+
+
+def read_tasks_of(batch: DataFrame) -> list[ReadTask]:
+    """Return what the tasks of a batch given to ``foreachBatch`` read."""
+    rdd: Any = batch._jdf.queryExecution().toRdd()
+    while rdd.getClass().getSimpleName() != "DataSourceRDD":
+        rdd = rdd.dependencies().head().rdd()
+    pickled = [partition.inputPartition().get().pickedPartition() for partition in rdd.partitions()]
+    return [pickle.loads(bytes(share)) for share in pickled]
+
+
+@contextmanager
+def resetting(interval_s: float, send: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Call ``send`` every ``interval_s`` seconds, in a thread, until the block ends; 0 is never.
+
+    ``send`` is given what is set when the block ends: the block waits for it.
+    """
+    if not interval_s:
+        yield
+        return
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(interval_s):
+            try:
+                send(ended)
+            except Exception as error:
+                log.warning("trees may time out: %s", error, extra={"action": "reset_failed"})
+
+    thread = threading.Thread(target=run, name="acktree-resets", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,357 @@
+"""The ledger of one source partition: which offsets are emitted, done, failed and due again.
+
+Invariant: frontier <= the smallest offset not done, and a bit in ``done`` is an offset that is done. Repeated
+and late results are no-ops. Results are about blocks, named by their first offsets; what is done is kept by
+offset. Pure: time, jitter and results are arguments; nothing here knows Kafka.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap64
+
+from acktree.schemas.ids import run_at_least
+from acktree.spark.ledger.blocks import Blocks
+from acktree.spark.ledger.commands import Commands
+from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done, runs
+from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.retries import Attempt, Replay, Retries, RetryPolicy, Verdict, name_of_rest
+
+
+@dataclass(slots=True)
+class PartitionLedger:
+    """State of one slot. ``next_offset`` is the next offset to emit for the first time, exclusive end."""
+
+    frontier: int
+    next_offset: int
+    floor: int
+    policy: RetryPolicy
+    block: int = 1
+    """How many records a root stands for at most, in what is emitted from here on."""
+    done: BitMap64 = field(default_factory=BitMap64)
+    blocks: Blocks = field(default_factory=Blocks)
+    retries: Retries = field(default_factory=Retries)
+    commands: Commands = field(default_factory=Commands)
+    told: BitMap64 = field(default_factory=BitMap64)
+    """Of ``done``, what commits have told: all later ones must tell it, too."""
+    changes: int = 0
+    """Grows with every change of ``frontier`` or ``done``."""
+    emitted_before: int = 0
+    """Drivers before this one may have emitted what is below: their acks count for what is to be emitted."""
+    _emitted: deque[tuple[int, float]] = field(default_factory=deque)
+    _overdue_end: int = 0
+
+    @property
+    def command(self) -> LiveReplay | None:
+        """Return the replay command that is under way."""
+        return self.commands.live
+
+    @property
+    def pending(self) -> int:
+        """Return how many offsets are emitted and not done."""
+        emitted = self.next_offset - self.frontier
+        waiting = self.command.unemitted(self._left()) if self.command else 0
+        return emitted - self.done.range_cardinality(self.frontier, self.next_offset) - waiting
+
+    def _left(self) -> BitMap64:
+        """Return what the live command asks for and is not done."""
+        return self.command.left(self.frontier, self.done) if self.command else BitMap64()
+
+    def emit(
+        self, end: int, most_ranges: int, now_s: float, run: int = 0, size: int = 1
+    ) -> list[tuple[int, int]]:
+        """Emit up to ``end`` and return the ranges [start, end) to read, those done already left out.
+
+        A range is emitted in ``run``, as blocks cut at its start and at multiples of ``size``.
+        """
+        assert run or size == 1, "which run blocks are of decides which acks finish them"
+        ranges: list[tuple[int, int]] = []
+        before = self.next_offset
+        while self.next_offset < end and len(ranges) < most_ranges:
+            start = first_absent(self.done, self.next_offset)
+            following = next_done(self.done, start)
+            stop = min(end, following if following is not None else end)
+            if start < stop:
+                ranges.append((start, stop))
+                self.blocks.emit(start, stop, size, run)
+            self.next_offset = max(self.next_offset, min(max(start, stop), end))
+        if self.next_offset > before:
+            self.commands.void.clear()
+            self._emitted.append((self.next_offset, now_s))
+        self._advance()
+        return ranges
+
+    def acked(self, generations: NDArray[np.int64], firsts: NDArray[np.int64]) -> int:
+        """Note blocks as done, whatever emission of them was acked; return how many offsets are new."""
+        wanted = (firsts > self.frontier - self._largest) & (firsts < self._known_end)
+        runs_of = generations >> 4
+        finished = BitMap64()
+        for run in np.flatnonzero(np.bincount(runs_of[wanted])).tolist():
+            finished |= self._cover(firsts[wanted & (runs_of == run)], run)
+        finished.remove_range(0, self.frontier)
+        finished.remove_range(self._known_end, EVERYTHING)
+        return self._finish(finished)
+
+    @property
+    def _known_end(self) -> int:
+        """Behind the last offset that was emitted, by this driver or one before it."""
+        return max(self.next_offset, self.emitted_before)
+
+    @property
+    def _largest(self) -> int:
+        return max(self.blocks.largest, self.commands.largest_block)
+
+    def last_of(self, first: int) -> int:
+        """Return an upper bound of the last emitted offset of the block that begins there."""
+        return min(first + self._largest, self._known_end) - 1
+
+    def _cover(self, firsts: NDArray[np.int64], run: int) -> BitMap64:
+        """Return the offsets that were in the trees of roots of a run, as far as it counts for them."""
+        if not run_at_least(run, self.floor):
+            return BitMap64()
+        covered, others = self.commands.cover(firsts, run)
+        return covered | (self.blocks.cover(others, run) - self.commands.offsets())
+
+    def left_of(self, generation: int, first: int) -> BitMap64:
+        """Return what is not done of an emission's block, nothing where the emission counts no more."""
+        return self._emission(generation, first)[1]
+
+    def _emission(self, generation: int, first: int) -> tuple[Retries, BitMap64]:
+        """Return where an emission's attempts are counted, and what is not done of its block."""
+        run = generation >> 4
+        if not run_at_least(run, self.floor):
+            return self.retries, BitMap64()
+        if (commanded := self.commands.emission(first, run)) is not None:
+            retries, block = commanded
+            return retries, self._open(block)
+        return self.retries, BitMap64() if self.blocks.is_older(first, run) else self._left_at(first)
+
+    def _open(self, offsets: BitMap64) -> BitMap64:
+        """Return those of the offsets that are emitted and not done."""
+        left = offsets - self.done
+        left.remove_range(0, self.frontier)
+        left.remove_range(self.next_offset, EVERYTHING)
+        return left
+
+    def _left_at(self, first: int) -> BitMap64:
+        """Return what is not done of the block there, but for what commands ask for."""
+        block = BitMap64()
+        block.add_range(first, self.blocks.end_of(first))
+        return self._open(block - self.commands.offsets())
+
+    def finish(self, start: int, end: int, run: int | None = None) -> int:
+        """Note every emitted offset of [start, end) as done; return how many are newly done.
+
+        With ``run`` only those for which an emission in that run counts.
+        """
+        span = BitMap64()
+        span.add_range(max(start, self.frontier), max(min(end, self.next_offset), self.frontier))
+        return self.finish_all(span, run)
+
+    def finish_all(self, offsets: BitMap64, run: int | None = None) -> int:
+        """Note those of the offsets that are emitted as done, as ``finish`` does."""
+        if run is not None and not run_at_least(run, self.floor):
+            return 0
+        if run is not None and self.command is not None and not run_at_least(run, self.command.floor):
+            offsets = offsets - self.command.offsets
+        return self._finish(self._open(offsets))
+
+    def _finish(self, offsets: BitMap64) -> int:
+        before = len(self.done)
+        self.done |= offsets
+        newly = len(self.done) - before
+        self.changes += newly > 0
+        self._forget_retries()
+        self._advance()
+        return newly
+
+    def _forget_retries(self) -> None:
+        """Forget the attempts of blocks of which nothing is left."""
+        if self.retries.attempts:
+            gone = self.done | self.commands.offsets()
+            self.retries.forget(lambda o: (o < self.frontier or o in gone) and not self._left_at(o))
+        for command in self.commands.known:
+            command.retries.forget(partial(self._is_command_done, command))
+
+    def _is_command_done(self, command: LiveReplay, first: int) -> bool:
+        return self._is_done(first, command.end_of(first))
+
+    def _advance(self) -> None:
+        frontier = min(first_absent(self.done, self.frontier), self.next_offset)
+        if frontier > self.frontier:
+            self.done.remove_range(self.frontier, frontier)
+            self.told.remove_range(self.frontier, frontier)
+            self.frontier = frontier
+            self.changes += 1
+
+    def resume(self, now_s: float) -> None:
+        """Count what is in flight at a restart as emitted at that time."""
+        self._emitted.append((self.next_offset, now_s))
+
+    def _is_done(self, start: int, end: int) -> bool:
+        """Tell whether nothing of [start, end) is emitted and not done."""
+        start, end = max(start, self.frontier), min(end, self.next_offset)
+        return start >= end or self.done.range_cardinality(start, end) == end - start
+
+    def failed(
+        self, generation: int, first: int, now_s: float, *, counts: bool, jitter: float = 0.0
+    ) -> Verdict:
+        """Note one failed emission; ``counts`` is False where it says nothing about the records themselves.
+
+        Ignored unless something of the block is open and the generation its newest.
+        """
+        retries, left = self._emission(generation, first)
+        if not left:
+            return Verdict.IGNORED
+        if self.commands.known:  # the block may be known by the first record that they left of it
+            names = (name for name in range(first, int(left.max()) + 1) if name in retries.attempts)
+            first = next(names, first)
+        return retries.fail(generation, first, now_s, self.policy, counts=counts, jitter=jitter)
+
+    def attempts_of(self, generation: int, first: int) -> Attempt:
+        """Return what is known of the failures of an emission's block, one that has failed."""
+        return self._emission(generation, first)[0].attempts[first]
+
+    def take_due(self, now_s: float, run: int, most: int) -> list[Replay]:
+        """Emit what is due again, at most ``most`` blocks; what was done or rewound meanwhile falls away."""
+        taken = self.retries.take_due(
+            now_s, run, most, partial(name_of_rest, self._left_at, self.commands.offsets())
+        )
+        for command, newer in self.commands.with_newer():
+            left_at = partial(self._left_of_command, command, newer)
+            taken += command.retries.take_due(
+                now_s, run, most - len(taken), partial(name_of_rest, left_at, newer)
+            )
+        return taken
+
+    def _left_of_command(self, command: LiveReplay, newer: BitMap64, first: int) -> BitMap64:
+        return self._open(command.block_at(first) - newer)
+
+    def take_answered(self) -> list[tuple[int, int]]:
+        """Return the failed emissions (first offset, generation) that were replayed since asked last."""
+        return [failed for retries in self._all_retries() for failed in retries.take_answered()]
+
+    def is_run_used_up(self, run: int) -> bool:
+        """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
+        return any(retries.is_run_used_up(run) for retries in self._all_retries())
+
+    def _all_retries(self) -> list[Retries]:
+        return [self.retries, *(command.retries for command in self.commands.known)]
+
+    def fail_overdue(self, before_s: float, now_s: float, most: int) -> int:
+        """Fail what was emitted before a time and never got a verdict, at most ``most`` blocks.
+
+        A safety net: the control records of such an emission have expired, no acker can judge it any more.
+        It says nothing about the records, so it is no attempt. Returns how many blocks are due again.
+        """
+        while self._emitted and self._emitted[0][1] < before_s:
+            self._overdue_end = self._emitted.popleft()[0]
+        late, count = BitMap64(), 0
+        late.add_range(self.frontier, max(self._overdue_end, self.frontier))
+        late = self._open(late)
+        for command, newer in self.commands.with_newer():
+            late -= command.offsets
+            left = command.left(self.frontier, self.done) - newer
+            theirs = left if command.is_emitted_before(before_s) else BitMap64()
+            count += command.retries.give_up_overdue(command.split(theirs), before_s, now_s, most - count)
+        return count + self.retries.give_up_overdue(self.blocks.split(late), before_s, now_s, most - count)
+
+    def restore_replay(self, replay: Replay, now_s: float) -> None:
+        """Take an emission known from a written batch as the newest of its block."""
+        retries, left = self._emission(replay.generation, replay.offset)
+        if left:
+            retries.restore(replay, now_s)
+
+    def uncounted(self) -> list[Replay]:
+        """Return the newest emissions whose generation does not say how many attempts had counted."""
+        return [replay for retries in self._all_retries() for replay in retries.uncounted()]
+
+    def forget_blocks(self, reach: int) -> None:
+        """Forget the blocks that are done; what is done below ``reach`` is committed.
+
+        What is committed as done stays so: no verdict about those blocks matters any more.
+        """
+        self.blocks.forget(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
+
+    def rewind(self, offset: int, run: int) -> None:
+        """Obey an operator's reset: backwards takes ``run`` as the floor and emits anew, forward skips."""
+        if offset < self.frontier:
+            self.emit_anew(offset, run)
+        else:
+            self.next_offset = max(self.next_offset, offset)
+            self.finish(self.frontier, offset)
+
+    def open_from(self, offset: int) -> int:
+        """Return how many offsets from one on are emitted and not done."""
+        behind = BitMap64()
+        behind.add_range(offset, max(offset, self.next_offset))
+        return len(self._open(behind))
+
+    def emit_anew(self, offset: int, run: int) -> None:
+        """Forget all that is known from an offset on, the frontier's at most; ``run`` becomes the floor."""
+        assert offset <= self.frontier, "what is not done stays known"
+        self.frontier = self.next_offset = offset
+        self.floor = run
+        self.changes += 1
+        self.done.clear()
+        self.told.clear()
+        self._forget_emissions()
+
+    def renew(self, run: int) -> None:
+        """Emit all that is not done anew, with ``run`` as the floor: the runs of its emissions are old."""
+        self.next_offset = self.frontier
+        self.floor = run
+        self._forget_emissions()
+
+    def _forget_emissions(self) -> None:
+        self.commands = Commands()
+        self.blocks, self.retries = Blocks(), Retries()
+        self._emitted.clear()
+        self._overdue_end = self.emitted_before = 0
+
+    def held_s(self, now_s: float) -> float:
+        """Return how long ago the record at the frontier was emitted (or resumed), 0 if none is."""
+        if self.frontier >= self.next_offset:
+            return 0.0
+        while self._emitted and self._emitted[0][0] <= self.frontier:
+            self._emitted.popleft()
+        return max(0.0, now_s - self._emitted[0][1]) if self._emitted else 0.0
+
+    def opened(self, command: LiveReplay, done: BitMap64) -> tuple[int, BitMap64]:
+        """Return the frontier once a command is obeyed, and what is left of ``done`` above it."""
+        lowest = min(self.frontier, int(command.offsets.min()))
+        done = done.copy()
+        done.add_range(lowest, self.frontier)
+        return lowest, done - command.offsets
+
+    def obey(self, command: LiveReplay) -> None:
+        """Open the offsets of a replay command again, whatever became of them; all were emitted."""
+        assert self.command is None, "one command a slot at a time"
+        _, self.told = self.opened(command, self.told)
+        self.frontier, self.done = self.opened(command, self.done)
+        self.changes += 1
+        self.commands.live = command
+        self._forget_retries()
+
+    def emit_again(self, most: int, most_ranges: int, now_s: float) -> list[tuple[int, int]]:
+        """Emit what the live command asks for, with at most ``most`` of it in flight; return the ranges."""
+        if self.command is None:
+            return []
+        left = self._left()
+        waiting = self.command.unemitted(left)
+        in_flight = len(left) - waiting
+        if not waiting:
+            return []
+        room, is_idle = max(0, most - in_flight), not in_flight
+        return self.command.emit(left, room, most_ranges, now_s, is_idle=is_idle)
+
+    def end_command(self) -> None:
+        """Forget the live command once all that it asked for is done."""
+        self.commands.end(is_done=not self._left(), blocks=self.blocks, frontier=self.frontier)
+
+    def held_ranges(self, most: int) -> list[tuple[int, int]]:
+        """Return the first runs of offsets done above the frontier, for people to look at."""
+        return runs(self.done, self.frontier, most)

@@ -1,0 +1,104 @@
+"""Replay commands that a driver has read and obeys one after another, one live command a slot.
+
+Invariant: a command holds the result position until it is obeyed, and it is obeyed once: its claim knows it
+from then on. It waits while a slot's bitmap would no longer fit into the metadata.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, TopicPartition
+
+from acktree.schemas.codec import ReplayCommand, decode_replay_command
+from acktree.schemas.ids import MAX_RUN, next_run
+from acktree.spark.driver.spout_commits import SpoutCommits
+from acktree.spark.ledger.done_set import fits
+from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.tasks.reading.one_record import read_record
+
+log = logging.getLogger("acktree.spark")
+
+MAX_KNOWN_COMMANDS = 100
+"""So many in a claim: obeyed, and at or above the committed result position."""
+
+
+class Order(NamedTuple):
+    """A command and where it stands: task and offset of the result topic."""
+
+    task: int
+    position: int
+    command: ReplayCommand
+
+
+class ReplayOrders:
+    """Commands in the order in which they were read."""
+
+    def __init__(self, commits: SpoutCommits) -> None:
+        self._commits = commits
+        self._waiting: list[Order] = []
+
+    def live(self, consumer: Consumer, bootstrap: str) -> dict[int, list[LiveReplay]]:
+        """Return by slot the commands that were obeyed and still matter, in that order.
+
+        The consumer is left without an assignment. Raises BrokerUnreachable.
+        """
+        found: dict[int, list[LiveReplay]] = {}
+        for task, claim in self._commits.claims.items():
+            for position, (run, end) in claim.replays.items():
+                place = TopicPartition(self._commits.result_topic(task), 0, position)
+                message = read_record(consumer, place, bootstrap) if run else None
+                if message is not None:
+                    told = decode_replay_command(message.value() or b"")
+                    live = LiveReplay.of(task, position, run, told.spans, end)
+                    found.setdefault(told.slot, []).append(live)
+        consumer.unassign()
+        now = self._commits.run
+        return {
+            slot: sorted(live, key=lambda each: -((now - each.floor) % MAX_RUN))
+            for slot, live in found.items()
+        }
+
+    def note(self, order: Order) -> None:
+        """Take in a command that was read; one that was obeyed before is ignored."""
+        if order.position not in self._commits.claims[order.task].replays:
+            self._commits.cuts[order.task].hold(order.position)
+            self._waiting.append(order)
+
+    def obey(self, ledger_of: Callable[[int], PartitionLedger | None]) -> int:
+        """Obey what can be obeyed, durably, and return how many commands that were.
+
+        All of them start a new run, which is the floor of what they open.
+        """
+        run = next_run(self._commits.run)
+        obeyed: dict[Order, int] = {}
+        for order in self._waiting:
+            ledger = ledger_of(order.command.slot)
+            if len(self._commits.claims[order.task].replays) + len(obeyed) >= MAX_KNOWN_COMMANDS:
+                continue
+            if ledger is None:
+                log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
+                obeyed[order] = 0
+                continue
+            end = ledger.next_offset
+            place = (order.task, order.position, run)
+            live = LiveReplay.of(*place, order.command.spans, end, ledger.block)
+            if not live.offsets:
+                obeyed[order] = 0
+            elif ledger.command is None and fits(*ledger.opened(live, ledger.told)):
+                ledger.obey(live)
+                obeyed[order] = end
+        if obeyed:
+            self._make_durable(obeyed, run)
+        return len(obeyed)
+
+    def _make_durable(self, obeyed: dict[Order, int], run: int) -> None:
+        """Commit what is open again first, then that it is obeyed: a crash between obeys once more."""
+        self._commits.commit_states()
+        self._commits.use_run(run)
+        for order, end in obeyed.items():
+            self._commits.claims[order.task].replays[order.position] = (run, end) if end else (0, 0)
+            self._commits.cuts[order.task].release(order.position)
+        self._commits.commit_claims()
+        self._waiting = [order for order in self._waiting if order not in obeyed]

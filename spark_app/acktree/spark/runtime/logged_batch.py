@@ -1,0 +1,252 @@
+"""A batch as Spark logs it: the end offset says alone everything the batch reads.
+
+Invariant: the JSON is canonical and whole: ranges with their starts, replays, generations, topology version.
+Reading depends on nothing else, so a batch logged before a crash is read again exactly as it was planned.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+from acktree.schemas.codec import Span
+from acktree.schemas.errors import AcktreeError
+from acktree.spark.ledger.retries import Replay
+
+FORMAT = 3
+READABLE = (2, 3)
+"""Format 2 knows no blocks of several records; what it says is said the same way in 3."""
+MAX_REPLAYS = 5_000
+MAX_RANGES_PER_SLOT = 200
+MAX_STRETCHES_PER_SLOT = 300
+"""Stretches of blocks in flight; a slot that has so many emits nothing new until some of them are done."""
+MAX_ATTEMPT_SPANS = 2_000
+"""What is beyond falls back on the generation, which counts all emissions as attempts."""
+
+
+class CheckpointMismatch(AcktreeError):
+    """The checkpoint holds an offset that this version, or this source, cannot read."""
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) of one slot, emitted as the first attempt of ``run``.
+
+    A root stands for a block of them: they are cut at start and at multiples of ``block``.
+    """
+
+    topic: str
+    partition: int
+    slot: int
+    run: int
+    start: int
+    end: int
+    block: int = 1
+
+
+class Replays(NamedTuple):
+    """Blocks of one slot that are emitted again under one generation, by their first ``offsets``.
+
+    ``spans`` says for each which offsets [start, end) of it are emitted; empty: the first one of each, alone.
+    """
+
+    topic: str
+    partition: int
+    slot: int
+    generation: int
+    attempts: int
+    offsets: tuple[int, ...]
+    spans: tuple[tuple[Span, ...], ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Return how many offsets are emitted."""
+        return sum(end - start for spans in self.spans for start, end in spans) or len(self.offsets)
+
+    def emitted(self) -> Iterator[tuple[int, int]]:
+        """Yield each offset that is emitted with the first one of its block."""
+        if not self.spans:
+            yield from zip(self.offsets, self.offsets, strict=True)
+        for first, spans in zip(self.offsets, self.spans, strict=bool(self.spans)):
+            for start, end in spans:
+                for offset in range(start, end):
+                    yield offset, first
+
+
+class Attempts(NamedTuple):
+    """Earlier emissions that are not done, their first offsets as spans; ``attempts`` had counted before."""
+
+    slot: int
+    generation: int
+    attempts: int
+    spans: tuple[tuple[int, int], ...]
+
+
+class Progress(NamedTuple):
+    """How far a replay command, which stands at ``position`` of a task's result topic, is emitted."""
+
+    task: int
+    position: int
+    next_offset: int
+    block: int = 1
+
+
+class EmittedBlocks(NamedTuple):
+    """Offsets [start, end) of one slot, emitted in ``run`` as blocks of ``size``, of which some matter."""
+
+    slot: int
+    start: int
+    end: int
+    size: int
+    run: int
+
+
+class Frontier(NamedTuple):
+    """Everything of a slot below ``offset`` was done when the batch was planned."""
+
+    slot: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One planned batch; every slot has at least one range, an empty one where nothing is new.
+
+    ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
+    ``attempts`` what the generations of emissions under way do not tell, ``blocks`` what root ids do not:
+    where the blocks of all that is in flight begin and end. ``frontiers`` are what a start goes by where the
+    group's offsets are gone; a batch logged by an older version has none.
+    """
+
+    version: int
+    ranges: tuple[Range, ...]
+    replays: tuple[Replays, ...] = ()
+    again: tuple[Range, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    attempts: tuple[Attempts, ...] = ()
+    blocks: tuple[EmittedBlocks, ...] = ()
+    frontiers: tuple[Frontier, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Return how many offsets the batch covers."""
+        fresh = sum(range_.end - range_.start for range_ in (*self.ranges, *self.again))
+        return fresh + sum(replays.records for replays in self.replays)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the dict whose JSON text Spark logs; offsets of replays are delta coded."""
+        return {
+            "format": FORMAT,
+            "version": self.version,
+            "ranges": [list(range_) for range_ in self.ranges],
+            "replays": [_replays_to_json(replays) for replays in self.replays],
+            "again": [list(range_) for range_ in self.again],
+            "progress": [list(progress) for progress in self.progress],
+            "attempts": [[*each[:-1], _deltas(tuple(chain(*each.spans)))] for each in self.attempts],
+            "blocks": [list(blocks) for blocks in self.blocks],
+            "frontiers": [list(frontier) for frontier in self.frontiers],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Batch":
+        """Return the batch that was logged; raise CheckpointMismatch for anything else."""
+        try:
+            if data["format"] not in READABLE:
+                readable = ", ".join(map(str, READABLE))
+                raise CheckpointMismatch(
+                    f"the checkpoint holds offsets of format {data['format']}, this version reads "
+                    f"{readable}; start with a new checkpoint: what is done is kept in the consumer group"
+                )
+            ranges = tuple(Range(*fields) for fields in data["ranges"])
+            replays = tuple(_replays_from_json(fields) for fields in data["replays"])
+            again = tuple(Range(*fields) for fields in data["again"])
+            progress = tuple(Progress(*fields) for fields in data["progress"])
+            attempts = tuple(
+                Attempts._make((*each[:-1], _pairs(_sums(each[-1])))) for each in data["attempts"]
+            )
+            blocks = tuple(EmittedBlocks(*fields) for fields in data.get("blocks", ()))
+            frontiers = tuple(Frontier(*fields) for fields in data.get("frontiers", ()))
+            return cls(data["version"], ranges, replays, again, progress, attempts, blocks, frontiers)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise CheckpointMismatch(
+                "the checkpoint was written by another source; start this query with a checkpoint of its own"
+            ) from error
+
+
+def _replays_to_json(replays: Replays) -> list[Any]:
+    plain = [*replays[:5], _deltas(replays.offsets)]
+    told = zip(replays.offsets, replays.spans, strict=bool(replays.spans))
+    spans = [[at - first for at in chain(*spans)] for first, spans in told]
+    return [*plain, spans] if spans else plain
+
+
+def _replays_from_json(fields: list[Any]) -> Replays:
+    plain, spans = fields[:6], fields[6] if len(fields) > 6 else []
+    offsets = _sums(plain.pop())
+    told = zip(offsets, spans, strict=bool(spans))
+    told_spans = tuple(_spans(tuple(first + at for at in each)) for first, each in told)
+    return Replays._make((*plain, offsets, told_spans))
+
+
+def _spans(bounds: tuple[int, ...]) -> tuple[Span, ...]:
+    return tuple(Span(*pair) for pair in _pairs(bounds))
+
+
+def group_replays(
+    topic: str,
+    partition: int,
+    slot: int,
+    replays: Iterable[Replay],
+    spans_of: Callable[[Replay], tuple[Span, ...]] = lambda _replay: (),
+) -> list[Replays]:
+    """Return a slot's replays by generation and attempts, first offsets in order.
+
+    ``spans_of`` says which offsets of a block are emitted; none: its first one alone.
+    """
+    groups: dict[tuple[int, int], list[tuple[int, tuple[Span, ...]]]] = {}
+    for replay in replays:
+        told = (replay.offset, spans_of(replay))
+        groups.setdefault((replay.generation, replay.attempts), []).append(told)
+    grouped: list[Replays] = []
+    for (generation, attempts), blocks in sorted(groups.items()):
+        offsets = tuple(first for first, _ in sorted(blocks))
+        spans = tuple(told or (Span(first, first + 1),) for first, told in sorted(blocks))
+        is_plain = not any(told for _, told in blocks)
+        grouped.append(
+            Replays(topic, partition, slot, generation, attempts, offsets, () if is_plain else spans)
+        )
+    return grouped
+
+
+def group_attempts(slot: int, emissions: Iterable[Replay], most_spans: int) -> list[Attempts]:
+    """Return a slot's emissions by generation and attempts, at most ``most_spans`` spans of them in all."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for emission in emissions:
+        groups.setdefault((emission.generation, emission.attempts), []).append(emission.offset)
+    told: list[Attempts] = []
+    for (generation, attempts), offsets in sorted(groups.items()):
+        spans: list[tuple[int, int]] = []
+        for offset in sorted(offsets):
+            if spans and spans[-1][1] == offset:
+                spans[-1] = (spans[-1][0], offset + 1)
+            elif len(spans) < most_spans:
+                spans.append((offset, offset + 1))
+        most_spans -= len(spans)
+        if spans:
+            told.append(Attempts(slot, generation, attempts, tuple(spans)))
+    return told
+
+
+def _pairs(numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _deltas(offsets: tuple[int, ...]) -> list[int]:
+    return [offset - before for before, offset in zip((0, *offsets[:-1]), offsets, strict=True)]
+
+
+def _sums(deltas: list[int]) -> tuple[int, ...]:
+    offsets, total = [], 0
+    for delta in deltas:
+        total += delta
+        offsets.append(total)
+    return tuple(offsets)

@@ -1,0 +1,120 @@
+"""What a reading task tells the stage further down in the same Spark task: its share, its rows' anchors.
+
+Both run in one task attempt, in two Python processes of one executor, so the note is a file named by the
+attempt in the executor's folder.
+Invariant: a note is written only in a job whose tasks take it, so none stays behind. What a killed task could
+not take goes with the first task of the query's next batch on that executor: a query has one batch in hand.
+A note says when it is complete: one without its last word is of a reader that did not come to its end.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark import SparkContext, SparkFiles, TaskContext
+
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import ANCHOR
+from acktree.spark.driver.batch_commits import BatchName, ReadTaskName
+
+_WANTED = "acktree.notes"
+"""The local property that a job's tasks see: which batch of which query wants notes."""
+
+
+_END = b"end\n"
+"""The last bytes of a complete note; its records are longer."""
+
+
+class ReadingUnfinished(AcktreeError):
+    """The rows have ended before this task has read all of its records."""
+
+
+class NoHandoff(AcktreeError):
+    """This task has read nothing itself: the plan is not narrow."""
+
+
+@contextmanager
+def handoff_wanted(context: SparkContext, batch: BatchName) -> Iterator[None]:
+    """On the driver, around a job whose tasks write what they have read: let them leave notes."""
+    context.setLocalProperty(_WANTED, f"{batch.query}.{batch.number}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_WANTED, None)  # type: ignore[arg-type]
+
+
+def handoff_path() -> Path | None:
+    """Return where this attempt's note stands, None where no job wants one, and outside of a Spark task."""
+    context = TaskContext.get()
+    batch = None if context is None else context.getLocalProperty(_WANTED)
+    if context is None or batch is None:
+        return None
+    return Path(SparkFiles.getRootDirectory()) / f"acktree-note-{batch}.{context.taskAttemptId()}"
+
+
+def begin_handoff(share: ReadTaskName) -> None:
+    """Say which share this task reads, if the stage wants to know; rows follow."""
+    if (path := handoff_path()) is not None:
+        _forget_earlier_batches(path)
+        path.write_bytes(share.line().encode())
+
+
+def _forget_earlier_batches(path: Path) -> None:
+    query, _, _ = path.name.partition(".")
+    for other in path.parent.glob(f"{query}.*.*"):
+        if other.stem != path.stem:
+            other.unlink(missing_ok=True)
+
+
+def add_to_handoff(anchors: bytes) -> None:
+    """Add the anchors of rows that were read, 18 bytes each."""
+    if (path := handoff_path()) is not None:
+        with path.open("ab") as note:
+            note.write(anchors)
+
+
+def read_handoff() -> ReadTaskName:
+    """Return which share this task reads; call when its first row, or the end, has come.
+
+    Raises:
+        NoHandoff: nothing was read in this task.
+    """
+    path = handoff_path()
+    if path is None or not path.exists():
+        raise NoHandoff("the rows of this task were read by another one")
+    with path.open("rb") as note:
+        return ReadTaskName.from_line(note.readline().decode())
+
+
+def end_handoff() -> None:
+    """Say that all this task reads is in the note."""
+    add_to_handoff(_END)
+
+
+def handoff_anchors() -> NDArray[np.void]:
+    """Return the anchors, (n,) of ANCHOR, of all rows this task has read; call when the rows have ended.
+
+    Raises:
+        ReadingUnfinished: the reader has not come to its end, so there are records whose anchors are missing.
+    """
+    path = handoff_path()
+    assert path is not None, "read_handoff comes first"
+    with path.open("rb") as note:
+        note.readline()
+        size = os.fstat(note.fileno()).st_size - note.tell() - len(_END)
+        anchors = np.fromfile(note, ANCHOR, max(0, size) // ANCHOR.itemsize)
+        if size % ANCHOR.itemsize or note.read() != _END:
+            raise ReadingUnfinished(
+                "the rows ended before all records of this task were read: a function of the transform "
+                "must take all rows that it is given"
+            )
+    return anchors
+
+
+def clear_handoff() -> None:
+    """Remove the note, if there is one; call when the task ends, well or not."""
+    if (path := handoff_path()) is not None:
+        path.unlink(missing_ok=True)

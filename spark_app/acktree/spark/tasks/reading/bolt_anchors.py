@@ -1,0 +1,69 @@
+"""The anchors of the tuples that a bolt in Spark reads, as they go into the column ``anchors``.
+
+Invariant: a tuple is tracked only where this bolt was a reader in the version the tuple was emitted in; a
+broken header is told in the log with its coordinates, and its tuple goes on untracked.
+"""
+
+import logging
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from acktree.schemas.clients import Settings
+from acktree.schemas.errors import MalformedRecord, UnknownVersion
+from acktree.schemas.header import FORMAT, SINGLE, decode_header
+from acktree.schemas.registry import History, read_history
+from acktree.spark.tasks.binary_rows import binary_of, rows_of
+
+HEAD_BYTES = 3
+
+log = logging.getLogger("acktree.spark")
+
+
+class BoltAnchors:
+    """Checks headers against the registry, which is read again when a version is not known yet."""
+
+    def __init__(self, bootstrap: str, topology: str, bolt: str, user: Settings) -> None:
+        self._place = (bootstrap, topology, user)
+        self._bolt = bolt
+        self._history: History = read_history(*self._place)
+
+    def of_all(self, headers: pa.Array, topic: str, partition: int, offsets: NDArray[np.int64]) -> pa.Array:
+        """Return the anchors of tuples, 18 bytes each; null where one is not tracked for this bolt."""
+        rows = rows_of(headers, SINGLE)
+        if rows is not None and (rows["format"] == FORMAT).all() and rows["root"].all():
+            version = int(rows["emission"][0])
+            if (rows["emission"] == version).all() and version in self._history.versions:
+                if self._bolt not in self._history.at(version).readers_of(topic):
+                    return pa.nulls(len(rows), pa.binary())
+                return binary_of(rows.view(np.uint8).reshape(len(rows), -1)[:, HEAD_BYTES:])
+        told = zip(headers.to_pylist(), offsets.tolist(), strict=True)
+        return pa.array([self._of(data, topic, partition, offset) for data, offset in told], pa.binary())
+
+    def _of(self, data: bytes | None, topic: str, partition: int, offset: int) -> bytes | None:
+        if data is None or len(data) <= HEAD_BYTES:
+            return None
+        try:
+            version = decode_header(data).version
+            if version not in self._history.versions:
+                self._history = read_history(*self._place)
+            is_reader = self._bolt in self._history.at(version).readers_of(topic)
+        except (MalformedRecord, UnknownVersion) as reason:
+            place = f"{topic}/{partition}/{offset}"
+            log.warning("%s goes on untracked: %s", place, reason, extra={"action": "set_aside"})
+            return None
+        return data[HEAD_BYTES:] if is_reader else None
+
+
+_known: dict[tuple[Any, ...], BoltAnchors] = {}
+
+
+def bolt_anchors(bootstrap: str, topology: str, bolt: str, user: Settings) -> BoltAnchors:
+    """Return this process's reader of a bolt's anchors."""
+    place = (os.getpid(), bootstrap, topology, bolt, tuple(sorted(user.items())))
+    if place not in _known:
+        _known[place] = BoltAnchors(bootstrap, topology, bolt, user)
+    return _known[place]

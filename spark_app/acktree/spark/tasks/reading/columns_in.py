@@ -1,0 +1,122 @@
+"""The records of one partition as columns, with no Python object per record.
+
+confluent-kafka makes an object per record, and a call for each of its fields. Here a compiled loop looks into
+the messages that librdkafka's public API hands out, and copies them into columns. They come from a queue of
+the partition's own: the consumer's, to which log lines and errors of the client go, stays with the Consumer,
+whose callbacks may only be called from its own methods.
+
+Invariant: rows have the order, bytes and offsets that ``Consumer.consume`` gives them; no row is lost: what
+was taken is returned. Every message is given back.
+"""
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError
+from numpy.typing import NDArray
+
+from acktree.producers.native.librdkafka import NoColumns, find_handle, librdkafka, load_loops
+from acktree.schemas.header import HEADER
+
+_FOR_THE_LOOPS = (
+    "rd_kafka_message_timestamp",
+    "rd_kafka_message_destroy",
+    "rd_kafka_message_headers",
+    "rd_kafka_header_get_last",
+)
+_HEADER_NAME = ctypes.create_string_buffer(HEADER.encode())
+
+
+class Cells(NamedTuple):
+    """A column: row n is ``data[bounds[n]:bounds[n + 1]]``, null where ``is_there`` is given and false."""
+
+    bounds: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    is_there: NDArray[np.bool_] | None
+
+
+class Taken(NamedTuple):
+    """Records of one partition, and the errors that came with them, each with its offset.
+
+    ``kinds`` are those of ``rd_kafka_timestamp_type_t``; ``own`` is acktree's header, None if not wanted.
+    """
+
+    offsets: NDArray[np.int64]
+    stamps_ms: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+    keys: Cells
+    values: Cells
+    own: Cells | None
+    errors: list[tuple[KafkaError, int]]
+
+
+class ColumnsIn:
+    """Takes what a consumer fetches of one partition; the partition is assigned with the consumer."""
+
+    def __init__(self, consumer: Consumer, topic: str, partition: int) -> None:
+        """Part the partition's queue from the consumer's, for good.
+
+        Raises:
+            NoColumns: another build of confluent-kafka, another kind of machine, or no numba.
+        """
+        self._library, self._loops = librdkafka(), compiled_loops()
+        self._consumer = consumer
+        handle = find_handle(consumer)
+        self._queue = self._library.rd_kafka_queue_get_partition(handle, topic.encode(), partition)
+        if not self._queue:
+            raise NoColumns(f"librdkafka has no queue for {topic}/{partition}")
+        self._library.rd_kafka_queue_forward(self._queue, None)
+
+    def take(self, most: int, timeout_s: float, own: bool = False) -> Taken:
+        """Return what has come, at most so many records, waiting so long for the last of them.
+
+        ``own``: with acktree's header of each.
+        """
+        messages = np.empty(most, np.int64)
+        place, timeout_ms = messages.ctypes.data, round(timeout_s * 1000)
+        count = self._library.rd_kafka_consume_batch_queue(self._queue, timeout_ms, place, most)
+        messages = messages[: max(count, 0)]
+        try:
+            return self._columns(messages, own)
+        finally:
+            self._loops.destroy(messages)
+
+    def _columns(self, messages: NDArray[np.int64], own: bool) -> Taken:
+        loops = self._loops
+        found = np.empty((loops.FIELDS, len(messages)), np.int64)
+        loops.look(messages, ctypes.addressof(_HEADER_NAME) if own else 0, found)
+        errors = [
+            (KafkaError(int(code)), int(offset))
+            for code, offset in found[[loops.ERROR, loops.OFFSET]][:, found[loops.ERROR] != 0].T
+        ]
+        if errors:
+            found = np.ascontiguousarray(found[:, found[loops.ERROR] == 0])
+        return Taken(
+            found[loops.OFFSET],
+            found[loops.STAMP_MS],
+            found[loops.STAMP_KIND],
+            self._copied(found[loops.KEY], found[loops.KEY_BYTES]),
+            self._copied(found[loops.VALUE], found[loops.VALUE_BYTES]),
+            self._copied(found[loops.HEADER], found[loops.HEADER_BYTES]) if own else None,
+            errors,
+        )
+
+    def _copied(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> Cells:
+        is_there = sizes >= 0
+        bounds = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(np.maximum(sizes, 0), out=bounds[1:])
+        data = np.empty(int(bounds[-1]), np.uint8)
+        self._loops.copy(places, sizes, bounds, data.ctypes.data)
+        return Cells(bounds, data, None if is_there.all() else is_there)
+
+    def close(self) -> None:
+        """Let go of the queue; call before the consumer is closed."""
+        self._library.rd_kafka_queue_destroy(self._queue)
+
+
+@cache
+def compiled_loops() -> Any:
+    """Return the compiled loops. Raises NoColumns."""
+    return load_loops("acktree.spark.tasks.reading.consume_loop", _FOR_THE_LOOPS)

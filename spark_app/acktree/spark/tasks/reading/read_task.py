@@ -1,0 +1,282 @@
+"""The executor side of the source: read exactly the offsets a batch names, as Arrow batches.
+
+Invariant: a task ends only when it has read up to the end of its range; offsets that are not there
+(compaction, transaction markers) are proven absent by reading past them, and the ledger is told.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, TopicPartition
+from numpy.typing import NDArray
+from pyspark.sql.datasource import InputPartition
+
+from acktree.schemas.clients import as_clear_error
+from acktree.schemas.codec import Absent, Span, encode_absent
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import ANCHOR
+from acktree.schemas.ids import IdArray, root_ids
+from acktree.schemas.registry import Published
+from acktree.spark.driver.batch_commits import ReadTaskName, digest
+from acktree.spark.driver.log_bounds import next_there
+from acktree.spark.ledger.blocks import block_firsts
+from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.logged_batch import Batch, Range, Replays
+from acktree.spark.tasks.binary_rows import binary_of
+from acktree.spark.tasks.handoff import add_to_handoff, begin_handoff, end_handoff
+from acktree.spark.tasks.reading.bolt_anchors import bolt_anchors
+from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
+from acktree.spark.tasks.writing.producers import outbox
+
+MAX_ROWS = 10_000
+STALL_S = 60.0
+REPLAY_GAP = 1_000
+MAX_SPANS = 20_000
+SMALL_BATCH = 2_000
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int, anchors binary"
+)
+HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
+
+
+class ReadStalled(AcktreeError):
+    """The broker delivered nothing for STALL_S seconds though the range is not read."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Offsets [start, end) of one partition, all of them or only ``only``.
+
+    ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
+    is off. Offsets share roots by blocks, cut at start and at multiples of ``block``; where ``firsts`` are
+    given, by these, one for each of ``only``. ``result_topic`` is where a spout's ledger is told of absent
+    offsets.
+    """
+
+    options: SourceOptions
+    topic: str
+    partition: int
+    slot: int
+    generation: int
+    version: int
+    anchored: bool
+    result_topic: str | None
+    start: int
+    end: int
+    only: tuple[int, ...] | None = None
+    block: int = 1
+    firsts: tuple[int, ...] | None = None
+
+    def roots(self, offsets: NDArray[np.int64]) -> IdArray:
+        """Return the root of each offset: that of its block."""
+        if self.firsts is not None:
+            offsets = np.array(self.firsts)[np.searchsorted(np.array(self.only), offsets)]
+        elif self.block > 1:
+            offsets = block_firsts(offsets, self.start, self.block)
+        return root_ids(self.slot, self.generation, offsets)
+
+
+@dataclass(frozen=True)
+class ReadTask(InputPartition):
+    """What one task reads, blocks as a whole; the partition it begins with is no other task's."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> ReadTaskName:
+        first = self.pieces[0]
+        what = [(p.topic, p.partition, p.generation, p.start, p.end, p.only) for p in self.pieces]
+        blocks = [(p.block, p.firsts) for p in self.pieces]
+        parts = (what, blocks) if any(block > 1 or firsts for block, firsts in blocks) else (what,)
+        return ReadTaskName(first.topic, first.partition, first.end, digest(*parts))
+
+
+def shares(options: SourceOptions, published: Published, batch: Batch) -> list[ReadTask]:
+    """Return a task per partition with new records; the first takes the replays, or all of a small batch."""
+    fresh, again = _pieces(options, published, batch)
+    if batch.records <= SMALL_BATCH:
+        return [ReadTask((*fresh, *again))]
+    parts: dict[tuple[str, int], list[Piece]] = {}
+    for piece in fresh or again[:1]:
+        parts.setdefault((piece.topic, piece.partition), []).append(piece)
+    first, *others = parts.values()
+    return [ReadTask(tuple(part)) for part in ([*first, *(again if fresh else again[1:])], *others)]
+
+
+def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple[list[Piece], list[Piece]]:
+    """Return pieces for the ranges and for the replays.
+
+    Neighbouring replays are read in one stretch, far ones are sought one by one.
+    """
+    anchored = (published.ackers > 0 and not options.complete_by_batch) or bool(options.bolt)
+    topics: dict[int, str] = {}
+    if options.spout and anchored:
+        slots = published.slots_of(options.spout)
+        topics = {slot.slot: published.result_topic(published.task_of(slot)) for slot in slots}
+
+    def place(of: Range | Replays, generation: int) -> tuple[str, int, int, int, int, bool, str | None]:
+        return (of.topic, of.partition, of.slot, generation, batch.version, anchored, topics.get(of.slot))
+
+    ranges = [r for r in (*batch.ranges, *batch.again) if r.start < r.end]
+    fresh = [Piece(options, *place(r, r.run << 4), r.start, r.end, block=r.block) for r in ranges]
+    again: list[Piece] = []
+    for replays in batch.replays:
+        whose = dict(replays.emitted())
+        for only in _stretches(sorted(whose)):
+            firsts = tuple(whose[offset] for offset in only) if replays.spans else None
+            bounds = (only[0], only[-1] + 1)
+            again.append(
+                Piece(options, *place(replays, replays.generation), *bounds, tuple(only), firsts=firsts)
+            )
+    return fresh, again
+
+
+def _stretches(offsets: list[int]) -> list[list[int]]:
+    stretches: list[list[int]] = []
+    for offset in offsets:
+        if stretches and offset - stretches[-1][-1] <= REPLAY_GAP:
+            stretches[-1].append(offset)
+        else:
+            stretches.append([offset])
+    return stretches
+
+
+def read_offsets(share: ReadTask) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task's pieces and leave a note of them for the stage.
+
+    Raises:
+        OffsetOutOfRange: the topic no longer holds what was planned, and failOnDataLoss is true.
+        ReadStalled: no progress for STALL_S seconds.
+    """
+    begin_handoff(share.name)
+    for piece in share.pieces:
+        yield from _read_piece(piece)
+    end_handoff()
+
+
+def _read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
+    wanted = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
+    only = None if piece.only is None else wanted
+    seen: list[NDArray[np.int64]] = []
+    for fetched in read_records(piece):
+        rows = fetched if only is None else fetched.where(np.isin(fetched.offsets, only))
+        if len(rows.offsets):
+            seen.append(rows.offsets)
+            batch = _to_arrow(piece, rows)
+            add_to_handoff(_bytes_of(batch.column("anchors")))
+            yield batch
+    if piece.result_topic is not None and sum(map(len, seen)) < len(wanted):
+        absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)
+        _tell_absent(piece, piece.result_topic, absent)
+
+
+def task_anchors(share: ReadTask) -> Iterator[bytes]:
+    """Yield the anchors of what a task reads, 18 bytes each; those of a bolt's tuples are read for it.
+
+    Raises what ``read_offsets`` raises. A spout's absent offsets have anchors, too.
+    """
+    for piece in share.pieces:
+        if piece.options.bolt:
+            for fetched in read_records(piece):
+                yield _bytes_of(_anchors(piece, fetched.own, fetched.offsets))
+        else:
+            offsets = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
+            yield _bytes_of(_anchors(piece, None, offsets))
+
+
+def _tell_absent(piece: Piece, topic: str, absent: NDArray[np.int64]) -> None:
+    runs = np.split(absent, np.flatnonzero(np.diff(absent) != 1) + 1)
+    spans = [Span(int(run[0]), int(run[-1]) + 1) for run in runs]
+    box, run = outbox(piece.options.bootstrap, piece.options.kafka), piece.generation >> 4
+    for at in range(0, len(spans), MAX_SPANS):
+        box.send(topic, 0, encode_absent(Absent(piece.slot, spans[at : at + MAX_SPANS], run)))
+    box.settle()
+
+
+def read_records(piece: Piece) -> Iterator[Fetched]:
+    source = fetching(piece.options, piece.topic, piece.partition)
+    known, source.position = source.position, None
+    if known != piece.start:
+        source.assign(piece.start)
+    position, last_progress_s = piece.start, time.monotonic()
+    while position < piece.end:
+        fetched = source.take(min(MAX_ROWS, piece.end - position), 1.0)
+        if len(fetched.offsets):
+            position = int(fetched.offsets[-1]) + 1
+        for error, offset in fetched.errors:
+            if error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, offset)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                position = _go_on(piece, source, position)
+            elif not error.retriable():
+                raise as_clear_error(error, piece.options.bootstrap)
+        if len(fetched.offsets) or fetched.errors:
+            last_progress_s = time.monotonic()
+        if (rows := fetched.where(fetched.offsets < piece.end)).offsets.size:
+            yield rows
+        if time.monotonic() - last_progress_s > STALL_S:
+            following = _go_on(piece, source, position)
+            if following == position:
+                raise ReadStalled(
+                    f"{piece.topic}/{piece.partition} delivered nothing from offset {position} "
+                    f"(of {piece.start} to {piece.end}) for {STALL_S:g} s"
+                )
+            position = following
+    if position == piece.end and piece.end - piece.start > SMALL_BATCH and source.is_ahead_of(position):
+        source.position = position
+    else:
+        source.consumer.unassign()
+
+
+def _go_on(piece: Piece, source: Fetching, position: int) -> int:
+    place = TopicPartition(piece.topic, piece.partition, position)
+    following = next_there(source.consumer, place, piece.end, piece.options)
+    source.assign(following)
+    return following
+
+
+def _to_arrow(piece: Piece, rows: Fetched) -> pa.RecordBatch:
+    count = len(rows.offsets)
+    columns = [
+        rows.keys,
+        rows.values,
+        pa.repeat(piece.topic, count),
+        pa.array(np.full(count, piece.partition, np.int32)),
+        pa.array(rows.offsets),
+        rows.stamps,
+        rows.kinds,
+        _anchors(piece, rows.own, rows.offsets),
+    ]
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "anchors"]
+    if rows.headers is not None:
+        columns.append(rows.headers)
+        names.append("headers")
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
+def _bytes_of(column: pa.Array) -> bytes:
+    """Return the values of a binary column that was just made, end to end."""
+    _, bounds, data = column.buffers()
+    if data is None:
+        return b""
+    end = np.frombuffer(bounds, np.int32, len(column) + 1)[-1]
+    return memoryview(data)[:end].tobytes()
+
+
+def _anchors(piece: Piece, own: pa.Array | None, offsets: NDArray[np.int64]) -> pa.Array:
+    """Return the anchors of records; ``own`` are the headers of a bolt's tuples."""
+    if not piece.anchored:
+        return pa.nulls(len(offsets), pa.binary())
+    if own is not None:
+        options = piece.options
+        intake = bolt_anchors(options.bootstrap, options.topology, options.bolt, options.kafka)
+        return intake.of_all(own, piece.topic, piece.partition, offsets)
+    rows = np.zeros(len(offsets), ANCHOR)
+    rows["version"] = piece.version
+    rows["root"] = piece.roots(offsets)
+    return binary_of(rows)

@@ -1,0 +1,44 @@
+"""The compiled loops of Spark's tasks called once, so that no task waits for the compiler."""
+
+from confluent_kafka import Consumer
+
+from acktree.producers.native import warm_up as producers
+from acktree.spark.tasks.reading.columns_in import ColumnsIn, compiled_loops
+
+
+def load() -> None:
+    """Load the compiler's parts and what needs no client: for a process that is going to fork.
+
+    Raises:
+        NoColumns: records are read one by one on this machine.
+    """
+    producers.load()
+    compiled_loops()
+
+
+def load_batches() -> None:
+    """Load what lays out record batches and headers.
+
+    Raises:
+        ImportError: aiokafka or what it needs is missing; tuples are written one by one.
+    """
+    from acktree.spark.tasks.writing import anchor_loop, record_batches
+
+    record_batches.warm_up()
+    anchor_loop.warm_up()
+
+
+def warm_up() -> None:
+    """Compile or load all that tasks read and write with; needs no broker.
+
+    Raises:
+        NoColumns: records go one by one on this machine, there is nothing to compile.
+    """
+    producers.warm_up()
+    load()
+    consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0, "group.id": "warm-up"})
+    columns_in = ColumnsIn(consumer, "warm-up", 0)
+    columns_in.take(1, 0.0)
+    columns_in.close()
+    consumer.close()
+    load_batches()

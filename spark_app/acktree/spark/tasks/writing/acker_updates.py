@@ -1,0 +1,118 @@
+"""What a stage tells the acker of its roots: an init or an ack for each, and a fail for those rejected;
+before, that they take longer.
+
+Invariant: a root that failed can never fold to zero: its init holds a random edge that nobody acks, or its
+ack is withheld. So a fail may come late, it still decides. What was told as sound is whole: where it fails
+later, either verdict is right, the first one stands.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acktree.producers.kafka.packing import AckPacker, init_records
+from acktree.schemas.clients import Settings
+from acktree.schemas.codec import EntryArray
+from acktree.schemas.header import ANCHOR
+from acktree.schemas.ids import origins_of
+from acktree.schemas.registry import History, Published, read_history
+from acktree.spark.tasks.writing.anchoring import Told
+from acktree.spark.tasks.writing.producers import Box
+
+A_FEW = 65_536
+"""Roots that are told of at once: what is made of them on the way stays in the processor's caches."""
+
+
+class AckerUpdates:
+    """Sends the inits and fails of a spout's stage, or the acks and fails of a bolt's."""
+
+    def __init__(
+        self, bootstrap: str, user: Settings, history: History, spout: str, bolt: str, box: Box
+    ) -> None:
+        self._place = (bootstrap, history.name, user)
+        self._history = history
+        self._spout, self._bolt, self._box = spout, bolt, box
+
+    def fail(self, version: int, failed: Mapping[int, str]) -> None:
+        """Tell that roots failed of which an init or ack was told before; ``failed`` says why by root.
+
+        Raises:
+            UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
+        """
+        acks = self._acks(version)
+        for root, reason in failed.items():
+            acks.fail(version, root, reason)
+        acks.flush()
+
+    def reset(self, anchors: bytes) -> None:
+        """Ask for another timeout from now on for the roots of anchors, 18 bytes each, and wait.
+
+        Raises:
+            UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
+        """
+        rows = np.unique(np.frombuffer(anchors, ANCHOR)[["version", "root"]])
+        for version in np.unique(rows["version"]).tolist():
+            acks = self._acks(version)
+            for root in rows["root"][rows["version"] == version].tolist():
+                acks.reset(version, root)
+            acks.flush()
+        self._box.settle()
+
+    def _acks(self, version: int) -> AckPacker:
+        if version not in self._history.versions:
+            self._history = read_history(*self._place)
+        return AckPacker(self._history, f"{self._spout or self._bolt}@spark", self._box.send)
+
+    def tell(self, told: Told) -> None:
+        """Tell of roots, one entry per root.
+
+        Raises:
+            UnknownVersion: their version is not published. DeliveryFailed: a record was refused.
+        """
+        acks = self._acks(told.version)
+        for root, reason in told.failed.items():
+            acks.fail(told.version, root, reason)
+        entries = self._never_zero_if_failed(told) if told.failed else told.entries
+        if self._bolt:
+            acks.ack_many(told.version, entries["root"], entries["value"])
+        else:
+            self._send_inits(told.version, entries)
+        acks.flush()
+
+    def _never_zero_if_failed(self, told: Told) -> EntryArray:
+        """Return the entries with a random edge in the init of a root that failed, without its ack."""
+        rejected = np.isin(told.entries["root"], np.fromiter(told.failed, np.uint64, len(told.failed)))
+        if self._bolt:
+            return told.entries[~rejected]
+        entries = told.entries.copy()
+        entries["value"][rejected] = self._box.edges.many(int(rejected.sum()))
+        return entries
+
+    def _send_inits(self, version: int, entries: EntryArray) -> None:
+        published = self._history.at(version)
+        task_of = _spout_tasks(published)
+        for at in range(0, len(entries), A_FEW):
+            for task, chosen in _by_spout_task(task_of, entries[at : at + A_FEW]):
+                for partition, record in init_records(published, task, chosen):
+                    self._box.send(published.ack_init_topic, partition, record)
+
+
+def _spout_tasks(published: Published) -> NDArray[Any]:
+    """Return the spout task of each slot, -1 for a slot without one."""
+    task_of: NDArray[Any] = np.full(1 + max((slot.slot for slot in published.slots), default=0), -1)
+    for slot in published.slots:
+        if slot.spout in published.spout_tasks:
+            task_of[slot.slot] = published.task_of(slot)
+    return task_of
+
+
+def _by_spout_task(task_of: NDArray[Any], entries: EntryArray) -> Iterator[tuple[int, EntryArray]]:
+    """Yield each spout task with its roots, of which there are some."""
+    tasks = task_of[origins_of(entries["root"])[0]]
+    if (tasks == tasks[0]).all():
+        yield int(tasks[0]), entries
+        return
+    for task in np.unique(tasks).tolist():
+        yield task, entries[tasks == task]

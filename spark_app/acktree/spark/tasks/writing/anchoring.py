@@ -1,0 +1,198 @@
+"""Headers and values of outgoing tuples: a fresh edge per tuple and root, folded per root.
+
+Invariant: what a header says and what is folded are the same edges. Randomness comes from the EdgeSource
+given; nothing here knows Kafka.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from acktree.producers.kafka.packing import fold_entries
+from acktree.schemas.codec import ENTRY, EntryArray
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import ANCHOR, Anchor, encode_header, single_headers
+from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values
+from acktree.spark.tasks.binary_rows import rows_of
+
+ANCHOR_BYTES = ANCHOR.itemsize
+
+VALUES_SCHEMA = "version int, root bigint, value bigint, reason string"
+VALUES = pa.schema(
+    [("version", pa.int32()), ("root", pa.int64()), ("value", pa.int64()), ("reason", pa.string())]
+)
+"""What rows say of their roots: a value to fold, or, where ``reason`` is not null, why the root failed."""
+
+Headers = NDArray[np.void] | Sequence[bytes | None] | None
+
+
+class BadColumn(AcktreeError):
+    """A DataFrame given to the stage lacks a column or holds a value that cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What rows say of roots born in one version: values to fold, (n,) of ENTRY, and why roots failed.
+
+    A root may come several times.
+    """
+
+    version: int
+    entries: EntryArray
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+
+def anchor_rows(
+    column: pa.Array, version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
+) -> tuple[Headers, list[Told]]:
+    """Return a header per row (None: untracked, or all are) and what the rows add to their roots."""
+    if column.null_count == len(column):
+        return None, []
+    if (rows := rows_of(column, ANCHOR)) is not None:
+        anchor = compiled_loops().anchor if compiled_loops() else _anchor
+        if (made := anchor(rows, version, edges.many(len(rows)), reader_hashes)) is not None:
+            headers, entries = made
+            return headers, [Told(int(rows["version"][0]), entries)]
+    return _anchor_each(column.to_pylist(), version, edges, reader_hashes)
+
+
+@cache
+def compiled_loops() -> Any:
+    """Return the compiled loops, None where there can be none."""
+    try:
+        from acktree.spark.tasks.writing import anchor_loop
+    except (ImportError, RuntimeError):  # no numba, or no folder for what it compiles
+        return None
+    return anchor_loop
+
+
+def _anchor(
+    rows: NDArray[np.void], version: int, edges: IdArray, reader_hashes: tuple[int, ...]
+) -> tuple[NDArray[np.void], EntryArray] | None:
+    if (rows["version"] != rows["version"][0]).any():
+        return None
+    headers = single_headers(version, int(rows["version"][0]), rows["root"], edges)
+    return headers, fold_entries(rows["root"], emitted_values(edges, reader_hashes))
+
+
+def _anchor_each(
+    raw: list[bytes | None], version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
+) -> tuple[Headers, list[Told]]:
+    headers: list[bytes | None] = []
+    told: list[tuple[int, int, int]] = []
+    for item in raw:
+        if not item:
+            headers.append(None)
+            continue
+        fresh = [
+            Anchor(int(v), int(r), edges.one()) for v, r in np.unique(_anchors(item)[["version", "root"]])
+        ]
+        headers.append(encode_header(version, fresh))
+        told += [(anchor.version, anchor.root, emitted_value(anchor.edge, reader_hashes)) for anchor in fresh]
+    if not told:
+        return None, []
+    versions, roots, values = (np.array(column, np.uint64) for column in zip(*told, strict=True))
+    return headers, list(_by_version(versions, roots, values))
+
+
+def _anchors(item: bytes) -> NDArray[np.void]:
+    if len(item) % ANCHOR_BYTES:
+        raise BadColumn(f"column anchors holds {len(item)} bytes; keep it as it is, or use merge_anchors")
+    return np.frombuffer(item, ANCHOR)
+
+
+def own_values(rows: NDArray[np.void], own_hashes: tuple[int, ...]) -> list[Told]:
+    """Return what inputs, (n,) of ANCHOR, add: 0 for a spout, for a bolt the consumer edges that it owns."""
+    return list(_by_version(rows["version"], rows["root"], emitted_values(rows["edge"].copy(), own_hashes)))
+
+
+def fold_in_order(rows: NDArray[np.void], told: Sequence[Told]) -> Told | None:
+    """Return one entry per root of a spout's inputs, (n,) of ANCHOR, if all is of one version and in order.
+
+    Else None: ``fold`` needs no order, and a multiple of the time.
+    """
+    version = int(rows["version"][0]) if len(rows) else 0
+    if not compiled_loops() or not len(rows) or any(each.failed or each.version != version for each in told):
+        return None
+    entries = compiled_loops().fold_in_order(rows, _joined(told))
+    return None if entries is None else Told(version, entries)
+
+
+def fold(told: Iterable[Told]) -> list[Told]:
+    """Return what was told with one entry per root, each version's in one piece; a first reason stands."""
+    parts: dict[int, list[Told]] = {}
+    for each in told:
+        parts.setdefault(each.version, []).append(each)
+    return [Told(version, _folded(_joined(of)), _first_reasons(of)) for version, of in parts.items()]
+
+
+def _folded(entries: EntryArray) -> EntryArray:
+    return fold_entries(*(np.ascontiguousarray(entries[name]) for name in ("root", "value")))
+
+
+def _joined(told: Sequence[Told]) -> EntryArray:
+    return np.concatenate([np.empty(0, ENTRY), *(each.entries for each in told)])
+
+
+def _first_reasons(told: Sequence[Told]) -> dict[int, str]:
+    return {root: reason for each in reversed(told) for root, reason in each.failed.items()}
+
+
+def _by_version(versions: NDArray[Any], roots: IdArray, values: IdArray) -> Iterator[Told]:
+    entries = np.empty(len(roots), ENTRY)
+    entries["root"], entries["value"] = roots, values
+    if len(versions) and (versions == versions[0]).all():
+        yield Told(int(versions[0]), entries)
+        return
+    for version in np.unique(versions).tolist():
+        yield Told(version, entries[versions == version])
+
+
+def failed_roots(anchors: Sequence[bytes | None], reasons: Sequence[str]) -> list[Told]:
+    """Return why roots failed."""
+    said = (
+        (anchor, reason)
+        for item, reason in zip(anchors, reasons, strict=True)
+        for anchor in _anchors(item or b"")
+    )
+    return _failed((int(anchor["version"]), int(anchor["root"]), reason) for anchor, reason in said)
+
+
+def _failed(rows: Iterable[tuple[int, int, str]]) -> list[Told]:
+    failed: dict[int, dict[int, str]] = {}
+    for version, root, reason in rows:
+        failed.setdefault(version, {}).setdefault(root, reason)
+    told = []
+    for version, reasons in failed.items():
+        entries = np.zeros(len(reasons), ENTRY)
+        entries["root"] = np.fromiter(reasons, np.uint64, len(reasons))
+        told.append(Told(version, entries, reasons))
+    return told
+
+
+def to_arrow(told: Told) -> pa.RecordBatch:
+    """Return rows of VALUES, one per entry."""
+    count = len(told.entries)
+    reasons = pa.nulls(count, pa.string())
+    if told.failed:
+        reasons = pa.array([told.failed.get(root) for root in told.entries["root"].tolist()], pa.string())
+    ids = (np.ascontiguousarray(told.entries[name]).view(np.int64) for name in ("root", "value"))
+    columns = [np.full(count, told.version, np.int32), *ids, reasons]
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=VALUES)
+
+
+def from_arrow(batches: Iterable[pa.RecordBatch]) -> Iterator[Told]:
+    """Yield what rows of VALUES say."""
+    for batch in batches:
+        versions, roots, values = (batch.column(name).to_numpy() for name in ("version", "root", "value"))
+        failed = batch.filter(pc.is_valid(batch.column("reason")))
+        yield from _by_version(versions, roots.view(np.uint64), values.view(np.uint64))
+        roots = failed.column("root").to_numpy().view(np.uint64)
+        rows = failed.column("version").to_pylist(), roots.tolist(), failed.column("reason").to_pylist()
+        yield from _failed(zip(*rows, strict=True))

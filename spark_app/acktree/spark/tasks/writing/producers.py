@@ -1,0 +1,84 @@
+"""A producer per executor process, kept over tasks where Spark re-uses the process.
+
+Invariant: ``settle`` returns only when everything sent is in the broker's log; else the task fails.
+"""
+
+import os
+from typing import Any, Protocol
+
+from acktree.producers.collector import UserHeaders
+from acktree.producers.kafka.output import BufferedProducer
+from acktree.producers.native.columns import Rows, Unwritten
+from acktree.schemas.clients import Settings, producer_settings
+from acktree.schemas.ids import EdgeSource
+
+FLUSH_TIMEOUT_S = 120.0
+LINGER_MS = 20
+BATCH_BYTES = 262_144
+
+
+class Box(Protocol):
+    """What a task writes to."""
+
+    @property
+    def edges(self) -> EdgeSource:
+        """Where the edges of its tuples come from."""
+        ...
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: UserHeaders | None = None,
+    ) -> None: ...
+
+    def produce_rows(self, topic: str, rows: Rows) -> Unwritten: ...
+
+    def send(self, topic: str, partition: int, value: bytes) -> None: ...
+
+    def serve(self) -> None: ...
+
+    def flush_tuples(self) -> None:
+        """See that tuples sent so far are seen no later than what is sent next."""
+        ...
+
+    def settle(self) -> None:
+        """Return when all that was sent is in the log."""
+        ...
+
+    def give_up(self) -> None:
+        """End a task that failed."""
+        ...
+
+
+class Outbox(BufferedProducer):
+    """What a task sends with, and the edges of its tuples."""
+
+    def __init__(self, bootstrap: str, user: Settings, **ours: Any) -> None:
+        settings = producer_settings(bootstrap, user, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, **ours)
+        super().__init__(settings)
+        self.edges = EdgeSource()
+
+    def flush_tuples(self) -> None:
+        """See that the tuples sent so far are in the log before what is sent next. Raises DeliveryFailed."""
+        self.flush(FLUSH_TIMEOUT_S)
+
+    def settle(self) -> None:
+        """Wait until all is delivered. Raises DeliveryFailed."""
+        self.flush(FLUSH_TIMEOUT_S)
+
+    def give_up(self) -> None:
+        """Forget a task that failed: what it sent stays."""
+
+
+_outboxes: dict[tuple[Any, ...], Outbox] = {}
+
+
+def outbox(bootstrap: str, user: Settings, limits: Settings | None = None) -> Outbox:
+    """Return this process's outbox for a broker and settings; ``limits`` are what topics ask for."""
+    settings = {**(limits or {}), **user}
+    place = (os.getpid(), bootstrap, tuple(sorted(settings.items())))
+    if place not in _outboxes:
+        _outboxes[place] = Outbox(bootstrap, settings)
+    return _outboxes[place]

@@ -1,0 +1,257 @@
+"""The executor side of the stage: write tuples, then one init (or ack) per root.
+
+Invariant: a task ends only when everything it produced is in the broker's log; a failed delivery fails the
+task. A root's init is written by exactly one task, from the XOR over every tuple of the root in the batch. No
+task sends an init or ack, or commits, before it has proof that it was given all of its rows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from acktree.producers.errors import Unwritable
+from acktree.producers.native.columns import Rows, plain
+from acktree.schemas.clients import Settings
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.header import ANCHOR, HEADER
+from acktree.schemas.ids import fnv1a64
+from acktree.schemas.registry import History
+from acktree.spark.driver.batch_commits import BatchName
+from acktree.spark.runtime.task_runs import TaskRuns
+from acktree.spark.runtime.whole_input import check_input_is_whole
+from acktree.spark.tasks.handoff import clear_handoff, handoff_anchors, read_handoff
+from acktree.spark.tasks.writing.acker_updates import AckerUpdates
+from acktree.spark.tasks.writing.anchoring import (
+    Headers,
+    Told,
+    anchor_rows,
+    failed_roots,
+    fold,
+    fold_in_order,
+    from_arrow,
+    own_values,
+    to_arrow,
+)
+from acktree.spark.tasks.writing.producers import Box, outbox
+from acktree.spark.tasks.writing.row_limits import StageLimits
+from acktree.spark.tasks.writing.transactions import begin_transaction
+
+COUNT_SCHEMA = "roots bigint"
+
+
+class NotNarrow(AcktreeError):
+    """A task was given a row whose root it has not read: the plan between is not narrow."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What the tasks of one batch need to know; ``version`` is the emission's, ``bolt`` "" for a spout."""
+
+    bootstrap: str
+    user: Settings = field(repr=False)  # may hold a password
+    history: History
+    version: int
+    group: str
+    batch: BatchName
+    spout: str = ""
+    bolt: str = ""
+    limits: StageLimits = field(default_factory=StageLimits)
+
+    @property
+    def own_hashes(self) -> tuple[int, ...]:
+        return (fnv1a64(self.bolt),) if self.bolt else ()
+
+    def telling(self, box: Box) -> AckerUpdates:
+        return AckerUpdates(self.bootstrap, self.user, self.history, self.spout, self.bolt, box)
+
+
+Begin = Callable[[StagePlan], Box | None]
+"""Returns what a task writes to, None if all was written before."""
+
+
+class Writer:
+    """Writes the rows of one task to one topic."""
+
+    def __init__(self, plan: StagePlan, topic: str, box: Box) -> None:
+        self._version, self._topic, self._box = plan.version, topic, box
+        self._reader_hashes = plan.history.readers(plan.version, topic).hashes
+        self._limit = plan.limits.by_topic.get(topic)
+
+    def write(self, batch: pa.RecordBatch) -> list[Told]:
+        """Write rows (value, anchors, optional key, headers, fail); return what they say of their roots."""
+        told: list[Told] = []
+        if "fail" in batch.schema.names and batch.column("fail").null_count < len(batch):
+            rejected = batch.filter(pc.is_valid(batch.column("fail")))
+            told += failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail")))
+            batch = batch.filter(pc.is_null(batch.column("fail")))
+        if self._limit is not None and (refused := self._limit.refused(batch)):
+            batch, failed = _without(batch, refused)
+            told += failed
+        anchors = batch.column("anchors")
+        headers, values = anchor_rows(anchors, self._version, self._box.edges, self._reader_hashes)
+        self._produce({name: batch.column(name) for name in batch.schema.names}, headers)
+        self._box.serve()
+        return told + values
+
+    def _produce(self, columns: dict[str, pa.Array], headers: Headers) -> None:
+        values, keys = columns["value"], columns.get("key")
+        if "headers" not in columns or columns["headers"].null_count == len(values):
+            for _, error in self._box.produce_rows(self._topic, Rows(values, keys, headers)):
+                raise error
+            return
+        count, extra = len(values), columns["headers"].to_pylist()
+        rows = zip(plain(values, count), plain(keys, count), extra, plain(headers, count), strict=True)
+        for value, key, pairs, header in rows:
+            kept = [(pair["key"], pair["value"]) for pair in pairs or () if pair["key"] != HEADER]
+            self._box.produce(self._topic, value, key, [*kept, *([(HEADER, header)] if header else ())])
+
+
+def _without(batch: pa.RecordBatch, refused: Mapping[int, Unwritable]) -> tuple[pa.RecordBatch, list[Told]]:
+    """Return the other rows, and that the roots of those refused fail; one without roots raises its error."""
+    rows = np.fromiter(refused, np.int64, len(refused))
+    anchors = batch.column("anchors").take(pa.array(rows)).to_pylist()
+    for row, of_row in zip(refused, anchors, strict=True):
+        if not of_row:
+            raise refused[row]
+    kept = np.ones(len(batch), bool)
+    kept[rows] = False
+    reasons = [f"{type(error).__name__}: {error}" for error in refused.values()]
+    return batch.filter(pa.array(kept)), failed_roots(anchors, reasons)
+
+
+def write_whole(
+    batches: Iterator[pa.RecordBatch],
+    plan: StagePlan,
+    topic: str,
+    begin: Begin,
+    runs: TaskRuns | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Write tuples and then the inits of all roots that this task has read; yield how many roots.
+
+    Only for a narrow plan with one output: every row of a root is read and written in one task.
+
+    Raises:
+        NoHandoff, NotNarrow: the plan was not narrow; no init has been sent.
+        InputCutOff, ReadingUnfinished: rows are missing; no init has been sent and nothing is committed.
+    """
+    try:
+        count = _write_noted(batches, plan, topic, begin)
+    finally:
+        clear_handoff()
+    yield _counted(count)
+    if runs is not None:
+        runs.note(topic)
+
+
+def _write_noted(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, begin: Begin) -> int:
+    first = next(batches, None)
+    box = begin(plan)
+    if box is None:
+        for _ in batches:
+            pass
+        return 0
+    try:
+        writer = Writer(plan, topic, box)
+        told: list[Told] = []
+        for batch in chain(() if first is None else (first,), batches):
+            told += writer.write(batch)
+        check_input_is_whole()
+        return _tell(_fold_noted(handoff_anchors(), told, plan), plan, box)
+    except BaseException:
+        box.give_up()
+        raise
+
+
+def _fold_noted(inputs: NDArray[np.void], told: list[Told], plan: StagePlan) -> list[Told]:
+    if not plan.own_hashes and (folded := fold_in_order(inputs, told)) is not None:
+        return [folded]
+    own = fold(own_values(inputs, plan.own_hashes))
+    folded_all = fold([*own, *told])
+    if _roots_in(folded_all) > _roots_in(own):
+        raise NotNarrow("a row of this task has a root that was read by another one")
+    return folded_all
+
+
+def in_transaction(plan: StagePlan) -> Box | None:
+    """Begin the transaction of what this task reads; None if an earlier run of the task has committed it."""
+    return begin_transaction(
+        plan.bootstrap, plan.user, plan.group, plan.batch, read_handoff(), plan.limits.settings
+    )
+
+
+def without_transaction(plan: StagePlan) -> Box:
+    """Return what to write to, in a task that has read its rows itself."""
+    read_handoff()
+    return outbox(plan.bootstrap, plan.user, plan.limits.settings)
+
+
+def write_tuples(
+    batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, runs: TaskRuns
+) -> Iterator[pa.RecordBatch]:
+    """Write rows to a topic; yield what they say of their roots."""
+    box = outbox(plan.bootstrap, plan.user, plan.limits.settings)
+    writer = Writer(plan, topic, box)
+    for batch in batches:
+        yield from map(to_arrow, fold(writer.write(batch)))
+    check_input_is_whole()
+    box.settle()
+    runs.note(topic)
+
+
+def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
+    """Yield what the inputs themselves add per root, so that a record that yields no row is told, too."""
+    for batch in batches:
+        anchors = b"".join(filter(None, batch.column("anchors").to_pylist()))
+        yield from map(to_arrow, fold(own_values(np.frombuffer(anchors, ANCHOR), plan.own_hashes)))
+
+
+def input_failures(batches: Iterator[pa.RecordBatch], reason: str) -> Iterator[pa.RecordBatch]:
+    """Yield that all roots of the inputs failed."""
+    for batch in batches:
+        anchors = batch.column("anchors").to_pylist()
+        yield from map(to_arrow, failed_roots(anchors, [reason] * len(anchors)))
+
+
+def write_control(
+    batches: Iterator[pa.RecordBatch], plan: StagePlan, runs: TaskRuns
+) -> Iterator[pa.RecordBatch]:
+    """Fold all values of each root of this task and write its one init, ack or fail; yield how many roots."""
+    folded = fold(from_arrow(batches))
+    check_input_is_whole()
+    yield _counted(_tell(folded, plan, outbox(plan.bootstrap, plan.user, plan.limits.settings)))
+    runs.note("control")
+
+
+def write_fails(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
+    """Fail all roots of this task, of which an init or ack is written; yield how many roots."""
+    failures = fold(from_arrow(batches))
+    check_input_is_whole()
+    box = outbox(plan.bootstrap, plan.user, plan.limits.settings)
+    telling = plan.telling(box)
+    for told in failures:
+        telling.fail(told.version, told.failed)
+    box.settle()
+    yield _counted(_roots_in(failures))
+
+
+def _tell(folded: list[Told], plan: StagePlan, box: Box) -> int:
+    """Tell the acker of every root, and wait; return how many there are."""
+    box.flush_tuples()
+    telling = plan.telling(box)
+    for told in folded:
+        telling.tell(told)
+    box.settle()
+    return _roots_in(folded)
+
+
+def _roots_in(folded: list[Told]) -> int:
+    return sum(len(told.entries) for told in folded)
+
+
+def _counted(count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], ["roots"])
