@@ -12,6 +12,7 @@ from acktree.console.main import main
 from acktree.schemas import clients
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
+from producers.cluster import until
 
 NOWHERE = "127.0.0.1:1"
 SPARK = ["spark", "run", "split_lines:words"]
@@ -72,8 +73,7 @@ def test_an_unknown_component_names_those_there_are(bootstrap: str, topology: st
 def test_a_source_topic_that_is_gone_is_named(bootstrap: str, topology: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([f"{topology}.in"])[f"{topology}.in"].result()
-    while f"{topology}.in" in admin.list_topics(timeout=10).topics:
-        pass
+    until(lambda: f"{topology}.in" not in admin.list_topics(timeout=10).topics)
     sentence = told(*SPARK, "--spout", "s", "-b", bootstrap, "--topology", topology)
     assert f"topic '{topology}.in', which s reads, does not exist" in sentence
 

@@ -150,10 +150,10 @@ def test_no_root_is_timed_out_early_or_late_however_the_looks_fall(phase_ms, tim
     assert tester.now_ms - tester.init_log[0][0] > timeout_ms, "early"
 
 
-@pytest.mark.parametrize("timeout_ms", [100, 1000, 5000, 10_000, 30_000, 3_600_000])
+@pytest.mark.parametrize("timeout_ms", [1000, 5000, 10_000, 30_000, 3_600_000])
 def test_a_leap_is_at_least_three_looks(timeout_ms):
     limits = Limits(timeout_ms, 10 * timeout_ms, inf)
-    assert limits.leap_ms >= 3 * limits.pause_ms or timeout_ms < 1000
+    assert limits.leap_ms >= 3 * limits.pause_ms
 
 
 def test_of_three_roots_those_acked_in_time_do_not_time_out(tester):

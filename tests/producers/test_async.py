@@ -130,12 +130,11 @@ def test_a_rebalance_waits_for_what_is_executed_and_every_child_stands_once(clus
 def test_what_a_lost_tuple_says_is_said_to_nobody():
     bolt = Gate(b"x")
     double = BoltDouble(bolt, emits=["b"])
-    double._execution.run([double._record(b"x", None, None)])
+    double.begin(b"x")
     until(lambda: bolt.held)
     double.take_away()
     until(lambda: bolt.cancelled == [b"x"])
-    until(lambda: double._execution.collect() or not double._execution.is_busy)
-    double.tick()
+    until(lambda: double.tick() or not double.is_busy)
     assert (double.emitted, double.acked, double.failed, set(double.open)) == ([], set(), {}, {0})
     double.close()
 

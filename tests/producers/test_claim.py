@@ -1,5 +1,8 @@
 """A claim read back is the claim written, or it is refused."""
 
+import binascii
+import zlib
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -30,6 +33,7 @@ CLAIMS = st.builds(
     replays=st.dictionaries(
         st.integers(0, 2**40), st.tuples(st.integers(0, 255), st.integers(0, 2**40)), max_size=10
     ),
+    sequence=st.integers(0, 2**40),
 )
 
 
@@ -65,6 +69,15 @@ def test_a_claim_written_before_is_read_and_a_small_one_is_written_the_same():
     claim = decode_claim(text, 3)
     assert claim == Claim(65537, 7, 3, {1: 2}, {80: (8, 12)})
     assert claim.metadata() == text
+
+
+@given(CLAIMS)
+def test_who_knows_of_no_sequence_unpacks_what_he_knows(claim):
+    packed = [
+        zlib.decompress(binascii.a2b_base64(each.metadata().split("|")[3]))
+        for each in (claim, replace(claim, sequence=0))
+    ]
+    assert packed[0] == packed[1]
 
 
 @given(CLAIMS, st.data())

@@ -16,7 +16,7 @@ from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.columns_in import Cells, ColumnsIn, Taken
 from acktree.spark.tasks.warm_up import warm_up
 from hypothesis_profiles import examples
-from producers.cluster import Cluster
+from producers.cluster import Cluster, until
 
 PAYLOAD = st.none() | st.binary(max_size=40)
 NAMES = st.sampled_from((HEADER, "other", HEADER + "s"))
@@ -106,12 +106,16 @@ def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
     plain = consumer_of(cluster, group_instance_id="plain")
     plain.assign([TopicPartition(reading.topic, 0, 0)])
     wanted: list[tuple] = []
-    while len(wanted) < sum(sent):
-        wanted += [
+
+    def read_all() -> bool:
+        wanted.extend(
             (m.offset(), m.timestamp(), m.key(), m.value(), find_header(m.headers()))
             for m in plain.consume(1000, 0.2)
             if m.error() is None
-        ]
+        )
+        return len(wanted) >= sum(sent)
+
+    until(read_all)
     plain.close()
     assert len(rows) == sum(sent) > len(sent)
     assert rows == wanted
@@ -119,7 +123,7 @@ def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
 
 def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, reading: Reading):
     warm_up()
-    loops = reading.columns._loops
+    loops = columns_in.compiled_loops()
     compiled = (loops.look, loops.copy, loops.destroy)
     warm = [list(loop.signatures) for loop in compiled]
     reading.send(cluster, 3)

@@ -97,7 +97,7 @@ def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending:
     opened = sending.open_columns()
     assert opened is not None
     warm_up()
-    loop = opened._loop.produce_rows
+    loop = opened.loop.produce_rows
     warm = list(loop.signatures)
     edges = EdgeSource().many(4)
     own = single_headers(3, 2, edges, edges)[1:]

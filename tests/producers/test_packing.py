@@ -191,5 +191,5 @@ def test_many_entries_fold_as_few_do(seed: int, count: int, distinct: int, apart
 def test_many_entries_are_folded_without_numba_too(monkeypatch: pytest.MonkeyPatch):
     roots, values = u64([*range(1, 6000), 7]), u64([*range(1, 6000), 1])
     compiled = sorted(packing.fold_entries(roots, values).tolist())
-    monkeypatch.setattr(packing, "_compiled_fold", lambda: None)
+    monkeypatch.setattr(packing, "compiled_fold", lambda: None)
     assert sorted(packing.fold_entries(roots, values).tolist()) == compiled

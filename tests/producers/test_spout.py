@@ -13,7 +13,7 @@ from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComp
 from acktree.producers.kafka.claim import LostClaim
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
-from acktree.producers.spout import SpoutEmitter
+from acktree.producers.spout import Sequences, SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.codec import Cause, Failure, Result, decode_ack_init, encode_result
 from acktree.schemas.header import decode_header, find_header
@@ -61,7 +61,8 @@ def emitter(net: Net, inits: dict, run: int = 1) -> SpoutEmitter:
             reports.append(delivered)
 
     reports = net.reports = []
-    return SpoutEmitter("s", net.history, 0, run, InitPacker(net.history, 0, hear), produce)
+    sequences = Sequences(0, lambda: None)
+    return SpoutEmitter("s", net.history, 0, run, InitPacker(net.history, 0, hear), produce, sequences)
 
 
 def deliver(net: Net, source: SpoutEmitter, count: int) -> None:
@@ -134,14 +135,6 @@ def test_a_message_id_that_is_pending_is_refused():
     source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
     with pytest.raises(AlreadyPending):
         source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
-
-
-def test_runs_share_no_root():
-    net = Net(published(one=(["a"], [])))
-    for run in (1, 2):
-        emitter(net, {}, run).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
-    roots = [decode_header(find_header(r.headers())).anchors[0].root for r in net.topics["a"]]
-    assert len(set(roots)) == 2
 
 
 class Values(ValueSpout):

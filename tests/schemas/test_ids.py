@@ -75,6 +75,16 @@ def test_runs_compare_in_serial_number_arithmetic(floor: int, steps: int) -> Non
     assert ids.run_at_least(floor, run) == (steps == 0)
 
 
+@given(st.integers(1, 255), st.integers(0, 254), st.integers(0, 254))
+def test_a_run_is_between_two_where_it_is_met_on_the_way(floor: int, span: int, steps: int) -> None:
+    newest = run = floor
+    for _ in range(span):
+        newest = ids.next_run(newest)
+    for _ in range(steps):
+        run = ids.next_run(run)
+    assert ids.is_run_between(run, floor, newest) == (steps <= span)
+
+
 @given(U64, st.lists(st.text(min_size=1), unique=True, max_size=4))
 def test_what_the_emitter_adds_is_what_all_readers_own(edge: int, bolts: list[str]) -> None:
     hashes = tuple(map(ids.fnv1a64, bolts))

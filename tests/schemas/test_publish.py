@@ -1,17 +1,17 @@
 """Publishing on a real broker: versions, slots that are never given out twice, topics made and grown."""
 
-import time
-from collections.abc import Callable
+from collections import Counter
 
 import pytest
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from acktree.schemas.clients import make_admin
+from acktree.schemas.clients import make_admin, make_consumer
 from acktree.schemas.errors import BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
 from acktree.schemas.publish import Plan, apply_topology
 from acktree.schemas.registry import Published, Registry, read_history
 from acktree.schemas.topology import parse_topology
+from producers.cluster import until
 
 TOPOLOGY = """
 name = "{name}"
@@ -90,29 +90,40 @@ def test_more_ackers_are_a_new_version_and_more_partitions_and_fewer_keep_the_to
     assert [history.ackers(version) for version in (1, 2, 3)] == [2, 5, 1]
 
 
-def test_a_registry_catches_up_with_what_was_published_and_asks_little_when_there_is_nothing(
-    cluster: Cluster,
+class Counting:
+    """A consumer that counts the calls of each of its methods."""
+
+    def __init__(self, settings: dict[str, object]) -> None:
+        self.consumer, self.calls = make_consumer(settings), Counter[str]()
+
+    def __getattr__(self, name: str) -> object:
+        self.calls[name] += 1
+        return getattr(self.consumer, name)
+
+
+def test_a_registry_catches_up_with_what_was_published_and_asks_once_when_there_is_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.apply(ackers=1)
-    registry = Registry(cluster.bootstrap, cluster.name, {})
+    made: list[Counting] = []
+    with monkeypatch.context() as counted:
+        counted.setattr(
+            "acktree.schemas.registry.make_consumer", lambda s: made.append(Counting(s)) or made[-1]
+        )
+        registry = Registry(cluster.bootstrap, cluster.name, {})
+    (consumer,) = made
     try:
         for ackers in (2, 3, 4):
             cluster.apply(ackers=ackers)
             registry.catch_up()
             assert registry.history.latest.ackers == ackers
-        asking_s = min(cpu_s(registry.catch_up) for _ in range(20))
+        consumer.calls.clear()
+        registry.catch_up()
+        assert consumer.calls == {"get_watermark_offsets": 1}
         assert registry.refresh()
         assert not registry.refresh()
     finally:
         registry.close()
-    assert asking_s < min(cpu_s(lambda: read_history(cluster.bootstrap, cluster.name, {})) for _ in range(5))
-
-
-def cpu_s(call: Callable[[], object]) -> float:
-    """Return the CPU time that all threads of this process take while a call lasts."""
-    begin_s = time.process_time()
-    call()
-    return time.process_time() - begin_s
 
 
 def test_task_numbers_are_never_used_again(cluster: Cluster) -> None:
@@ -126,13 +137,11 @@ def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: C
     cluster.apply()
     source = f"{cluster.name}.in"
     cluster.admin.create_partitions([NewPartitions(source, 4)])[source].result()
-    while cluster.partitions(source) != 4:
-        pass
+    until(lambda: cluster.partitions(source) == 4)
     cluster.apply()
     assert [slot.slot for slot in cluster.latest().slots] == [0, 1, 2, 3]
     cluster.admin.delete_topics([source])[source].result()
-    while source in cluster.admin.list_topics().topics:
-        pass
+    until(lambda: source not in cluster.admin.list_topics().topics)
     cluster.create(source, 1)
     cluster.apply()
     slots = cluster.latest().slots
@@ -159,8 +168,7 @@ def test_a_view_follows_what_is_published(cluster: Cluster) -> None:
     cluster.apply()
     registry = Registry(cluster.bootstrap, cluster.name, {})
     cluster.apply(ackers=3)
-    while not registry.refresh():
-        pass
+    until(registry.refresh)
     assert registry.history.latest.ackers == 3
     registry.close()
 

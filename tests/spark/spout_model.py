@@ -1,6 +1,7 @@
 """Everything pure of a spout task and all it makes durable, beside a model of single records.
 
-The model knows which records each root stands for. Results are in a log and are read later, some of them twice; a restart knows the commit, the last batch and that log alone.
+The model knows which records each root stands for. Results are in a log and are read later, some of them
+twice; a restart knows the commit, the last batch and that log alone.
 """
 
 import json

@@ -22,6 +22,7 @@ from acktree.spark import app
 from acktree.spark.driver.batch_commits import BatchName, commit_of_batch
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage, Transform
+from producers.cluster import until
 from spark import crashing_jobs
 from spark.committed import times_committed
 from spark.tester import DEADLINE_S, Tester
@@ -167,8 +168,7 @@ def test_a_record_acked_before_its_batch_was_cut_off_is_done_and_the_others_are_
 
         tester.send([f"{n}" for n in range(40)])
         run_and_forget(tester, twofold)
-        while len(tester.tuples) < 80 or len(tester.inits) < 40:
-            tester.read()
+        until(lambda: tester.read() or (len(tester.tuples) >= 80 and len(tester.inits) >= 40), "the batch")
         for root in tester.inits:
             tester.values[root] ^= origin_of(root).offset % 2  # of odd ones a tuple is not acked yet
         tester.answer()

@@ -1,10 +1,13 @@
-"""When a timeout counts as an attempt: only if something of that spout was acked meanwhile."""
+"""Which results count for a task: of which runs, and when a timeout counts as an attempt."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acktree.schemas.codec import Absent, Cause, Failure, Result, Span, decode_absent, encode_absent
-from acktree.schemas.ids import generation_of, root_id
+from acktree.schemas.ids import MAX_RUN, generation_of, next_run, root_id
+from acktree.spark.driver.takeover import OLDEST_FLOOR_RUNS
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import RetryPolicy
 from acktree.spark.ledger.task import SourcePartition, TaskLedger
@@ -59,3 +62,43 @@ def test_what_held_no_record_before_a_log_was_truncated_finishes_none_that_stand
     assert late.opened == []
     task.take_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 2))))
     assert (ledger.pending, task.counters["absent"]) == (4, 6)
+
+
+def later(run: int, runs: int) -> int:
+    for _ in range(runs):
+        run = next_run(run)
+    return run
+
+
+@given(
+    old=st.integers(1, MAX_RUN),
+    until_rewind=st.integers(1, MAX_RUN - 1),
+    since=st.integers(0, OLDEST_FLOOR_RUNS),
+    block=st.sampled_from([1, 4]),
+)
+def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
+    old: int, until_rewind: int, since: int, block: int
+) -> None:
+    """But for those whose number is in use again since."""
+    floor = later(old, until_rewind)
+    ledger = PartitionLedger(0, 0, old, RetryPolicy(1, 60, 10), block)
+    task = TaskLedger(0, old, {0: SourcePartition(0, "in", 0, "id")}, {0: ledger}, 30.0)
+    task.emit({0: 8}, 8, 0.0)
+    ledger.emit_anew(0, floor)
+    task.run = floor
+    task.emit({0: 8}, 8, 0.0)
+    task.run = later(floor, since)
+    acked = np.array([root_id(0, generation_of(old, 0), offset) for offset in range(0, 8, block)], np.uint64)
+    failed = [Failure(int(root), Cause.FAILED, "", "") for root in acked]
+    is_in_use_again = until_rewind + since >= MAX_RUN
+    effect = task.take(Result(0, acked), 1.0, 0.0)
+    task.take_absent(Absent(0, [Span(0, 8)], old))
+    assert (ledger.pending == 8) == (not is_in_use_again)
+    if not is_in_use_again:
+        effect = task.take(Result(0, failed=failed), 1.0, 0.0)
+        assert effect.opened == []
+    newest = np.array(
+        [root_id(0, generation_of(floor, 0), offset) for offset in range(0, 8, block)], np.uint64
+    )
+    task.take(Result(0, newest), 1.0, 0.0)
+    assert ledger.pending == 0

@@ -1,8 +1,8 @@
 """The roots that are finished: what still comes for one of them is late, and no orphan.
 
 Invariant: holds at least the latest MAX_FINISHED finished roots, those of the latest ``turn`` to ``turn`` and
-of the one before; no other roots. Flat arrays of root ids, two sets: the younger one fills, the older one goes
-as a whole.
+of the one before; no other roots. Flat arrays of root ids, two sets: the younger one fills, the older one is
+dropped as a whole.
 """
 
 import numpy as np

@@ -5,7 +5,7 @@ Invariant: one root per message id; its init is the XOR of the consumer edges of
 the log: a tree that nobody reads would be done before its tuples are durable. Knows no Kafka.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import takewhile
 from typing import ClassVar, NamedTuple
 
@@ -20,7 +20,7 @@ from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.targets import Targets
 from acktree.schemas.codec import Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import emitted_value, generation_of, root_id
+from acktree.schemas.ids import MAX_OFFSET, emitted_value, generation_of, root_id
 from acktree.schemas.registry import History
 
 Values = tuple[bytes | str | None, ...]
@@ -180,11 +180,45 @@ class Tree:
             self._confirmed.append(self)
 
 
+class Sequences:
+    """Numbers of messages, which stand where other root ids have an offset.
+
+    Runs go round after 255 starts, so a start goes on where the one before may have been: none is given out
+    that is not durably reserved.
+    """
+
+    MOST = (MAX_OFFSET + 1) // 2
+    """A start above it begins at 0 again: so many messages later nothing is left of those."""
+
+    def __init__(self, before: int, reserve: Callable[[], None]) -> None:
+        """Go on at ``before``; ``reserve`` makes more numbers ours and says so with ``extend``."""
+        self.next = self._end = before if before < self.MOST else 0
+        self._reserve = reserve
+
+    def take(self) -> int:
+        """Return the next number. Raises what ``reserve`` raises."""
+        if self.next >= self._end:
+            self._reserve()
+        self.next += 1
+        return self.next - 1
+
+    def extend(self, end: int) -> None:
+        """Take note that all numbers below ``end`` are durably ours."""
+        self._end = end
+
+
 class SpoutEmitter:
     """What a spout emits with."""
 
     def __init__(
-        self, spout: str, history: History, slot: int, run: int, packer: InitPacker, produce: ProduceConfirmed
+        self,
+        spout: str,
+        history: History,
+        slot: int,
+        run: int,
+        packer: InitPacker,
+        produce: ProduceConfirmed,
+        sequences: Sequences,
     ) -> None:
         self.counters = Counters()
         self.pending = Pending()
@@ -192,7 +226,7 @@ class SpoutEmitter:
         self.keeps_values = False
         self._history, self._slot, self.packer, self._produce = history, slot, packer, produce
         self._generation = generation_of(run, 0)
-        self._next_sequence = 0
+        self.sequences = sequences
         self._take_edge = EdgePool().take
         self._now: dict[Hashable, Tree] = {}
         self._confirmed: list[Tree] = []
@@ -250,9 +284,8 @@ class SpoutEmitter:
         found = self._now.get(message_id)
         if found is not None:
             return found
-        root = root_id(self._slot, self._generation, self._next_sequence)
+        root = root_id(self._slot, self._generation, self.sequences.take())
         self.pending.add(root, message_id, self._now_s)
-        self._next_sequence += 1
         return Tree(self._history.latest.version, root, self._confirmed)
 
     def call(self, spout: AnySpout, now_s: float) -> int:

@@ -89,14 +89,25 @@ class BoltDouble:
         Raises:
             TimeoutError: an AsyncBolt has not ended within END_TIMEOUT_S.
         """
-        self._execution.run([self._record(value, key, headers) for value in values])
+        self.begin(*values, key=key, headers=headers)
         deadline_s = time.monotonic() + END_TIMEOUT_S
-        while self._execution.is_busy:
+        while self.is_busy:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"tuples {self.in_hand} have not ended within {END_TIMEOUT_S:g} s")
             time.sleep(LOOK_S)
             self._execution.collect()
         self._settle()
+
+    def begin(
+        self, *values: bytes | str | None, key: bytes | None = None, headers: UserHeaders | None = None
+    ) -> None:
+        """Let the bolt begin with these values as one batch; an AsyncBolt is in the middle of them then."""
+        self._execution.run([self._record(value, key, headers) for value in values])
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an AsyncBolt is in the middle of something; ``tick`` takes in what has ended."""
+        return self._execution.is_busy
 
     def tick(self) -> None:
         """Let the time between two ticks pass."""

@@ -6,7 +6,7 @@ scalar ones on every input. Random edges come from :class:`EdgeSource`, the only
 
 import os
 import random
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,21 @@ def next_run(run: int) -> int:
 def run_at_least(run: int, floor: int) -> bool:
     """Tell whether run is not below floor in serial-number arithmetic (after RFC 1982) on 1 to 255."""
     return (run - floor) % MAX_RUN <= MAX_RUN // 2
+
+
+@overload
+def is_run_between(run: int, floor: int, newest: int) -> bool: ...
+@overload
+def is_run_between(run: NDArray[np.int64], floor: int, newest: int) -> NDArray[np.bool_]: ...
+def is_run_between(run: int | NDArray[np.int64], floor: int, newest: int) -> bool | NDArray[np.bool_]:
+    """Tell whether run, or each of an array, is one of those from floor to newest, going round.
+
+    ``run_at_least`` takes what is 128 runs older for newer; this does not, as nothing is newer than newest.
+
+    >>> is_run_between(255, 250, 3), is_run_between(3, 250, 3), is_run_between(4, 250, 3)
+    (True, True, False)
+    """
+    return (run - floor) % MAX_RUN <= (newest - floor) % MAX_RUN
 
 
 def root_id(slot: int, generation: int, offset: int) -> RootId:

@@ -29,6 +29,8 @@ from acktree.schemas.ids import next_run
 
 FORMAT, MANY = "2", "3"
 """Formats of the text: floors as JSON, and, where that is too long, as a byte for each slot."""
+SEQUENCE_BYTES = 6
+"""Behind the packed text, of a spout in Python: who does not know of them reads what he knows."""
 MAX_METADATA_CHARS = 4_000
 """Below 4,096, a broker's offset.metadata.max.bytes by default."""
 
@@ -52,6 +54,7 @@ class Claim:
     ``floors`` is the lowest run that counts, by slot. ``replays`` is what became of the replay commands on
     the result topic, by their offset: the run they are obeyed in and the end of what they open (exclusive),
     (0, 0) once they matter no more: all of it is done, and so are the blocks that they took a part of.
+    ``sequence``, of a spout in Python, is above the numbers of all messages that it has emitted.
     """
 
     epoch: int
@@ -59,6 +62,7 @@ class Claim:
     next_offset: int
     floors: dict[int, int] = field(default_factory=dict)
     replays: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sequence: int = 0
 
     def metadata(self) -> str:
         """Return the ASCII text that is committed beside the result position.
@@ -83,7 +87,8 @@ class Claim:
         return text
 
     def _text(self, form: str, said: bytes) -> str:
-        packed = binascii.b2a_base64(zlib.compress(said, 9), newline=False).decode()
+        behind = self.sequence.to_bytes(SEQUENCE_BYTES, "big") if self.sequence else b""
+        packed = binascii.b2a_base64(zlib.compress(said, 9) + behind, newline=False).decode()
         body = f"{form}|{self.epoch}|{self.run}|{packed}"
         return f"{body}|{zlib.crc32(body.encode()):08x}"
 
@@ -101,14 +106,16 @@ def decode_claim(text: str, next_offset: int) -> Claim:
             f"the metadata {text!r} of a result topic's committed offset is not ours; if somebody committed "
             "there by hand, delete that offset of the group to begin with a fresh claim"
         )
-    said = zlib.decompress(binascii.a2b_base64(parts[3]))
+    unpacking = zlib.decompressobj()
+    said = unpacking.decompress(binascii.a2b_base64(parts[3]))
     if parts[0] == FORMAT:
         floors, replays = json.loads(said)
     else:
         table, _, by_slot = said.partition(b"\0")
         floors, replays = ((slot, floor) for slot, floor in enumerate(by_slot) if floor), json.loads(table)
     obeyed = {position: (run, end) for position, (run, end) in replays}
-    return Claim(int(parts[1]), int(parts[2]), next_offset, dict(floors), obeyed)
+    sequence = int.from_bytes(unpacking.unused_data[:SEQUENCE_BYTES], "big")
+    return Claim(int(parts[1]), int(parts[2]), next_offset, dict(floors), obeyed, sequence)
 
 
 def read_claim(
@@ -163,7 +170,8 @@ def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str)
         claim = Claim(next_epoch(0), run=1, next_offset=0)
     else:
         run = next_run(before.run)
-        claim = Claim(next_epoch(before.epoch), run, before.next_offset, before.floors, before.replays)
+        kept = before.next_offset, before.floors, before.replays
+        claim = Claim(next_epoch(before.epoch), run, *kept, before.sequence)
     when_ready(lambda: commit_claim(consumer, result_topic, claim, group, bootstrap))
     if (after := when_ready(lambda: read_claim(consumer, result_topic, bootstrap))) != claim:
         raise LostClaim(

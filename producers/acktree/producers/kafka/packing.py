@@ -35,7 +35,7 @@ def fold_entries(roots: IdArray, values: IdArray) -> EntryArray:
     [(5, 2), (7, 5)]
     """
     roots, values = _fold_neighbours(roots, values)
-    if len(roots) >= MANY_ENTRIES and (fold := _compiled_fold()) is not None:
+    if len(roots) >= MANY_ENTRIES and (fold := compiled_fold()) is not None:
         return fold(np.ascontiguousarray(roots), np.ascontiguousarray(values))
     order = np.argsort(roots, kind="stable")
     ordered, sums = _fold_neighbours(roots[order], values[order])
@@ -45,7 +45,7 @@ def fold_entries(roots: IdArray, values: IdArray) -> EntryArray:
 
 
 @cache
-def _compiled_fold() -> Callable[[IdArray, IdArray], EntryArray] | None:
+def compiled_fold() -> Callable[[IdArray, IdArray], EntryArray] | None:
     try:
         from acktree.producers.native.fold_loop import fold
     except (ImportError, RuntimeError):  # no numba, or no folder for what it compiles

@@ -56,10 +56,11 @@ class ColumnsOut:
         library = librdkafka()
         self._producer, self._handle = producer, find_handle(producer)
         config = library.rd_kafka_conf(self._handle)
-        self._library, self._loop = library, _compiled(_report_of(config, library))
-        self.note: Note = np.zeros(self._loop.NOTE_WORDS, np.int64)
-        library.rd_kafka_conf_set_dr_msg_cb(config, self._loop.hear.address)
-        if _report_of(config, library) != self._loop.hear.address:
+        self._library, self.loop = library, _compiled(_report_of(config, library))
+        """The compiled loop, which all producers of a process share."""
+        self.note: Note = np.zeros(self.loop.NOTE_WORDS, np.int64)
+        library.rd_kafka_conf_set_dr_msg_cb(config, self.loop.hear.address)
+        if _report_of(config, library) != self.loop.hear.address:
             raise NoColumns("librdkafka does not take another delivery report")
 
     def produce(self, topic: str, columns: Sequence[Cells], headers: Pairs, first: int) -> tuple[int, int]:
@@ -68,7 +69,7 @@ class ColumnsOut:
         ``columns`` are values, keys and acktree's own headers; ``headers`` go to all rows. The reason is
         librdkafka's error code.
         """
-        library, loop = self._library, self._loop
+        library, loop = self._library, self.loop
         handle = library.rd_kafka_topic_new(self._handle, topic.encode(), None)
         if not handle:
             return first, library.rd_kafka_last_error()

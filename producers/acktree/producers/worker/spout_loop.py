@@ -1,8 +1,9 @@
 """The loop that runs a spout written in Python: emit while there is room, hand out verdicts.
 
 Invariant: at most ``max_pending`` messages are without a verdict, but for those of the last ``next_tuple``;
-the run is durable before the first emission, so no root id was given out before. Messages pending when the
-process ends get no verdict: the source must offer what it was not told to be acked again.
+the run and the numbers of messages are durable before they are used, so no root id was given out before.
+Messages pending when the process ends get no verdict: the source must offer what it was not told to be acked
+again.
 """
 
 import logging
@@ -24,7 +25,15 @@ from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.loading import check_written
-from acktree.producers.spout import AnySpout, Failure, Message, Spout, SpoutEmitter, ValueSpout
+from acktree.producers.spout import (
+    AnySpout,
+    Failure,
+    Message,
+    Sequences,
+    Spout,
+    SpoutEmitter,
+    ValueSpout,
+)
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     Settings,
@@ -36,6 +45,7 @@ from acktree.schemas.clients import (
 )
 from acktree.schemas.codec import Cause, decode_result
 from acktree.schemas.errors import AcktreeError, MalformedRecord
+from acktree.schemas.ids import MAX_OFFSET
 from acktree.schemas.registry import Published, Registry, Slot
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
@@ -45,6 +55,8 @@ IDLE_WAIT_S = 0.01
 BUSY_WAIT_S = 0.001
 """How long a spout that emitted nothing waits for verdicts while it has pending ones; Storm's waits 1 ms."""
 CLAIM_INTERVAL_S = 10.0
+SEQUENCES = 1 << 22
+"""So many numbers of messages are reserved with each claim; who needs more before the next claims at once."""
 RESULTS_PER_TURN = 1_000
 
 log = logging.getLogger("acktree.spout")
@@ -112,6 +124,7 @@ class SpoutWorker:
             self.claim.run,
             self._packer,
             self._outlet.produce_confirmed,
+            Sequences(self.claim.sequence, partial(when_ready, self._look_and_claim, wait_if_away=True)),
         )
         self._most_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
         self.emitter.keeps_values = isinstance(spout, ValueSpout)
@@ -268,7 +281,10 @@ class SpoutWorker:
         stands = read_claim(self._claims, self._result_topic, self._bootstrap)
         if stands is not None and stands.epoch != self.claim.epoch:  # a missing one is nobody's: it expired
             raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
+        sequences = self.emitter.sequences
+        self.claim.sequence = min(sequences.next + SEQUENCES, MAX_OFFSET + 1)
         commit_claim(self._claims, self._result_topic, self.claim, self._group, self._bootstrap)
+        sequences.extend(self.claim.sequence)
 
     def _report(self) -> None:
         counters = self.emitter.counters

@@ -1,4 +1,4 @@
-"""Batch commit records: what a stage has written of the batch in hand, as offsets of a consumer group of its own.
+"""Batch commit records: what a stage has written of the batch in hand, as offsets of its own group.
 
 Invariant: a mark names one share of one batch of one query, or one batch as a whole, and no other; a share's
 is committed in the transaction that holds all its task wrote. Only the batch in hand is ever run again, so a

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from acktree.producers.kafka.claim import Claim
-from acktree.schemas.ids import MAX_RUN, run_at_least
+from acktree.schemas.ids import MAX_RUN, is_run_between, run_at_least
 from acktree.schemas.registry import Published
 from acktree.spark.driver.group_offsets import Committed
 from acktree.spark.ledger.live_replay import LiveReplay
@@ -115,7 +115,7 @@ class Takeover:
         floor = run if is_too_old(floor, run) else floor
         frontier = stands.next_offset if stands else self.starts[slot]
         last = self._last_range(slot) if stands else None
-        is_in_flight = last is not None and run_at_least(last.run, floor)
+        is_in_flight = last is not None and is_run_between(last.run, floor, run)
         known = last.end if last is not None and is_in_flight else frontier
         ledger = PartitionLedger(frontier, max(frontier, known), floor, policy, block)
         if stands is not None:
@@ -127,7 +127,7 @@ class Takeover:
             _void(ledger, self._commands_of(slot, ledger))
             return ledger
         for stretch in self.logged.blocks if self.logged else ():
-            if stretch.slot == slot and run_at_least(stretch.run, floor):
+            if stretch.slot == slot and is_run_between(stretch.run, floor, run):
                 ledger.blocks.emit(stretch.start, stretch.end, stretch.size, stretch.run)
         if is_ours:
             self._restore_commands(ledger, slot, now_s)

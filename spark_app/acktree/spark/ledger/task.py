@@ -1,6 +1,7 @@
 """One spout task's state: the ledgers of its slots, and its run.
 
-Invariant: a verdict changes nothing twice. Pure: the Kafka side (spout_driver) feeds it and asks it.
+Invariant: a verdict changes nothing twice, and counts only if its run is between the slot's floor and the
+run now. Pure: the Kafka side (spout_driver) feeds it and asks it.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
-from acktree.schemas.ids import origin_of, origins_of
+from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.partition import PartitionLedger
@@ -110,7 +111,7 @@ class TaskLedger:
         for failure in result.failed:
             origin = origin_of(failure.root)
             ledger = self.slots.get(origin.slot)
-            if ledger is None:
+            if ledger is None or not is_run_between(origin.run, ledger.floor, self.run):
                 continue
             counts = failure.cause is Cause.FAILED or self._is_alive(now_s)
             emission = Emission(*origin)
@@ -154,7 +155,8 @@ class TaskLedger:
             if ledger is None:
                 continue
             mine = slots == slot
-            finished = ledger.acked(generations[mine], offsets[mine])
+            known = mine & is_run_between(generations >> 4, ledger.floor, self.run)
+            finished = ledger.acked(generations[known], offsets[known])
             if finished:
                 self._last_acked_s = now_s
                 self.counters["completed"] += finished
@@ -164,7 +166,8 @@ class TaskLedger:
     def take_absent(self, absent: Absent) -> Effect:
         """Apply the proof that offsets hold no record: they are done."""
         highest: dict[int, int] = {}
-        if (ledger := self.slots.get(absent.slot)) is not None:
+        ledger = self.slots.get(absent.slot)
+        if ledger is not None and (absent.run is None or is_run_between(absent.run, ledger.floor, self.run)):
             for first, following in absent.spans:
                 self.counters["absent"] += ledger.finish(first, following, absent.run)
                 highest[absent.slot] = max(

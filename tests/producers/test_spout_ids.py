@@ -1,0 +1,105 @@
+"""A spout in Python repeats no root id, however often it starts: runs go round after 255 starts."""
+
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acktree.producers.kafka.claim import Claim, commit_claim, next_epoch, read_claim
+from acktree.producers.spout import Sequences
+from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.header import decode_header, find_header
+from acktree.schemas.ids import MAX_OFFSET, MAX_RUN
+from producers.cluster import Cluster, until
+from producers.test_spout import Acker, Calls, Once, emitter, run
+from producers.trees import Net, published
+
+
+def emit(cluster: Cluster, *messages: str) -> tuple[SpoutWorker, Once]:
+    """Start a spout, and let it emit its messages; it gets no verdict."""
+    spout, before = Once(*messages), len(cluster.read(cluster.topic("a")))
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    thread = run(worker, cluster)
+    until(lambda: len(cluster.read(cluster.topic("a"))) == before + len(messages), "all is emitted")
+    worker.stop()
+    thread.join()
+    return worker, spout
+
+
+def claims(cluster: Cluster) -> Consumer:
+    return make_consumer(consumer_settings(cluster.bootstrap, f"{cluster.name}.s", {}))
+
+
+def claim_of(cluster: Cluster) -> Claim:
+    found = read_claim(claims(cluster), cluster.topic("spout-0"), cluster.bootstrap)
+    assert found is not None
+    return found
+
+
+def let_runs_go_round(cluster: Cluster) -> None:
+    """Leave the claim that 254 further starts would leave."""
+    claim = claim_of(cluster)
+    later = replace(claim, run=(claim.run + MAX_RUN - 2) % MAX_RUN + 1, epoch=next_epoch(claim.epoch))
+    commit_claim(claims(cluster), cluster.topic("spout-0"), later, f"{cluster.name}.s", cluster.bootstrap)
+
+
+def test_an_ack_of_255_starts_ago_is_not_taken_for_one_of_a_new_message(cluster: Cluster):
+    cluster.apply(one=(["a"], []))
+    acker = Acker(cluster)
+    first, _ = emit(cluster, "old")
+    (old,) = acker.roots()[b"old"]
+    let_runs_go_round(cluster)
+    spout = Once("new")
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
+    assert worker.claim.run == first.claim.run
+    thread = run(worker, cluster)
+    until(lambda: b"new" in acker.roots())
+    (new,) = acker.roots()[b"new"]
+    assert new != old
+    acker.acked(old)
+    acker.failed(new)
+    until(lambda: spout.failed == ["new"])
+    worker.stop()
+    thread.join()
+    assert spout.acked == []
+
+
+def test_no_number_is_used_that_is_not_reserved_durably(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("acktree.producers.worker.spout_loop.SEQUENCES", 4)
+    cluster.apply(one=(["a"], []))
+    seen: list[tuple[int, int]] = []
+
+    class Looking(Once):
+        def next_tuple(self, emitter):
+            super().next_tuple(emitter)
+            seen.append((emitter.sequences.next, claim_of(cluster).sequence))
+
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, Looking(*map(str, range(20))))
+    thread = run(worker, cluster)
+    until(lambda: len(seen) > 20)
+    worker.stop()
+    thread.join()
+    assert [used for used, _ in seen[:20]] == list(range(1, 21))
+    assert all(used <= reserved for used, reserved in seen)
+    again = SpoutWorker(cluster.bootstrap, cluster.name, Once())
+    assert again.emitter.sequences.next >= 20
+
+
+@given(st.lists(st.integers(0, MAX_OFFSET + 1), max_size=3), st.integers(1, 9))
+def test_numbers_rise_from_start_to_start_until_half_of_them_are_used(starts: list[int], count: int):
+    for before in starts:
+        numbers = Sequences(before, lambda: None)
+        taken = [numbers.take() for _ in range(count)]
+        first = before if before < Sequences.MOST else 0
+        assert taken == list(range(first, first + count))
+
+
+def test_runs_share_no_root():
+    net = Net(published(one=(["a"], [])))
+    for each in (1, 2):
+        emitter(net, {}, each).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    roots = [decode_header(find_header(r.headers())).anchors[0].root for r in net.topics["a"]]
+    assert len(set(roots)) == 2
