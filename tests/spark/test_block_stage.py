@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from acktree.console.demo.account import committed_offsets
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.schemas.ids import Origin, origin_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -152,7 +152,9 @@ def test_spout_blocks_worker_and_acker_keep_an_exact_account_over_a_kill_of_the_
         children = {}
         for name, command in commands.items():
             environment = {"KEEP_DATABASE": str(database)}
-            children[name] = Child(name, command, Path(__file__).parents[1], tmp_path / name, environment)
+            children[name] = ChildProcess(
+                name, command, Path(__file__).parents[1], tmp_path / name, environment
+            )
             running.callback(children[name].stop)
             children[name].start()
         deadline = time.monotonic() + DEADLINE_S
