@@ -163,8 +163,8 @@ class BufferedProducer:
         ``on_delivery`` takes the record's report in place of the producer's own callback.
         By place, because keywords cost a third of the whole call: partition, on_delivery twice, timestamp.
         """
-        if self._has_limits:
-            self._limits.check(topic, value, key, headers)
+        if self._has_limits or timestamp_ms:
+            self._limits.check(topic, value, key, headers, timestamp_ms)
         written: Any = headers
         while True:
             try:
