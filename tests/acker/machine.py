@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from acker.tester import Tester
 from acker.trees import Message, Tree
-from acktree.acker.expiry import Limits
+from acktree.acker.expiry import AgeLimits
 
 TIMEOUT_S, ORPHAN_S, RETENTION_S = 3, 30, 6000
-LIMITS = Limits.of_seconds(TIMEOUT_S, ORPHAN_S, RETENTION_S)
+LIMITS = AgeLimits.of_seconds(TIMEOUT_S, ORPHAN_S, RETENTION_S)
 TIMEOUT_MS = 1000 * TIMEOUT_S
 CROWD = 40
 LEAST_SLOTS = 16
@@ -221,7 +221,7 @@ class AckerMachine(RuleBasedStateMachine):
     @invariant()
     def the_table_agrees_with_itself(self):
         table = self.tester.partition.table
-        assert int(table.births.sum()) == len(table)
+        assert int(table.bucket_counts.sum()) == len(table)
         assert 0 <= table.pending <= len(table)
 
     def teardown(self):

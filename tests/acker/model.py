@@ -9,7 +9,7 @@ class Held:
     init_seen: bool = False
     failed: bool = False
     task: int = 0
-    birth: int = 0
+    bucket: int = 0
     tick: int = 0
     reason: str = ""
 
@@ -19,10 +19,10 @@ class Model:
         self.held = {}
         self.acked, self.failed, self.timed_out = [], [], []
         self.duplicated_inits = self.dropped_orphans = self.late = 0
-        self.judged = set()
+        self.finished = set()
 
-    def init(self, root, value, task, tick, birth):
-        held = self.held.setdefault(root, Held(birth=birth))
+    def init(self, root, value, task, tick, bucket):
+        held = self.held.setdefault(root, Held(bucket=bucket))
         if held.init_seen:
             self.duplicated_inits += 1
             return
@@ -30,24 +30,24 @@ class Model:
         held.init_seen, held.task, held.tick = True, task, tick
         self._judge(root, held)
 
-    def record(self, fails, acks, resets, tick, birth):
+    def record(self, fails, acks, resets, tick, bucket):
         for root, reason in fails:
             if self._is_late(root):
                 continue
-            held = self.held.setdefault(root, Held(tick=tick, birth=birth))
+            held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
             if not held.failed:
                 held.failed, held.reason = True, reason
             self._judge(root, held)
         for root, value in acks:
             if self._is_late(root):
                 continue
-            held = self.held.setdefault(root, Held(tick=tick, birth=birth))
+            held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
             held.value ^= value
             self._judge(root, held)
         for root in resets:
             if self._is_late(root):
                 continue
-            held = self.held.setdefault(root, Held(tick=tick, birth=birth))
+            held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
             held.tick = max(held.tick, tick)
 
     def expire(self, now, message_ticks, orphan_ticks):
@@ -56,7 +56,7 @@ class Model:
                 del self.held[root]
                 if held.init_seen:
                     self.timed_out.append((held.task, root))
-                    self.judged.add(root)
+                    self.finished.add(root)
                 else:
                     self.dropped_orphans += 1
 
@@ -67,10 +67,10 @@ class Model:
             self.acked.append((held.task, root))
         else:
             return
-        self.judged.add(root)
+        self.finished.add(root)
         del self.held[root]
 
     def _is_late(self, root):
-        is_late = root in self.judged and root not in self.held
+        is_late = root in self.finished and root not in self.held
         self.late += is_late
         return is_late

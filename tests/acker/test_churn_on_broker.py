@@ -79,7 +79,7 @@ def test_the_acker_count_changes_up_and_down_under_load_without_a_replay(make):
         load.step()
     load.finish()
     assert cluster.failed == {}
-    assert [member.acker.set_aside.total for member in members] == [0, 0]
+    assert [member.acker.rejected.total for member in members] == [0, 0]
     assert sorted(members[0].partitions + members[1].partitions) == [0, 1, 2, 3, 4]
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.tester import Tester
-from acktree.acker.cut import BUCKET_MS, BirthBuckets, Positions
-from acktree.acker.expiry import Limits
-from acktree.acker.kernels.slots import BIRTH_BUCKETS
+from acktree.acker.cut import BUCKET_MS, CutBuckets, Positions
+from acktree.acker.expiry import AgeLimits
+from acktree.acker.kernels.slots import BUCKETS
 from hypothesis_profiles import examples
 
 A, B = 11, 12
@@ -51,7 +51,7 @@ def test_an_orphan_that_cancels_still_holds_the_cut():
 
 
 def test_a_reset_moves_the_age_and_not_the_cut():
-    tester = Tester(Limits.of_seconds(3, 30, 600)).observe().expire().init(A, 1)
+    tester = Tester(AgeLimits.of_seconds(3, 30, 600)).observe().expire().init(A, 1)
     for _ in range(5):
         tester.wait(2000).reset(A)
     assert tester.partition.cut == (0, 0)
@@ -71,20 +71,20 @@ def test_the_cut_moves_on_from_bucket_to_bucket():
 
 
 def test_a_timeout_lets_the_cut_go_on():
-    tester = Tester(Limits.of_seconds(3, 30, 600)).observe().expire().init(A, 1).wait(4500)
+    tester = Tester(AgeLimits.of_seconds(3, 30, 600)).observe().expire().init(A, 1).wait(4500)
     assert tester.timed_out == [(0, A)]
     assert tester.partition.cut == (1, 0)
 
 
 def test_when_all_birth_buckets_are_in_use_the_newest_stays_open():
-    counts = np.ones(BIRTH_BUCKETS, np.int32)
-    births = BirthBuckets(counts, Positions(0, 0))
-    numbers = [births.open(number * BUCKET_MS, Positions(number, number), 0) for number in range(20_000)]
-    assert max(numbers) == BIRTH_BUCKETS - 2
-    assert births.cut(Positions(20_000, 20_000)) == (0, 0)
+    counts = np.ones(BUCKETS, np.int32)
+    buckets = CutBuckets(counts, Positions(0, 0))
+    numbers = [buckets.open(number * BUCKET_MS, Positions(number, number), 0) for number in range(20_000)]
+    assert max(numbers) == BUCKETS - 2
+    assert buckets.cut(Positions(20_000, 20_000)) == (0, 0)
     counts[0] = 0
-    assert births.cut(Positions(20_000, 20_000)) == (1, 1)
-    assert births.open(20_000 * BUCKET_MS, Positions(20_000, 20_000), 0) == BIRTH_BUCKETS - 1
+    assert buckets.cut(Positions(20_000, 20_000)) == (1, 1)
+    assert buckets.open(20_000 * BUCKET_MS, Positions(20_000, 20_000), 0) == BUCKETS - 1
 
 
 def test_buckets_that_are_done_are_forgotten():
@@ -92,22 +92,22 @@ def test_buckets_that_are_done_are_forgotten():
     for root in range(1, 50):
         tester.now_ms += BUCKET_MS
         tester.init(root, 1).ack(root, 1)
-    assert tester.partition.births.oldest == 0
+    assert tester.partition.buckets.oldest == 0
 
 
 def test_outlived_counts_only_buckets_whose_last_birth_is_long_ago():
-    births = BirthBuckets(np.ones(BIRTH_BUCKETS, np.int32), Positions(0, 0))
+    buckets = CutBuckets(np.ones(BUCKETS, np.int32), Positions(0, 0))
     for number in range(4):
-        births.open(number * BUCKET_MS, Positions(number, number), latest_ms=1000 * number)
-    assert [births.outlived(before) for before in (0, 1, 1000, 1001, 99_000)] == [0, 1, 1, 2, 4]
+        buckets.open(number * BUCKET_MS, Positions(number, number), latest_ms=1000 * number)
+    assert [buckets.count_older(before) for before in (0, 1, 1000, 1001, 99_000)] == [0, 1, 1, 2, 4]
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.integers(0, 300)), max_size=60))
 @examples(200)
 def test_the_cut_lies_below_the_first_record_of_every_entry_and_never_goes_back(events):
     tester, first, before = Tester(), {}, Positions(0, 0)
-    for root, kind, pause_ms in events:
-        tester.now_ms += pause_ms
+    for root, kind, scan_interval_ms in events:
+        tester.now_ms += scan_interval_ms
         position = tester.partition.positions
         (tester.init, tester.ack, tester.reset)[kind](*((root, 1) if kind < 2 else (root,)))
         if tester.entry(root) is None:
@@ -125,7 +125,7 @@ def test_the_cut_lies_below_the_first_record_of_every_entry_and_never_goes_back(
 
 
 def test_the_oldest_age_is_that_of_the_oldest_entry_left():
-    tester = Tester(Limits.of_seconds(30, 300, 6000)).observe()
+    tester = Tester(AgeLimits.of_seconds(30, 300, 6000)).observe()
     assert tester.partition.oldest_age_s == 0
     tester.init(A, 1)
     assert tester.partition.oldest_age_s == 0
@@ -141,31 +141,31 @@ def test_an_entry_is_no_younger_than_now_before_log_time_is_known():
 
 
 def test_bucket_numbers_go_round_and_round():
-    counts = np.zeros(BIRTH_BUCKETS, np.int32)
-    births = BirthBuckets(counts, Positions(0, 0))
-    for number in range(2 * BIRTH_BUCKETS + 10):
-        assert births.open(number * BUCKET_MS, Positions(number, number), 0) == number
-        counts[(number - 1) % BIRTH_BUCKETS], counts[number % BIRTH_BUCKETS] = 0, 1
-        assert births.cut(Positions(10**9, 10**9)) == (number, number)
+    counts = np.zeros(BUCKETS, np.int32)
+    buckets = CutBuckets(counts, Positions(0, 0))
+    for number in range(2 * BUCKETS + 10):
+        assert buckets.open(number * BUCKET_MS, Positions(number, number), 0) == number
+        counts[(number - 1) % BUCKETS], counts[number % BUCKETS] = 0, 1
+        assert buckets.cut(Positions(10**9, 10**9)) == (number, number)
 
 
 def test_outlived_counts_from_the_oldest_bucket_on_and_stops_at_the_first_that_is_young():
-    births = BirthBuckets(np.ones(BIRTH_BUCKETS, np.int32), Positions(0, 0))
+    buckets = CutBuckets(np.ones(BUCKETS, np.int32), Positions(0, 0))
     for number, latest_ms in enumerate([0, 5000, 1000]):
-        births.open(number * BUCKET_MS, Positions(number, number), latest_ms)
-    assert births.outlived(1001) == 1
+        buckets.open(number * BUCKET_MS, Positions(number, number), latest_ms)
+    assert buckets.count_older(1001) == 1
 
 
 def test_a_bucket_stays_open_for_its_time_and_no_longer():
-    births = BirthBuckets(np.ones(BIRTH_BUCKETS, np.int32), Positions(0, 0))
+    buckets = CutBuckets(np.ones(BUCKETS, np.int32), Positions(0, 0))
     walls = (300, 549, 550, 799, 800)
-    assert [births.open(wall, Positions(0, 0), 0) for wall in walls] == [1, 1, 2, 2, 3]
+    assert [buckets.open(wall, Positions(0, 0), 0) for wall in walls] == [1, 1, 2, 2, 3]
     assert BUCKET_MS == 250
-    assert BIRTH_BUCKETS * BUCKET_MS > 3_600_000
+    assert BUCKETS * BUCKET_MS > 3_600_000
 
 
 T_S = 30
-ORPHAN_LIMITS = Limits.of_seconds(T_S, 10 * T_S, 21_600)
+ORPHAN_LIMITS = AgeLimits.of_seconds(T_S, 10 * T_S, 21_600)
 
 
 def cut_lag_s(tester):
@@ -187,8 +187,8 @@ def test_when_quiet_the_cut_reaches_the_end_within_a_timeout_although_an_init_ne
 @given(st.randoms(use_true_random=False), st.sampled_from([1, 2, 5, 30, 120]))
 @examples(15)
 def test_orphans_never_hold_the_cut_back_by_a_timeout_under_load(draw, timeout_s):
-    limits = Limits.of_seconds(timeout_s, 10 * timeout_s, 21_600)
-    tester, step_ms, orphans = Tester(limits).observe().expire(), int(limits.pause_ms), 0
+    limits = AgeLimits.of_seconds(timeout_s, 10 * timeout_s, 21_600)
+    tester, step_ms, orphans = Tester(limits).observe().expire(), int(limits.scan_interval_ms), 0
     for root in range(1000, 1000 + int(4000 * timeout_s / step_ms)):
         tester.init(root, 1).ack(root, 1)
         if draw.random() < 0.3:
@@ -209,7 +209,7 @@ def test_resets_let_an_orphan_hold_the_cut_until_its_init():
 
 
 def test_an_orphan_that_resets_keep_alive_holds_the_cut_for_half_the_retention_at_most():
-    tester = Tester(Limits.of_seconds(3, 30, 100)).observe().expire().ack(A, 1)
+    tester = Tester(AgeLimits.of_seconds(3, 30, 100)).observe().expire().ack(A, 1)
     for _ in range(60):
         tester.wait(1000, 500).reset(A)
     tester.wait(3000, 500)
@@ -220,7 +220,7 @@ def test_an_init_that_comes_after_a_timeout_still_completes_its_tree():
     tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1).wait(100_000, 1000)
     assert tester.ack(A, 2).init(A, 1, 2).acked == [(0, A)]
     assert len(tester.partition.table) == 0
-    assert not tester.partition.table.births.any()
+    assert not tester.partition.table.bucket_counts.any()
 
 
 def test_a_crash_after_the_hold_can_only_delay_a_tree():
@@ -240,20 +240,20 @@ def test_late_messages_of_roots_that_an_earlier_owner_decided_hold_no_cut_for_a_
 def test_pending_roots_and_young_orphans_keep_their_birth_when_old_orphans_get_a_new_one():
     tester = Tester(ORPHAN_LIMITS).observe().expire().ack(A, 1).wait(1000).init(B, 1).wait(27_000, 1000)
     tester.ack(13, 1)
-    born = [tester.entry(root).birth for root in (B, 13)]
+    born = [tester.entry(root).bucket for root in (B, 13)]
     tester.wait(2000)
-    assert tester.entry(A).birth > born[1] > born[0]
-    assert [tester.entry(root).birth for root in (B, 13)] == born
+    assert tester.entry(A).bucket > born[1] > born[0]
+    assert [tester.entry(root).bucket for root in (B, 13)] == born
     assert tester.partition.cut == (0, 1)
 
 
 def test_an_orphan_gets_a_new_birth_once_it_is_older_than_its_hold_and_not_before():
-    tester, births = Tester().ack(A, 1), []
+    tester, buckets = Tester().ack(A, 1), []
     table, tick = tester.partition.table, tester.entry(A).tick
     for now_tick in (tick + 100, tick + 101):
-        table.renew_orphans(now_tick, 100, oldest_birth=0, old_births=1, birth=5)
-        births.append(tester.entry(A).birth)
-    assert births == [0, 5]
+        table.renew_orphans(now_tick, 100, oldest_bucket=0, old_buckets=1, bucket=5)
+        buckets.append(tester.entry(A).bucket)
+    assert buckets == [0, 5]
 
 
 def test_after_an_outage_orphans_hold_the_cut_as_long_as_timeouts_are_held_back():
@@ -265,6 +265,6 @@ def test_after_an_outage_orphans_hold_the_cut_as_long_as_timeouts_are_held_back(
 
 
 def test_without_a_message_timeout_an_orphan_holds_the_cut_until_its_own():
-    tester = Tester(Limits.of_seconds(0, 30, 600)).observe().expire().ack(A, 1).wait(29_000, 500)
+    tester = Tester(AgeLimits.of_seconds(0, 30, 600)).observe().expire().ack(A, 1).wait(29_000, 500)
     assert tester.partition.cut == (0, 0)
     assert tester.wait(3000).partition.cut == (0, 1)

@@ -40,22 +40,22 @@ PAUSES = st.integers(-2, 4)
 def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
     table, model, tick = Table(seed), Model(), 2**32 - 6
     acked, failed, timed_out = [], [], []
-    for birth, batch in enumerate(batches):
+    for bucket, batch in enumerate(batches):
         for pause, (kind, *arguments) in batch:
             tick += pause
             if kind == "init":
                 task, pairs = arguments
                 record = decode_init_batch([encode_ack_init(AckInit(task, 1, entries(pairs)))])
-                verdicts = table.fold_inits(record, np.array([tick]), birth)
+                verdicts = table.fold_inits(record, np.array([tick]), bucket)
                 for root, value in pairs:
-                    model.init(root, value, task, tick, birth)
+                    model.init(root, value, task, tick, bucket)
             elif kind == "ack":
                 fails, acks, resets = arguments
                 ack = Ack(
                     "bolt", 1, entries(acks), tuple(Fail(*fail) for fail in fails), np.array(resets, ID)
                 )
-                verdicts = table.fold_acks(decode_ack_batch([encode_ack(ack)]), np.array([tick]), birth)
-                model.record(fails, acks, resets, tick, birth)
+                verdicts = table.fold_acks(decode_ack_batch([encode_ack(ack)]), np.array([tick]), bucket)
+                model.record(fails, acks, resets, tick, bucket)
             else:
                 gone = table.expire(tick, *arguments)
                 timed_out += zip(gone.tasks.tolist(), gone.roots.tolist(), strict=True)
@@ -79,11 +79,11 @@ def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
             held.init_seen,
             held.failed,
             held.task,
-            held.birth,
+            held.bucket,
             held.tick & 0xFFFFFFFF,
         )
-    births = Counter(held.birth for held in model.held.values())
-    assert {birth: int(n) for birth, n in enumerate(table.births) if n} == births
+    bucket_counts = Counter(held.bucket for held in model.held.values())
+    assert {bucket: int(n) for bucket, n in enumerate(table.bucket_counts) if n} == bucket_counts
 
 
 def grow_tree(draw, root, edge_source):

@@ -14,7 +14,7 @@ PLACES = [("t", 0), ("t", 1)]
 
 def are_told(ends: LogEnds) -> bool:
     ends.ask(PLACES)
-    return len(ends.take()) == len(PLACES)
+    return len(ends.collect()) == len(PLACES)
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from acker.tester import START_MS, Tester
 from acktree.acker.clock import UNKNOWN_MS, LogClock, TopicClock, Watermark
-from acktree.acker.expiry import Limits, ticks
+from acktree.acker.expiry import AgeLimits, ticks
 from acktree.acker.kernels.slots import NO_LIMIT
 from hypothesis_profiles import examples
 
 T_MS = 3000
-LIMITS = Limits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
+LIMITS = AgeLimits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
 A, B = 11, 12
 
 
@@ -138,9 +138,9 @@ def test_a_root_is_timed_out_after_the_timeout_and_within_a_tenth_and_a_second(t
 @given(st.integers(0, 1000), st.integers(100, 120_000), st.floats(0.1, 2.5))
 @examples(80)
 def test_no_root_is_timed_out_early_or_late_however_the_looks_fall(phase_ms, timeout_ms, pauses):
-    """A look is due every ``pause_ms``; a busy machine is late with it."""
-    limits = Limits(timeout_ms, 10 * timeout_ms, inf)
-    step_ms = max(1, int(pauses * limits.pause_ms))
+    """A look is due every ``scan_interval_ms``; a busy machine is late with it."""
+    limits = AgeLimits(timeout_ms, 10 * timeout_ms, inf)
+    step_ms = max(1, int(pauses * limits.scan_interval_ms))
     tester = Tester(limits).wait(3 * step_ms, step_ms)
     tester.now_ms += phase_ms % step_ms
     tester.init(A, 1)
@@ -152,8 +152,8 @@ def test_no_root_is_timed_out_early_or_late_however_the_looks_fall(phase_ms, tim
 
 @pytest.mark.parametrize("timeout_ms", [1000, 5000, 10_000, 30_000, 3_600_000])
 def test_a_leap_is_at_least_three_looks(timeout_ms):
-    limits = Limits(timeout_ms, 10 * timeout_ms, inf)
-    assert limits.leap_ms >= 3 * limits.pause_ms
+    limits = AgeLimits(timeout_ms, 10 * timeout_ms, inf)
+    assert limits.leap_ms >= 3 * limits.scan_interval_ms
 
 
 def test_of_three_roots_those_acked_in_time_do_not_time_out(tester):
@@ -179,7 +179,7 @@ def test_a_reset_that_stops_lets_the_root_time_out(tester):
 
 
 def test_a_root_that_resets_keep_alive_is_timed_out_at_half_the_retention():
-    tester = Tester(Limits.of_seconds(3, 30, retention_s=60)).observe().expire().init(A, 1)
+    tester = Tester(AgeLimits.of_seconds(3, 30, retention_s=60)).observe().expire().init(A, 1)
     while not tester.timed_out and tester.now_ms < START_MS + 100_000:
         tester.wait(1000).reset(A)
     assert 30_000 <= tester.now_ms - START_MS <= 32_000
@@ -208,7 +208,7 @@ def test_a_root_that_failed_before_its_init_is_dropped_as_an_orphan(tester):
 
 
 def test_timeouts_can_be_turned_off_and_the_life_limit_stays():
-    tester = Tester(Limits(inf, inf, 50_000)).observe().expire().init(A, 1).ack(B, 1).wait(49_000, 500)
+    tester = Tester(AgeLimits(inf, inf, 50_000)).observe().expire().init(A, 1).ack(B, 1).wait(49_000, 500)
     assert tester.timed_out == []
     assert len(tester.partition.table) == 2
     assert tester.wait(3000).timed_out == [(0, A)]
@@ -216,7 +216,9 @@ def test_timeouts_can_be_turned_off_and_the_life_limit_stays():
 
 
 def test_a_message_timeout_of_0_is_none_and_every_root_ends_at_half_the_retention():
-    tester = Tester(Limits.of_seconds(0, 30, retention_s=100)).observe().expire().init(A, 1).wait(49_000, 500)
+    tester = (
+        Tester(AgeLimits.of_seconds(0, 30, retention_s=100)).observe().expire().init(A, 1).wait(49_000, 500)
+    )
     assert tester.timed_out == []
     assert tester.partition.cut == (0, 0)
     assert tester.wait(3000).timed_out == [(0, A)]
@@ -224,14 +226,14 @@ def test_a_message_timeout_of_0_is_none_and_every_root_ends_at_half_the_retentio
 
 
 def test_with_timeouts_off_a_leap_holds_nothing_back_for_longer_than_a_life():
-    tester = Tester(Limits.of_seconds(0, 30, retention_s=100)).observe().expire().init(A, 1)
+    tester = Tester(AgeLimits.of_seconds(0, 30, retention_s=100)).observe().expire().init(A, 1)
     tester.now_ms += 1_000_000
     assert tester.observe().expire().timed_out == []
     assert tester.wait(51_000).timed_out == [(0, A)]
 
 
 def test_timeouts_can_be_turned_off_and_on_again_for_what_is_pending(tester):
-    tester.init(A, 1).partition.change_limits(Limits.of_seconds(0, 30, 600))
+    tester.init(A, 1).partition.change_limits(AgeLimits.of_seconds(0, 30, 600))
     assert tester.wait(10_000).timed_out == []
     tester.partition.change_limits(LIMITS)
     assert tester.wait(100).timed_out == [(0, A)]
@@ -309,13 +311,13 @@ def test_a_leap_while_folding_what_was_missed_holds_verdicts_back_too():
 
 def test_changed_limits_apply_to_what_is_pending(tester):
     tester.init(A, 1).wait(1500)
-    tester.partition.change_limits(Limits.of_seconds(1, 30, 600))
+    tester.partition.change_limits(AgeLimits.of_seconds(1, 30, 600))
     assert tester.wait(100).timed_out == [(0, A)]
 
 
 def test_limits_are_those_of_the_topology_and_a_leap_is_a_tenth_of_the_timeout_or_a_second():
-    assert Limits.of_seconds(30, 300, 21_600) == Limits(30_000, 300_000, 10_800_000)
-    assert [Limits(ms, 10 * ms, inf).leap_ms for ms in (1000, 10_000, 30_000)] == [1000, 1000, 3000]
+    assert AgeLimits.of_seconds(30, 300, 21_600) == AgeLimits(30_000, 300_000, 10_800_000)
+    assert [AgeLimits(ms, 10 * ms, inf).leap_ms for ms in (1000, 10_000, 30_000)] == [1000, 1000, 3000]
 
 
 def test_the_clock_of_one_partition_survives_ticks_beyond_32_bits():
@@ -328,7 +330,7 @@ def test_the_clock_of_one_partition_survives_ticks_beyond_32_bits():
 
 @pytest.mark.parametrize(("timeout_ms", "hold_ms"), [(400, 200), (1000, 650), (30_000, 28_750), (inf, inf)])
 def test_an_orphan_holds_the_cut_for_a_timeout_less_a_bucket_and_a_look(timeout_ms, hold_ms):
-    assert Limits(timeout_ms, 10 * timeout_ms, inf).hold_ms == hold_ms
+    assert AgeLimits(timeout_ms, 10 * timeout_ms, inf).hold_ms == hold_ms
 
 
 def test_the_oldest_pending_root_is_told_with_its_age_and_none_is_younger_than_now():

@@ -9,7 +9,7 @@ import pytest
 from acker.cluster import wait_for
 from acker.tester import Tester
 from acktree.acker.errors import NoMetrics
-from acktree.acker.expiry import Limits
+from acktree.acker.expiry import AgeLimits
 from acktree.acker.figures import Figures
 from acktree.acker.metrics import COUNTERS, GAUGES, LOOPBACK, serve_metrics
 
@@ -59,7 +59,7 @@ def test_a_port_that_is_taken_is_told(serve):
 
 
 def test_the_oldest_pending_root_is_found_by_its_init_or_last_reset():
-    tester = Tester(Limits.of_seconds(30, 300, 6000)).observe().ack(99, 1)
+    tester = Tester(AgeLimits.of_seconds(30, 300, 6000)).observe().ack(99, 1)
     tester.wait(1000).init(0xAB, 1).wait(500).init(0xCD, 1).wait(500)
     told = Figures().oldest({0: tester.partition, 1: Tester().partition})
     assert told == {"oldest_root": "00000000000000ab", "oldest_root_age_s": 1.0}

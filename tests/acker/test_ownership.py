@@ -5,7 +5,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 
 from acktree.acker.cut import Positions
 from acktree.acker.errors import NotCoPartitioned
-from acktree.acker.expiry import Limits
+from acktree.acker.expiry import AgeLimits
 from acktree.acker.ownership import COMMITTED_DEADLINE_S, HALF_GRACE_S, Ownership
 from acktree.acker.partition import Partition
 
@@ -48,12 +48,12 @@ def places(*topics, number=0):
 
 
 @pytest.fixture
-def forgotten():
+def dropped():
     return []
 
 
 @pytest.fixture
-def settled():
+def flushed():
     """Tells whether all results are with the broker; a test may change it."""
     return [True]
 
@@ -64,13 +64,13 @@ def clock():
 
 
 @pytest.fixture
-def own(forgotten, settled, clock):
+def own(dropped, flushed, clock):
     return Ownership(
         (INITS, ACKS),
         is_incremental=True,
-        make=lambda start: Partition(start, Limits(1, 1, 1), seed=1),
-        forget=forgotten.append,
-        settle=lambda: settled[0],
+        make_partition=lambda start: Partition(start, AgeLimits(1, 1, 1), seed=1),
+        on_drop=dropped.append,
+        flush=lambda: flushed[0],
         read_committed=lambda consumer, places: consumer.committed(places),
         now_s=clock,
         pause=lambda _seconds: None,
@@ -104,13 +104,13 @@ def test_a_half_alone_does_not_fold_and_both_start_at_the_cut_of_the_later_momen
     assert consumer.assigned[-1] == (ACKS, 0, 70)
 
 
-def test_losing_one_half_drops_the_state_and_its_return_starts_at_the_cut(own, forgotten):
+def test_losing_one_half_drops_the_state_and_its_return_starts_at_the_cut(own, dropped):
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))
     first = own.partitions[0]
     own.on_revoke(consumer, places(ACKS))
     assert own.partitions == {}
-    assert forgotten == [first]
+    assert dropped == [first]
     consumer.offsets = {INITS: 3, ACKS: 4}
     own.on_assign(consumer, places(ACKS))
     own.seek_pending(consumer)
@@ -129,21 +129,21 @@ def test_a_revoked_partition_commits_its_cut_and_a_lost_one_does_not(own):
     assert own.partitions == {}
 
 
-def test_a_partition_given_again_without_a_revocation_is_made_anew(own, forgotten):
+def test_a_partition_given_again_without_a_revocation_is_made_anew(own, dropped):
     """The consumer reads it from the cut again, so the old state would fold twice."""
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))
     first = own.partitions[0]
     own.on_assign(consumer, places(INITS, ACKS))
     assert own.partitions[0] is not first
-    assert forgotten == [first]
+    assert dropped == [first]
 
 
-def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, settled):
+def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, flushed):
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))
     own.partitions[0].clock.inits.reach(9)
-    settled[0] = False
+    flushed[0] = False
     own.on_revoke(consumer, places(INITS, ACKS))
     assert consumer.commits == []
     assert own.partitions == {}

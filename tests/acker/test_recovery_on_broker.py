@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from acker.cluster import wait_for
 from acker.tester import entries
 from acktree.acker.membership import SESSION_TIMEOUT_MS, shorten_session
-from acktree.acker.outbox import Outbox
+from acktree.acker.result_producer import ResultProducer
 from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
 
 CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}
@@ -70,7 +70,7 @@ def test_no_cut_is_committed_before_the_results_are_with_the_broker(make, monkey
     cluster = make(ackers=1)
     cluster.start()
     settles = []
-    monkeypatch.setattr(Outbox, "settle", lambda _: settles.append(1) and False)
+    monkeypatch.setattr(ResultProducer, "flush", lambda _: settles.append(1) and False)
     cluster.init(1, 0).await_acked([1])
     wait_for(lambda: len(settles) >= 2, "two attempts to commit")
     assert cluster.committed() == [0, 0]
@@ -213,7 +213,7 @@ def test_a_grown_acker_count_finishes_old_roots_where_they_began(make):
     cluster.ack_many([(root, root) for root in range(11, 19)]).await_acked([*range(1, 9), *range(11, 19)])
     wait_for(lambda: acker.partitions == [0, 1, 2, 3], "four partitions")
     assert cluster.failed == {}
-    assert acker.acker.set_aside.total == 0
+    assert acker.acker.rejected.total == 0
 
 
 def test_with_tracking_turned_off_old_roots_are_still_served(make):

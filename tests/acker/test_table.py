@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from acker.tester import SEED, Tester, entries
-from acktree.acker.finished import NOTED_ROOTS
-from acktree.acker.kernels.slots import BIRTH_BUCKETS, home_of
+from acktree.acker.finished import BUFFERED_ROOTS
+from acktree.acker.kernels.slots import BUCKETS, home_of
 from acktree.acker.reasons import MAX_REASONS, MAX_TEXT
 from acktree.acker.table import MAX_ENTRIES, Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
@@ -39,12 +39,12 @@ def test_the_table_is_at_most_48_bytes_a_root_while_it_grows(kind):
     for start in range(1, 5001, 2500):
         fold_records(table, kind, [range(at, at + 100) for at in range(start, start + 2500, 100)])
         assert len(table) == table.folded == start + 2499
-        assert (table.nbytes - table.births.nbytes) / len(table) <= 48
+        assert (table.nbytes - table.bucket_counts.nbytes) / len(table) <= 48
 
 
 def test_an_empty_table_is_small_and_tells_all_of_its_memory():
-    slots, births, judged = 24 * 1024, 4 * 16_384, 8 * (1024 + 1 + NOTED_ROOTS)
-    assert Table(SEED).nbytes == slots + births + judged
+    slots, bucket_counts, finished = 24 * 1024, 4 * 16_384, 8 * (1024 + 1 + BUFFERED_ROOTS)
+    assert Table(SEED).nbytes == slots + bucket_counts + finished
 
 
 def test_the_table_gives_memory_back():
@@ -168,44 +168,44 @@ def test_random_roots_spread_over_the_table_whatever_the_seed(seed):
     assert len(homes) > 500
 
 
-def fold_ack(table, root, tick, birth, **parts):
+def fold_ack(table, root, tick, bucket, **parts):
     record = Ack("b", 1, parts.get("acks", entries([(root, 1)])), (), np.array(parts.get("resets", []), ID))
-    table.fold_acks(decode_ack_batch([encode_ack(record)]), np.array([tick]), birth)
+    table.fold_acks(decode_ack_batch([encode_ack(record)]), np.array([tick]), bucket)
 
 
-@pytest.mark.parametrize("birth", [0, 1, BIRTH_BUCKETS // 2, BIRTH_BUCKETS - 1])
+@pytest.mark.parametrize("bucket", [0, 1, BUCKETS // 2, BUCKETS - 1])
 @pytest.mark.parametrize("tick", [0, 1, 2**31, 2**32 - 2])
-def test_an_entry_keeps_its_birth_and_gets_a_new_age_from_its_init_and_its_resets(birth, tick):
+def test_an_entry_keeps_its_birth_and_gets_a_new_age_from_its_init_and_its_resets(bucket, tick):
     table, init = Table(SEED), decode_init_batch([encode_ack_init(AckInit(65_535, 1, entries([(1, 3)])))])
-    fold_ack(table, 1, tick, birth)
-    assert table.entry(1) == (1, False, False, 0, birth, tick)
+    fold_ack(table, 1, tick, bucket)
+    assert table.entry(1) == (1, False, False, 0, bucket, tick)
     table.fold_inits(init, np.array([tick + 1]), 77)
-    assert table.entry(1) == (2, True, False, 65_535, birth, tick + 1)
+    assert table.entry(1) == (2, True, False, 65_535, bucket, tick + 1)
     fold_ack(table, 1, tick + 2, 78, acks=entries([]), resets=[1])
-    assert table.entry(1) == (2, True, False, 65_535, birth, tick + 2 & 0xFFFFFFFF)
+    assert table.entry(1) == (2, True, False, 65_535, bucket, tick + 2 & 0xFFFFFFFF)
 
 
-@pytest.mark.parametrize("oldest", [0, 5, BIRTH_BUCKETS - 1])
+@pytest.mark.parametrize("oldest", [0, 5, BUCKETS - 1])
 def test_of_the_births_that_are_doomed_all_go_and_none_of_the_others(oldest):
     table = Table(SEED)
     for number in range(4):
-        fold_ack(table, 1 + number, 100, (oldest + number) % BIRTH_BUCKETS)
-    table.expire(100, oldest_birth=oldest, doomed_births=2)
+        fold_ack(table, 1 + number, 100, (oldest + number) % BUCKETS)
+    table.expire(100, oldest_bucket=oldest, expired_buckets=2)
     assert [table.entry(root) is None for root in (1, 2, 3, 4)] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("oldest", [0, 5, BIRTH_BUCKETS - 1])
+@pytest.mark.parametrize("oldest", [0, 5, BUCKETS - 1])
 def test_orphans_that_are_gone_or_of_later_births_get_no_new_birth(oldest):
     table, init = Table(SEED), decode_init_batch([encode_ack_init(AckInit(0, 1, entries([(9, 1)])))])
     fold_ack(table, 9, 100, oldest)
     table.fold_inits(init, np.array([100]), oldest)
     for number in range(4):
-        fold_ack(table, 1 + number, 100, (oldest + number) % BIRTH_BUCKETS)
+        fold_ack(table, 1 + number, 100, (oldest + number) % BUCKETS)
     table.renew_orphans(200, 50, oldest, 2, 8200)
-    later = [(oldest + 2) % BIRTH_BUCKETS, (oldest + 3) % BIRTH_BUCKETS]
-    assert [table.entry(root).birth for root in (1, 2, 3, 4)] == [8200, 8200, *later]
-    assert sorted(np.flatnonzero(table.births)) == sorted([8200, *later])
-    assert table.births.sum() == table.renewed_orphans + 2 == 4
+    later = [(oldest + 2) % BUCKETS, (oldest + 3) % BUCKETS]
+    assert [table.entry(root).bucket for root in (1, 2, 3, 4)] == [8200, 8200, *later]
+    assert sorted(np.flatnonzero(table.bucket_counts)) == sorted([8200, *later])
+    assert table.bucket_counts.sum() == table.renewed_orphans + 2 == 4
 
 
 @pytest.mark.parametrize("seed", range(1, 6))

@@ -9,7 +9,7 @@ import numpy as np
 
 from acktree.acker.clock import Watermark
 from acktree.acker.cut import Positions
-from acktree.acker.expiry import Limits
+from acktree.acker.expiry import AgeLimits
 from acktree.acker.partition import Partition
 from acktree.acker.reasons import Reason
 from acktree.acker.table import Entry, FinishedTrees, TimedOut
@@ -17,7 +17,7 @@ from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
 
 SEED = 0x9E3779B97F4A7C15
-OFF = Limits(inf, inf, inf)
+OFF = AgeLimits(inf, inf, inf)
 START_MS = 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""Log time: what time it is for the trees of one acker partition, told by the log and not by this machine.
+"""Log time: the time that applies to the trees of one acker partition, taken from the log, not this machine.
 
 Invariant: log time never goes back, and is never later than what has been folded allows: every record that
 was appended before it, on both control topics, has been folded. Pure; times in milliseconds.
@@ -15,7 +15,7 @@ UNKNOWN_MS = -1
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The end of a log: ``high`` (not the last stable offset), and the wall clock from before asking."""
+    """The end of a log: ``high`` (not the last stable offset), and the wall clock read before the request."""
 
     wall_ms: int
     high: int
@@ -24,9 +24,9 @@ class Watermark:
 class TopicClock:
     """Log time of one partition of one topic.
 
-    While behind: the append time of the last record folded, believed once the next record confirms it, so
-    that one record dated wrongly moves nothing. At the end of the log: the wall clock from before the end
-    was asked for. A read_committed position that a hanging transaction holds back is not at the end.
+    While behind: the append time of the last record folded, once the next record confirms it, so that a
+    single wrong timestamp moves nothing. At the end of the log: the wall clock read before the end was
+    requested. A read_committed position that a hanging transaction holds back is not at the end.
     """
 
     __slots__ = ("_awaited", "_last_ms", "next_offset", "time_ms")
@@ -38,7 +38,7 @@ class TopicClock:
         self._awaited: Watermark | None = None
 
     def fold(self, append_ms: Integers, next_offset: int, wall_ms: int) -> None:
-        """Note records folded, by their append times (UNKNOWN_MS where the broker did not give one)."""
+        """Record that records were folded, by append time (UNKNOWN_MS where the broker did not set one)."""
         times = append_ms[append_ms != UNKNOWN_MS]
         if len(times):
             confirmed = np.minimum(times, np.concatenate(([self._last_ms], times[:-1])))
@@ -47,14 +47,14 @@ class TopicClock:
         self.reach(next_offset)
 
     def reach(self, next_offset: int) -> None:
-        """Note that everything below an offset has been folded or is no record."""
+        """Record that every record below an offset has been folded; the offsets between them hold none."""
         self.next_offset = max(self.next_offset, next_offset)
         if self._awaited is not None and self.next_offset >= self._awaited.high:
             self.time_ms = max(self.time_ms, self._awaited.wall_ms)
             self._awaited = None
 
     def observe(self, watermark: Watermark) -> None:
-        """Note where the log ended; the first end not yet reached is the one that counts."""
+        """Record where the log ended; the first end not yet reached is the one that counts."""
         if self._awaited is None:
             self._awaited = watermark
             self.reach(self.next_offset)
@@ -70,14 +70,14 @@ class LogClock:
 
     @property
     def time_ms(self) -> int:
-        """Log time, UNKNOWN_MS until both topics have told theirs."""
+        """Log time, UNKNOWN_MS until it is known for both topics."""
         return min(self.inits.time_ms, self.acks.time_ms)
 
     def ages_of(self, append_ms: Integers, wall_ms: int) -> Integers:
-        """Return the log times at which the roots of records count as (re)born.
+        """Return the log times from which the ages of the records' roots count.
 
-        The append time, held between log time and the wall clock: a record dated wrongly can make its own
-        roots neither older than what is folded with it nor younger than now.
+        This is the append time, clamped between log time and the wall clock: a wrong timestamp can make its
+        own roots neither older than what is folded with it nor younger than now.
         """
         latest = max(wall_ms, self.time_ms)
         known = np.where(append_ms != UNKNOWN_MS, append_ms, latest)

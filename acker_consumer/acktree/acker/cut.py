@@ -1,7 +1,7 @@
-"""The cut: from where a new owner of an acker partition must fold to have what this one has.
+"""The cut: the positions from which a new owner of an acker partition must fold to rebuild this state.
 
-Entries are born in buckets; each remembers the positions on both topics at which it was opened. The cut is
-the positions of the oldest bucket with an entry left, else the current ones.
+Each entry belongs to the bucket in which it was created, and each bucket has the positions on both topics at
+which it was opened. The cut is the positions of the oldest bucket with an entry left, else the current ones.
 Invariant: the cut lies at or below the first record of every entry, and never goes back. Pure.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from acktree.acker.clock import UNKNOWN_MS
-from acktree.acker.kernels.slots import BIRTH_BUCKETS, Births
+from acktree.acker.kernels.slots import BUCKETS, BucketCounts
 
 BUCKET_MS = 250
 
@@ -27,16 +27,16 @@ class Bucket:
     number: int
     opened_ms: int
     positions: Positions
-    last_birth_ms: int = UNKNOWN_MS
+    newest_entry_ms: int = UNKNOWN_MS
 
 
-class BirthBuckets:
-    """Birth buckets, oldest first; ``counts`` is the table's, by number modulo BIRTH_BUCKETS.
+class CutBuckets:
+    """The buckets in use, oldest first; ``counts`` is the table's: entries by bucket number modulo BUCKETS.
 
-    When all of them are in use, the newest simply stays open: the cut is coarser, never wrong.
+    When all buckets are in use, the newest stays open: the cut is coarser, never wrong.
     """
 
-    def __init__(self, counts: Births, start: Positions) -> None:
+    def __init__(self, counts: BucketCounts, start: Positions) -> None:
         self._counts = counts
         self._buckets = deque([Bucket(0, UNKNOWN_MS, start)])
 
@@ -48,7 +48,7 @@ class BirthBuckets:
         return self._buckets[0].number
 
     def open(self, wall_ms: int, positions: Positions, latest_ms: int) -> int:
-        """Return the bucket for entries born by the records from ``positions`` on.
+        """Return the bucket for entries that the records from ``positions`` on create.
 
         Args:
             wall_ms: any clock of the process; a bucket stays open for BUCKET_MS of it.
@@ -58,10 +58,10 @@ class BirthBuckets:
         newest = self._buckets[-1]
         if self._is_empty(newest):
             newest.opened_ms, newest.positions = wall_ms, positions
-        elif abs(wall_ms - newest.opened_ms) >= BUCKET_MS and len(self) < BIRTH_BUCKETS - 1:
+        elif abs(wall_ms - newest.opened_ms) >= BUCKET_MS and len(self) < BUCKETS - 1:
             newest = Bucket(newest.number + 1, wall_ms, positions)
             self._buckets.append(newest)
-        newest.last_birth_ms = max(newest.last_birth_ms, latest_ms)
+        newest.newest_entry_ms = max(newest.newest_entry_ms, latest_ms)
         return newest.number
 
     def cut(self, positions: Positions) -> Positions:
@@ -71,22 +71,22 @@ class BirthBuckets:
         return positions if self._is_empty(oldest) else oldest.positions
 
     @property
-    def oldest_birth_ms(self) -> int:
-        """Log time by which the oldest entry was born; UNKNOWN_MS if there is no entry."""
+    def oldest_entry_ms(self) -> int:
+        """Log time by which the oldest entry was created; UNKNOWN_MS if there is no entry."""
         self._drop_empty()
-        return UNKNOWN_MS if self._is_empty(self._buckets[0]) else self._buckets[0].last_birth_ms
+        return UNKNOWN_MS if self._is_empty(self._buckets[0]) else self._buckets[0].newest_entry_ms
 
-    def outlived(self, before_ms: int) -> int:
-        """Return how many buckets, from the oldest on, had their last birth before a log time."""
+    def count_older(self, before_ms: int) -> int:
+        """Return how many buckets, from the oldest on, have only entries created before a log time."""
         count = 0
         for bucket in self._buckets:
-            if bucket.last_birth_ms >= before_ms:
+            if bucket.newest_entry_ms >= before_ms:
                 break
             count += 1
         return count
 
     def _is_empty(self, bucket: Bucket) -> bool:
-        return not self._counts[bucket.number % BIRTH_BUCKETS]
+        return not self._counts[bucket.number % BUCKETS]
 
     def _drop_empty(self) -> None:
         while len(self._buckets) > 1 and self._is_empty(self._buckets[0]):

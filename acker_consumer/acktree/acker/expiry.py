@@ -1,8 +1,8 @@
-"""When to look for entries whose time is up, and how old is too old.
+"""When to scan the table for expired entries, and the age at which an entry expires.
 
-Invariant: while the log is followed, a pending root is timed out when its age is between the message timeout
-T and 1.1 T plus a second; after an outage or a stall nobody is, before the workers had that long, at most T,
-to come back. Pure: it reads no clock, it is told log time.
+Invariant: while the acker keeps up with the log, a pending root is timed out at an age between the message
+timeout T and 1.1 T plus a second. After an outage or a stall no root is timed out until the workers have had
+as long as it lasted, at most T, to catch up. Pure: it reads no clock; log time is passed in.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from acktree.acker.cut import BUCKET_MS
 from acktree.acker.kernels.slots import NO_LIMIT
 from acktree.acker.table import TICK_MS
 
-LOOKS_PER_TIMEOUT = 30
-SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 100, 1000
+SCANS_PER_TIMEOUT = 30
+MIN_SCAN_INTERVAL_MS, MAX_SCAN_INTERVAL_MS = 100, 1000
 LEAPS_PER_TIMEOUT = 10
 SHORTEST_LEAP_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Greatest ages: of a pending root or orphan since its init or last reset, of any entry since its birth.
+class AgeLimits:
+    """Maximum ages: of a pending root or orphan since its init or last reset, of any entry since creation.
 
-    ``inf`` turns one off; with the life limit on, timeouts turned off cannot hold the cut for ever.
+    ``inf`` turns a limit off; the life limit keeps the cut moving even without timeouts.
     """
 
     message_ms: float
@@ -31,28 +31,29 @@ class Limits:
     life_ms: float
 
     @classmethod
-    def of_seconds(cls, message_s: float, orphan_s: float, retention_s: float) -> "Limits":
-        """Return the limits of a topology; a message timeout of 0 is none.
+    def of_seconds(cls, message_s: float, orphan_s: float, retention_s: float) -> "AgeLimits":
+        """Return the limits of a topology; a message timeout of 0 means none.
 
-        Whatever resets or the lack of a timeout keep alive ends at half the retention: no cut stands still.
+        An entry kept alive by resets, or by the lack of a timeout, ends at half the retention, so no cut
+        stops moving.
         """
         return cls(1000 * message_s or inf, 1000 * orphan_s, 500 * retention_s)
 
     @property
-    def pause_ms(self) -> float:
-        """How long to wait between two looks."""
+    def scan_interval_ms(self) -> float:
+        """Interval between two scans of the table."""
         shortest = min(self.message_ms, self.orphan_ms)
-        return min(max(shortest / LOOKS_PER_TIMEOUT, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
+        return min(max(shortest / SCANS_PER_TIMEOUT, MIN_SCAN_INTERVAL_MS), MAX_SCAN_INTERVAL_MS)
 
     @property
     def leap_ms(self) -> float:
-        """The step of log time that is a leap: at least three pauses, or every step would be one."""
+        """The step of log time that counts as a leap: at least three scan intervals, or every step would."""
         return max(SHORTEST_LEAP_MS, min(self.message_ms, self.orphan_ms) / LEAPS_PER_TIMEOUT)
 
     @property
     def hold_ms(self) -> float:
-        """How long an orphan may hold the cut: with a bucket and a pause, less than a message timeout."""
-        return self.message_ms - min(self.pause_ms + BUCKET_MS, self.message_ms / 2)
+        """How long an orphan may hold the cut; with a bucket and a scan less than a message timeout."""
+        return self.message_ms - min(self.scan_interval_ms + BUCKET_MS, self.message_ms / 2)
 
     @property
     def message_ticks(self) -> int:
@@ -68,38 +69,38 @@ class Limits:
 
 
 def ticks(age_ms: float) -> int:
-    """Return the ticks that an entry must be older than to be at least ``age_ms`` old."""
+    """Return the age in ticks that an entry must exceed to be at least ``age_ms`` old."""
     return NO_LIMIT if age_ms == inf else -int(-age_ms // TICK_MS)
 
 
 class Expiry:
-    """Tells when a look through the table is due; between looks it knows the earliest time one could be."""
+    """Decides when a scan of the table is due, from the earliest time at which an entry can expire."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AgeLimits) -> None:
         self._limits = limits
         self._time_ms = UNKNOWN_MS
         self._held_until_ms = UNKNOWN_MS
-        self._looked_ms = UNKNOWN_MS
+        self._scanned_ms = UNKNOWN_MS
         self._due_ms: float = inf
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> AgeLimits:
         return self._limits
 
-    def change(self, limits: Limits) -> None:
-        """Take over the limits of a newer topology version; every entry is looked at again."""
+    def change(self, limits: AgeLimits) -> None:
+        """Apply the limits of a newer topology version; the next scan checks every entry again."""
         if limits != self._limits:
             self._limits, self._due_ms = limits, UNKNOWN_MS
 
-    def note_records(self, oldest_ms: int) -> None:
-        """Note that entries of this log time or younger were folded."""
+    def records_folded(self, oldest_ms: int) -> None:
+        """Record that entries of this log time or later were folded."""
         self._due_ms = min(self._due_ms, oldest_ms + min(self._limits.message_ms, self._limits.orphan_ms))
 
     def advance(self, time_ms: int) -> None:
-        """Note log time. A leap holds verdicts back as long as the leap was, at most a message timeout.
+        """Advance log time. A leap delays timeouts by its own length, at most a message timeout.
 
         Log time leaps when nobody could append (an outage), when this process stalled, or when the wall
-        clock was set: the acks that were under way come first.
+        clock was set. The delay lets acks in flight arrive first.
         """
         leap = time_ms - self._time_ms
         if self._time_ms != UNKNOWN_MS and leap > self._limits.leap_ms:
@@ -107,18 +108,18 @@ class Expiry:
             self._held_until_ms = max(self._held_until_ms, int(time_ms + held))
         self._time_ms = max(self._time_ms, time_ms)
 
-    def is_due(self, has_outlived: bool = False) -> bool:
-        """Tell whether to look now; ``has_outlived``: an entry may be past what follows from its birth."""
+    def is_due(self, has_expired_bucket: bool = False) -> bool:
+        """Return whether to scan now; ``has_expired_bucket``: entries may be past a limit since creation."""
         now = self._time_ms
         if now < self._held_until_ms:
             return False
-        if self._looked_ms != UNKNOWN_MS and now - self._looked_ms < self._limits.pause_ms / 2:
+        if self._scanned_ms != UNKNOWN_MS and now - self._scanned_ms < self._limits.scan_interval_ms / 2:
             return False
-        return has_outlived or now > self._due_ms
+        return has_expired_bucket or now > self._due_ms
 
-    def looked(self, oldest_pending_ms: float, oldest_orphan_ms: float) -> None:
-        """Note the result of a look: the log times of the oldest entries left, ``inf`` if there are none."""
-        self._looked_ms = self._time_ms
+    def scanned(self, oldest_pending_ms: float, oldest_orphan_ms: float) -> None:
+        """Record a scan by the log times of the oldest entries left, ``inf`` if there are none."""
+        self._scanned_ms = self._time_ms
         self._due_ms = min(
             oldest_pending_ms + self._limits.message_ms, oldest_orphan_ms + self._limits.orphan_ms
         )

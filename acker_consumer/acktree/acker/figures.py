@@ -1,6 +1,6 @@
-"""What an acker tells of itself: totals since it started, and how things stand.
+"""The figures that an acker reports: totals since it started, and its current state.
 
-Invariant: totals never shrink, although the states they come from go with their partitions.
+Invariant: totals never decrease, although the states they come from are dropped with their partitions.
 """
 
 from collections import Counter
@@ -13,17 +13,17 @@ TABLE_TOTALS = ("folded", "duplicated_inits", "late", "dropped_orphans", "refuse
 
 
 class Figures:
-    """Adds up what partitions count; ``totals`` holds what is counted here or came from states now gone."""
+    """Adds up the counters of partitions; ``totals`` has those counted here and those of dropped states."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter(dict.fromkeys(("acked", "failed", "timed_out", *TABLE_TOTALS), 0))
 
-    def forget(self, partition: Partition) -> None:
-        """Keep the totals of a partition whose state is about to go."""
+    def keep_totals_of(self, partition: Partition) -> None:
+        """Keep the totals of a partition whose state is about to be dropped."""
         self.totals.update(_totals_of(partition))
 
     def values(self, partitions: Mapping[int, Partition], ends: Mapping[int, int]) -> dict[str, Value]:
-        """Return all figures; ``ends`` are the records at the end of both topics, by partition."""
+        """Return all figures; ``ends`` is the sum of both topics' end offsets, by partition."""
         totals = self.totals.copy()
         for partition in partitions.values():
             totals.update(_totals_of(partition))

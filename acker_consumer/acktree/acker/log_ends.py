@@ -1,7 +1,7 @@
-"""Where the control topics end: high watermarks, asked for all partitions at once, without waiting.
+"""The ends of the control topics: high watermarks, requested for all partitions at once, without waiting.
 
-Invariant: the wall clock of an answer was read before the question. The high watermark is what the broker
-tells a read_uncommitted reader, so a hanging transaction does not make the log look shorter than it is.
+Invariant: the wall clock of an answer was read before the request. The high watermark is what the broker
+returns to a read_uncommitted reader, so a hanging transaction does not make the log look shorter than it is.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 
 class LogEnds:
-    """Asks the broker where partitions end; one question is under way at a time."""
+    """Asks the broker where partitions end; one request is in flight at a time."""
 
     def __init__(self, admin: AdminClient, wall_ms: Callable[[], int]) -> None:
         self._admin, self._wall_ms = admin, wall_ms
@@ -26,7 +26,7 @@ class LogEnds:
         self._answers: dict[TopicPartition, Any] = {}
 
     def ask(self, places: Iterable[Place]) -> None:
-        """Ask for the ends of partitions, unless a question is still open."""
+        """Request the ends of partitions, unless a request is in flight."""
         if self._answers:
             return
         latest = cast(Any, OffsetSpec).latest()
@@ -39,8 +39,8 @@ class LogEnds:
                 request_timeout=REQUEST_TIMEOUT_S,
             )
 
-    def take(self) -> dict[Place, Watermark]:
-        """Return the answers if they are here; a partition that could not be asked is left out."""
+    def collect(self) -> dict[Place, Watermark]:
+        """Return the answers once all are here, else none; a partition whose request failed is left out."""
         if not self._answers or not all(future.done() for future in self._answers.values()):
             return {}
         answers, self._answers = self._answers, {}

@@ -1,8 +1,9 @@
-"""How an acker is a member of its group: assignor, session timeout, for the classic protocol and for KIP-848.
+"""An acker's group membership: assignor and session timeout, for the classic protocol and for KIP-848.
 
-Invariant: both control topics' partition come to the same acker. With KIP-848 the session timeout is the
-group's, not a client's; what an operator has set stays, and a broker that refuses is no reason to stop.
-A member that died keeps its ``group.instance.id`` with KIP-848 until its session ends: its successor waits.
+Invariant: the same partition of both control topics is assigned to the same acker. With KIP-848 the session
+timeout belongs to the group, not to a client; a value set by an operator stays, and a broker that refuses
+ours does not stop the acker. With KIP-848 a dead member keeps its ``group.instance.id`` until its session
+ends: its successor waits.
 """
 
 import logging
@@ -21,8 +22,8 @@ SESSION_TIMEOUT_MS = 6000
 HEARTBEAT_INTERVAL_MS = SESSION_TIMEOUT_MS // 4
 RELEASE_PAUSE_S = 1.0
 
-# After a fatal error a consumer returns nothing for ever. Its cause is told as text only.
-_DECISIVE = (
+# After a fatal error a consumer never returns anything again. Its cause is available as text only.
+_PERMANENT = (
     KafkaError._FATAL,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -57,8 +58,9 @@ def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, obje
 def shorten_session(admin: AdminClient, group: str, session_ms: int = SESSION_TIMEOUT_MS) -> None:
     """Set the group's session timeout and heartbeat interval, unless an operator has.
 
-    A broker takes only what its group.consumer.min.* settings allow, by default nothing below 45 s: then a
-    member that died, or a static one that left, keeps its partitions for as long. A warning says so.
+    A broker accepts only what its group.consumer.min.* settings allow, by default nothing below 45 s. If it
+    refuses, a member that died, or a static one that left, keeps its partitions for that long, and a
+    warning says so.
     """
     wanted = {
         "consumer.session.timeout.ms": session_ms,
@@ -85,10 +87,10 @@ def shorten_session(admin: AdminClient, group: str, session_ms: int = SESSION_TI
 
 
 def read_committed(admin: AdminClient, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
-    """Return the offsets that the group has committed, asked for as a stranger.
+    """Return the offsets that the group has committed, requested as a non-member.
 
-    A member's own question is refused when its epoch is stale or its session over, and the rebalance that
-    mends this waits for the callback that asks.
+    A member's own request is refused when its epoch is stale or its session has expired, and the rebalance
+    that would fix this waits for the callback that makes the request.
     """
     request = [ConsumerGroupTopicPartitions(group, places)]
     (future,) = admin.list_consumer_group_offsets(request, request_timeout=BROKER_TIMEOUT_S).values()
@@ -97,35 +99,35 @@ def read_committed(admin: AdminClient, group: str, places: list[TopicPartition])
 
 
 class Member:
-    """The group's consumer, made anew for as long as another member holds its ``group.instance.id``."""
+    """The group's consumer, recreated for as long as another member holds its ``group.instance.id``."""
 
     def __init__(self, settings: Mapping[str, object], topics: Sequence[str], **callbacks: Any) -> None:
-        """Make the consumer; ``callbacks`` are those of Consumer.subscribe."""
+        """Create the consumer; ``callbacks`` are those of Consumer.subscribe."""
         self._settings = settings
         self._topics, self._callbacks = list(topics), callbacks
-        self._is_shut_out = False
+        self._is_id_in_use = False
         self.consumer = make_consumer(settings)
 
     def join(self) -> None:
         """Join the group."""
         self.consumer.subscribe(self._topics, **self._callbacks)
 
-    def judge(self, error: KafkaError) -> None:
-        """Take note of an error among the messages; librdkafka goes on trying almost everything by itself.
+    def handle_error(self, error: KafkaError) -> None:
+        """Handle an error among the messages; librdkafka retries almost everything by itself.
 
         Raises:
-            KafkaException: what no further try can mend.
+            KafkaException: an error that no retry can fix.
         """
         if error.code() == KafkaError._FATAL and _IN_USE in error.str():
-            self._is_shut_out = True
-        elif error.code() in _DECISIVE:
+            self._is_id_in_use = True
+        elif error.code() in _PERMANENT:
             raise KafkaException(error)
         else:
             log.info("action=kafka_error reason=%s", error)
 
-    def is_let_in(self) -> bool:
-        """Return whether the consumer can go on; if not, it was made anew and joins again."""
-        if not self._is_shut_out:
+    def ensure_joined(self) -> bool:
+        """Return True if the consumer can keep running; else recreate it, join again and return False."""
+        if not self._is_id_in_use:
             return True
         log.warning(
             "action=wait_for_instance_id id=%s: the member of that name has died and its session goes on for "
@@ -134,13 +136,13 @@ class Member:
         )
         self.consumer.close()
         time.sleep(RELEASE_PAUSE_S)
-        self._is_shut_out = False
+        self._is_id_in_use = False
         self.consumer = make_consumer(self._settings)
         self.join()
         return False
 
 
 def _ask(answers: Mapping[ConfigResource, Future[Any]]) -> Any:
-    """Return the answer about the one resource asked for."""
+    """Return the answer for the single resource requested."""
     (future,) = answers.values()
     return future.result(BROKER_TIMEOUT_S)

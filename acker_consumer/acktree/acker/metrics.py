@@ -1,7 +1,7 @@
-"""The acker's figures for Prometheus: what the latest report said, under the names docs/acker.md lists.
+"""The acker's figures for Prometheus: those of the latest report, under the names docs/acker.md lists.
 
-Invariant: a scrape reads a finished report and never a table, so it cannot slow or disturb the loop. Served
-on loopback unless told otherwise: figures are nobody else's business by default.
+Invariant: a scrape reads a complete report and never a table, so it cannot slow or disturb the loop. Served
+on loopback unless configured otherwise.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,25 +17,25 @@ __all__ = ["COUNTERS", "GAUGES", "LOOPBACK", "AckerCollector", "serve_metrics"]
 PREFIX = "acktree_acker_"
 
 COUNTERS = {
-    "acked": "Roots told as acked",
-    "failed": "Roots told as failed",
-    "timed_out": "Roots told as timed out",
+    "acked": "Roots reported as acked",
+    "failed": "Roots reported as failed",
+    "timed_out": "Roots reported as timed out",
     "folded": "Entries of records folded",
     "duplicated_inits": "Inits ignored because the root had one",
-    "late": "Acks, fails and resets of roots that had their verdict",
-    "dropped_orphans": "Orphans that timed out or made room",
-    "refused_orphans": "Orphans never kept, at the cap",
-    "renewed_orphans": "Times an orphan ceased to hold the cut where it was born",
+    "late": "Acks, fails and resets of finished roots",
+    "dropped_orphans": "Orphans that timed out or were evicted",
+    "refused_orphans": "Orphans refused because the table was full",
+    "renewed_orphans": "Times an orphan was moved to a newer bucket, so that it stopped holding the cut back",
     "set_aside": "Records not folded",
     "refolds": "Partitions taken over from a cut that is not the beginning",
-    "rebalances": "Assignments got from the group",
+    "rebalances": "Assignments received from the group",
     "failed_commits": "Commits that the group refused",
 }
 GAUGES = {
     "partitions": ("partitions", "Partitions held"),
-    "pending": ("pending", "Roots without a verdict"),
+    "pending": ("pending", "Roots with an init that are not finished"),
     "orphans": ("orphans", "Roots without an init"),
-    "oldest_age_s": ("oldest_age_seconds", "Time since the oldest entry was born"),
+    "oldest_age_s": ("oldest_age_seconds", "Time since the oldest entry was created"),
     "oldest_root_age_s": (
         "oldest_root_age_seconds",
         "Time since the init or last reset of the oldest pending root",

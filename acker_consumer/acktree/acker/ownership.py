@@ -1,7 +1,8 @@
 """Which acker partitions this member of the group owns, and the state of each.
 
-Invariant: a state is made new from the committed cut when both topics' partition are ours, and dropped the
-moment either is not; only a whole one folds and commits. The callbacks run inside the loop's own calls.
+Invariant: a state is created from the committed cut once the partition of both topics is assigned, and
+dropped as soon as either is not; only with both does it fold and commit. The callbacks run inside the loop's
+own calls.
 """
 
 import logging
@@ -24,7 +25,7 @@ log = logging.getLogger("acktree.acker")
 
 @dataclass(slots=True, eq=False)
 class Owned:
-    """One partition number: the topics whose half is ours, and the state once both are."""
+    """One partition number: the topics (halves) assigned to us, and the state once both are."""
 
     halves: set[str] = field(default_factory=set)
     half_since_s: float = 0.0
@@ -33,22 +34,22 @@ class Owned:
 
 
 class Ownership:
-    """Follows the group's rebalances; ``settle`` tells whether all results are with the broker."""
+    """Follows the group's rebalances; ``flush`` returns whether all results are with the broker."""
 
     def __init__(
         self,
         topics: tuple[str, str],
         is_incremental: bool,
-        make: Callable[[Positions], Partition],
-        forget: Callable[[Partition], None],
-        settle: Callable[[], bool],
+        make_partition: Callable[[Positions], Partition],
+        on_drop: Callable[[Partition], None],
+        flush: Callable[[], bool],
         read_committed: Callable[[Consumer, list[TopicPartition]], list[TopicPartition]],
         now_s: Callable[[], float],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._read_committed, self._pause = read_committed, pause
         self.topics, self._is_incremental = topics, is_incremental
-        self._make, self._forget, self._settle, self._now_s = make, forget, settle, now_s
+        self._make_partition, self._on_drop, self._flush, self._now_s = make_partition, on_drop, flush, now_s
         self._owned: dict[int, Owned] = {}
         self._seeks: list[TopicPartition] = []
         self._paused: set[tuple[str, int]] = set()
@@ -58,7 +59,7 @@ class Ownership:
 
     @property
     def partitions(self) -> dict[int, Partition]:
-        """The partitions that fold, by number."""
+        """The partitions with a state, by number."""
         return {
             number: owned.partition for number, owned in self._owned.items() if owned.partition is not None
         }
@@ -82,7 +83,7 @@ class Ownership:
                 self._seek(number, [topic for topic in self.topics if (topic, number) not in mine])
 
     def _committed(self, consumer: Consumer, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Return the committed offsets, 0 where there is none; what a rebalance refuses is asked again."""
+        """Return the committed offsets, 0 where there is none; retry what a rebalance refuses."""
         if not places:
             return {}
         deadline_s = self._now_s() + COMMITTED_DEADLINE_S
@@ -100,10 +101,10 @@ class Ownership:
                 self._pause(RETRY_PAUSE_S)
 
     def on_revoke(self, consumer: Consumer, revoked: list[TopicPartition]) -> None:
-        """Commit the cuts of what we lose, while the group still takes them, and drop the states."""
+        """Commit the cuts of revoked partitions while the group still accepts them; drop the states."""
         numbers = {place.partition for place in revoked}
         offsets = self._changed_cuts(numbers)
-        if offsets and self._settle():
+        if offsets and self._flush():
             try:
                 consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
@@ -112,11 +113,11 @@ class Ownership:
         self._drop(revoked)
 
     def on_lost(self, _consumer: Consumer, lost: list[TopicPartition]) -> None:
-        """Drop the states of partitions that the group has given to someone else."""
+        """Drop the states of partitions that the group has assigned to another member."""
         self._drop(lost)
 
     def on_commit(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """Note what was committed; what a rebalance refused is committed by who owns the partition then."""
+        """Record what was committed; a cut that a rebalance refused is committed by the next owner."""
         if error is not None:
             self.failed_commits += 1
             log.info("action=commit_refused reason=%s", error)
@@ -131,9 +132,9 @@ class Ownership:
             owned.committed = Positions(inits.offset, acks.offset)
 
     def commit(self, consumer: Consumer) -> None:
-        """Commit the cuts that moved, once all results are with the broker."""
+        """Flush the results, and commit the cuts that moved once all results are with the broker."""
         offsets = self._changed_cuts(self._owned)
-        if not offsets or not self._settle():
+        if not offsets or not self._flush():
             return
         try:
             consumer.commit(offsets=offsets, asynchronous=True)
@@ -143,11 +144,11 @@ class Ownership:
 
     @property
     def paused(self) -> frozenset[tuple[str, int]]:
-        """The partitions that wait because they are ahead, as (topic, number)."""
+        """The partitions paused because they are ahead, as (topic, number)."""
         return frozenset(self._paused)
 
     def restart(self, number: int) -> None:
-        """Drop a state whose stream went back, and fold again from the last cut that was committed."""
+        """Drop a state whose position moved back, and fold again from the last committed cut."""
         owned = self._owned[number]
         log.warning("action=restart partition=%d cut=%d,%d", number, *owned.committed)
         self._end(owned)
@@ -155,11 +156,11 @@ class Ownership:
         self._seek(number, self.topics)
 
     def seek(self, place: TopicPartition) -> None:
-        """Have the loop read a partition from an offset on."""
+        """Schedule a seek of a partition to an offset."""
         self._seeks.append(place)
 
     def seek_pending(self, consumer: Consumer) -> None:
-        """Make the seeks that could not be made inside a callback; one that comes too soon is made again."""
+        """Perform the scheduled seeks, which a callback cannot; retry later one that comes too early."""
         seeks, self._seeks = self._seeks, []
         for place in seeks:
             try:
@@ -170,9 +171,9 @@ class Ownership:
                 if place.topic in self._owned.get(place.partition, Owned()).halves:
                     self._seeks.append(place)
 
-    def keep_in_step(self, consumer: Consumer) -> None:
-        """Pause the topic of a partition that is far ahead of the other; see Pace."""
-        waiting = {number: part.pace.choose(part.clock) for number, part in self.partitions.items()}
+    def align_topics(self, consumer: Consumer) -> None:
+        """Pause the topic of a partition that is far ahead of the other; see TopicAlignment."""
+        waiting = {number: part.alignment.choose(part.clock) for number, part in self.partitions.items()}
         ahead = {(self.topics[topic], number) for number, topic in waiting.items() if topic is not None}
         if ahead == self._paused:
             return
@@ -182,9 +183,9 @@ class Ownership:
         self._paused = ahead
 
     def refuse_halves(self, partition_counts: Callable[[], set[int]]) -> None:
-        """Raise NotCoPartitioned if we have long owned a partition of one topic without the other's.
+        """Raise NotCoPartitioned if for HALF_GRACE_S a partition of one topic was ours without the other's.
 
-        While partitions are being added, the topics may differ for a moment: then it waits.
+        While partitions are being added, the topics may differ for a moment: then nothing is raised.
         """
         late = self._now_s() - HALF_GRACE_S
         halves = [
@@ -209,13 +210,13 @@ class Ownership:
         return offsets
 
     def _start(self, number: int, owned: Owned) -> None:
-        owned.partition = self._make(owned.committed)
+        owned.partition = self._make_partition(owned.committed)
         self.refolds += owned.committed != NO_COMMIT
         log.info("action=take_over partition=%d cut=%d,%d", number, *owned.committed)
 
     def _end(self, owned: Owned) -> None:
         if owned.partition is not None:
-            self._forget(owned.partition)
+            self._on_drop(owned.partition)
         owned.partition, owned.half_since_s = None, self._now_s()
 
     def _drop(self, places: list[TopicPartition]) -> None:

@@ -1,6 +1,6 @@
-"""Why roots failed before their inits came: kept until they do.
+"""The reasons of roots that failed before their init arrived, kept until it does.
 
-Invariant: the latest MAX_REASONS, each cut to MAX_TEXT characters.
+Invariant: holds at most the latest MAX_REASONS, each cut to MAX_TEXT characters.
 """
 
 from typing import NamedTuple
@@ -32,12 +32,12 @@ class Reasons:
     def __init__(self) -> None:
         self._kept: dict[int, Reason] = {}
 
-    def keep(self, root: int, reason: Reason) -> None:
-        """Keep a reason; the oldest goes when there are too many."""
+    def add(self, root: int, reason: Reason) -> None:
+        """Keep a reason; at MAX_REASONS the oldest one is dropped."""
         if len(self._kept) >= MAX_REASONS:
             del self._kept[next(iter(self._kept))]
         self._kept[root] = reason
 
-    def take(self, root: int) -> Reason:
-        """Return and forget the reason of a root, UNKNOWN_REASON if it was not kept."""
+    def pop(self, root: int) -> Reason:
+        """Remove and return the reason of a root, UNKNOWN_REASON if it was not kept."""
         return self._kept.pop(root, UNKNOWN_REASON)

@@ -1,6 +1,6 @@
-"""Records that were not folded: where they lie and why, the latest of them, all of them counted.
+"""Rejected records, which were not folded: coordinates and reason of the latest, and a count of all.
 
-Invariant: bounded in memory and in log lines, whatever arrives; a record is here or folded, never both.
+Invariant: bounded in memory and in log lines, whatever arrives; a record is rejected or folded, never both.
 """
 
 import logging
@@ -13,7 +13,7 @@ LINES_PER_SECOND = 10
 log = logging.getLogger("acktree.acker")
 
 
-class Aside(NamedTuple):
+class RejectedRecord(NamedTuple):
     """The coordinates of one record and why it was not folded."""
 
     topic: str
@@ -22,23 +22,23 @@ class Aside(NamedTuple):
     reason: str
 
 
-class Rejected:
-    """The latest KEPT records set aside; a log line for at most LINES_PER_SECOND of them."""
+class RejectedRecords:
+    """The latest KEPT rejected records; logs at most LINES_PER_SECOND of them a second."""
 
     def __init__(self) -> None:
-        self.latest: deque[Aside] = deque(maxlen=KEPT)
+        self.latest: deque[RejectedRecord] = deque(maxlen=KEPT)
         self.total = 0
         self._second = 0
         self._lines = 0
 
-    def add(self, aside: Aside, wall_ms: int) -> None:
-        """Keep a record that was not folded."""
+    def add(self, rejected: RejectedRecord, wall_ms: int) -> None:
+        """Count, keep and log a rejected record."""
         self.total += 1
-        self.latest.append(aside)
+        self.latest.append(rejected)
         if wall_ms // 1000 != self._second:
             self._second, self._lines = wall_ms // 1000, 0
         self._lines += 1
         if self._lines <= LINES_PER_SECOND:
-            log.warning("action=set_aside record=%s/%d@%d reason=%r", *aside)
+            log.warning("action=record_rejected record=%s/%d@%d reason=%r", *rejected)
         elif self._lines == LINES_PER_SECOND + 1:
-            log.warning("action=set_aside more in this second, total=%d", self.total)
+            log.warning("action=record_rejected more in this second, total=%d", self.total)

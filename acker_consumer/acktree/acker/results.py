@@ -1,6 +1,6 @@
-"""FinishedTrees as Result records: one per spout task and fold, cut to what a broker takes in one message.
+"""FinishedTrees encoded as Result records: one per spout task and fold, split to fit a Kafka message.
 
-Invariant: every verdict stands in exactly one record; no record is larger than about 800 kB. Pure.
+Invariant: every finished root is in exactly one record; no record is larger than about 800 kB. Pure.
 """
 
 from collections.abc import Iterator
@@ -17,39 +17,39 @@ MAX_IDS = 50_000
 MAX_FAILURES = 100
 
 
-class Told(NamedTuple):
+class EncodedResult(NamedTuple):
     """The bytes of one Result, for one spout task."""
 
     spout_task: int
     value: bytes
 
 
-def tell(partition: int, verdicts: FinishedTrees) -> Iterator[Told]:
-    """Yield the Results that tell the verdicts of one fold."""
-    for task, roots in _by_task(verdicts.acked, verdicts.acked_tasks):
+def encode_finished(partition: int, finished: FinishedTrees) -> Iterator[EncodedResult]:
+    """Yield the Results of one fold."""
+    for task, roots in _by_task(finished.acked, finished.acked_tasks):
         for start in range(0, len(roots), MAX_IDS):
-            yield Told(task, encode_result(Result(partition, roots[start : start + MAX_IDS])))
+            yield EncodedResult(task, encode_result(Result(partition, roots[start : start + MAX_IDS])))
     failures: dict[int, list[Failure]] = {}
-    for root, task, reason in verdicts.failed:
+    for root, task, reason in finished.failed:
         failures.setdefault(task, []).append(Failure(root, Cause.FAILED, *reason))
     for task, failed in failures.items():
-        yield from _tell_failed(partition, task, failed, MAX_FAILURES)
+        yield from _encode_failures(partition, task, failed, MAX_FAILURES)
 
 
-def tell_timed_out(partition: int, timed_out: TimedOut) -> Iterator[Told]:
-    """Yield the Results that tell timeouts."""
+def encode_timed_out(partition: int, timed_out: TimedOut) -> Iterator[EncodedResult]:
+    """Yield the Results of timed-out roots."""
     for task, roots in _by_task(timed_out.roots, timed_out.tasks):
         failed = [Failure(root, Cause.TIMED_OUT, "", "") for root in roots.tolist()]
-        yield from _tell_failed(partition, task, failed, MAX_IDS)
+        yield from _encode_failures(partition, task, failed, MAX_IDS)
 
 
-def _tell_failed(partition: int, task: int, failed: list[Failure], most: int) -> Iterator[Told]:
-    for start in range(0, len(failed), most):
-        yield Told(task, encode_result(Result(partition, failed=failed[start : start + most])))
+def _encode_failures(partition: int, task: int, failed: list[Failure], limit: int) -> Iterator[EncodedResult]:
+    for start in range(0, len(failed), limit):
+        yield EncodedResult(task, encode_result(Result(partition, failed=failed[start : start + limit])))
 
 
 def _by_task(roots: IdArray, tasks: Integers) -> Iterator[tuple[int, IdArray]]:
-    """Yield each spout task with its roots, in the order they were decided."""
+    """Yield each spout task with its roots, in the order they finished."""
     if not len(roots):
         return
     if (tasks == tasks[0]).all():

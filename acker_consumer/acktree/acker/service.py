@@ -1,8 +1,8 @@
-"""The acker: the only loop that reads the control topics, folds them, tells verdicts and commits the cut.
+"""The acker: the only loop that reads the control topics, folds them, sends results and commits the cut.
 
-One round: poll a batch, fold it, hand the verdicts to the producer; a few times a second look at the time,
-once a second flush and commit.
-Invariant: a verdict is with the broker before the cut that no longer needs its root.
+One round: poll a batch, fold it, send the results; a few times a second check for timeouts, once a second
+flush and commit.
+Invariant: a result is with the broker before a cut that no longer covers its root is committed.
 """
 
 import logging
@@ -16,17 +16,17 @@ import numpy as np
 from confluent_kafka import Consumer
 
 from acktree.acker.clock import TopicClock
-from acktree.acker.expiry import Limits
+from acktree.acker.expiry import AgeLimits
 from acktree.acker.figures import Figures
-from acktree.acker.intake import Intake
 from acktree.acker.log_ends import LogEnds
 from acktree.acker.membership import Member, group_settings, read_committed, shorten_session
-from acktree.acker.outbox import Outbox
 from acktree.acker.ownership import Ownership
 from acktree.acker.partition import Partition
-from acktree.acker.rejected import Rejected
-from acktree.acker.results import Told, tell, tell_timed_out
-from acktree.acker.slices import Batch, Slice, slice_messages
+from acktree.acker.rejected import RejectedRecords
+from acktree.acker.result_producer import ResultProducer
+from acktree.acker.results import EncodedResult, encode_finished, encode_timed_out
+from acktree.acker.slices import PolledBatch, Slice, slice_messages
+from acktree.acker.validation import RecordValidator
 from acktree.acker.warm_up import warm_up
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
@@ -43,7 +43,7 @@ from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
 BATCH = 2000
 IDLE_WAIT_S = 0.1
 COMMIT_INTERVAL_S = 1.0
-LEARN_INTERVAL_S = 1.0
+REFRESH_INTERVAL_S = 1.0
 JOIN_GRACE_S = 5.0
 
 Ready = Callable[[str], None]
@@ -52,7 +52,7 @@ log = logging.getLogger("acktree.acker")
 
 
 def steady_wall() -> Callable[[], int]:
-    """Return a wall clock in milliseconds that is read once and then goes on evenly, however it is set."""
+    """Return a wall clock in milliseconds that is read once and advanced by the monotonic clock."""
     start_ms = 1000 * (time.time() - time.monotonic())
     return lambda: int(start_ms + 1000 * time.monotonic())
 
@@ -71,7 +71,7 @@ class Acker:
         now_s: Callable[[], float] = time.monotonic,
         seed: int | None = None,
     ) -> None:
-        """Connect and compile; the group is joined by :meth:`run`.
+        """Connect and compile; :meth:`run` joins the group.
 
         Raises:
             UnknownTopology, MissingTopic, BrokerUnreachable, RefusedSetting: see there.
@@ -85,8 +85,8 @@ class Acker:
         self._topics = (latest.ack_init_topic, latest.ack_topic)
         self._partition_counts()
         self._limits = _limits_of(latest)
-        self.set_aside, self._figures = Rejected(), Figures()
-        self._intake = Intake(self._registry.history, self._look_up, self.set_aside)
+        self.rejected, self._figures = RejectedRecords(), Figures()
+        self._validator = RecordValidator(self._registry.history, self._look_up, self.rejected)
         settings = group_settings(bootstrap, latest.acker_group, self._user)
         is_incremental = settings.get("group.protocol") == "consumer"
         if is_incremental:
@@ -94,9 +94,9 @@ class Acker:
         self.ownership = Ownership(
             self._topics,
             is_incremental=is_incremental,
-            make=lambda start: Partition(start, self._limits, self._seed),
-            forget=self._figures.forget,
-            settle=self._settle,
+            make_partition=lambda start: Partition(start, self._limits, self._seed),
+            on_drop=self._figures.keep_totals_of,
+            flush=self._flush_results,
             read_committed=lambda _, places: read_committed(self._admin, latest.acker_group, places),
             now_s=now_s,
         )
@@ -107,7 +107,7 @@ class Acker:
             on_revoke=self.ownership.on_revoke,
             on_lost=self.ownership.on_lost,
         )
-        self._outbox = Outbox(make_producer(producer_settings(bootstrap, self._user, linger_ms=1)))
+        self._producer = ResultProducer(make_producer(producer_settings(bootstrap, self._user, linger_ms=1)))
         self._ends = LogEnds(self._admin, self._wall_ms)
         self._end_sums: dict[int, int] = {}
         self.reported: dict[str, Value] = {}
@@ -141,10 +141,10 @@ class Acker:
             try:
                 while not self._is_stopping:
                     self._round()
-                    if not self._member.is_let_in():
+                    if not self._member.ensure_joined():
                         joined_s = self._now_s()
                     elif not self._is_ready:
-                        self._tell_ready(joined_s)
+                        self._report_ready(joined_s)
             except BaseException:
                 self._is_crashing = True
                 raise
@@ -157,12 +157,12 @@ class Acker:
             messages += self._consumer.consume(BATCH - 1, 0)
         self._fold(slice_messages(messages))
         self.ownership.seek_pending(self._consumer)
-        self.ownership.keep_in_step(self._consumer)
-        self._outbox.poll()
-        if self._is_due("look", self._limits.pause_ms / 1000):
-            self._look()
-        if self._is_due("learn", LEARN_INTERVAL_S):
-            self._learn()
+        self.ownership.align_topics(self._consumer)
+        self._producer.poll()
+        if self._is_due("expire", self._limits.scan_interval_ms / 1000):
+            self._expire()
+        if self._is_due("refresh", REFRESH_INTERVAL_S):
+            self._refresh_topology()
         if self._is_due("commit", COMMIT_INTERVAL_S):
             self.ownership.commit(self._consumer)
         if self._is_due("report", STATS_INTERVAL_S):
@@ -177,9 +177,9 @@ class Acker:
 
     # Folding.
 
-    def _fold(self, batch: Batch) -> None:
+    def _fold(self, batch: PolledBatch) -> None:
         for error in batch.errors:
-            self._member.judge(error)
+            self._member.handle_error(error)
         partitions = self.ownership.partitions
         for topic, number in sorted(batch.slices, key=lambda place: place[0] != self._topics[0]):
             if number in partitions:
@@ -187,7 +187,7 @@ class Acker:
         for (topic, number), end in batch.ends.items():
             if number in partitions:
                 self._clock(topic, partitions[number]).reach(end)
-                partitions[number].pace.note_end(self._topics.index(topic))
+                partitions[number].alignment.reached_end(self._topics.index(topic))
 
     def _clock(self, topic: str, partition: Partition) -> TopicClock:
         return partition.clock.inits if topic == self._topics[0] else partition.clock.acks
@@ -196,23 +196,23 @@ class Acker:
         if part.offsets[0] < self._clock(topic, partition).next_offset:
             self.ownership.restart(number)
             return
-        partition.pace.note_records(self._topics.index(topic))
+        partition.alignment.has_records(self._topics.index(topic))
         wall_ms, behind = self._wall_ms(), part.offsets[-1] + 1
         append_ms = np.array(part.append_ms, np.int64)
         where = (topic, number, part.values, part.offsets, wall_ms)
         if topic == self._topics[0]:
-            verdicts = partition.fold_inits(self._intake.inits(*where), append_ms, behind, wall_ms)
+            finished = partition.fold_inits(self._validator.inits(*where), append_ms, behind, wall_ms)
         else:
-            verdicts = partition.fold_acks(self._intake.acks(*where), append_ms, behind, wall_ms)
-        self._figures.totals["acked"] += len(verdicts.acked)
-        self._figures.totals["failed"] += len(verdicts.failed)
-        for told in tell(number, verdicts):
-            self._tell(told)
+            finished = partition.fold_acks(self._validator.acks(*where), append_ms, behind, wall_ms)
+        self._figures.totals["acked"] += len(finished.acked)
+        self._figures.totals["failed"] += len(finished.failed)
+        for result in encode_finished(number, finished):
+            self._send(result)
 
-    def _look(self) -> None:
-        """Learn where the logs end, and time out what is due."""
+    def _expire(self) -> None:
+        """Collect where the logs end, and time out the roots that expired."""
         partitions = self.ownership.partitions
-        ends = self._ends.take()
+        ends = self._ends.collect()
         for number, partition in partitions.items():
             halves = [ends.get((topic, number)) for topic in self._topics]
             inits, acks = halves
@@ -222,27 +222,27 @@ class Acker:
             timed_out = partition.expire(self._wall_ms())
             if timed_out is not None:
                 self._figures.totals["timed_out"] += len(timed_out.roots)
-                for told in tell_timed_out(number, timed_out):
-                    self._tell(told)
+                for result in encode_timed_out(number, timed_out):
+                    self._send(result)
         self._ends.ask((topic, number) for topic in self._topics for number in partitions)
 
-    def _tell(self, told: Told) -> None:
-        self._outbox.tell(self.latest.result_topic(told.spout_task), told.value)
+    def _send(self, result: EncodedResult) -> None:
+        self._producer.send(self.latest.result_topic(result.spout_task), result.value)
 
-    def _settle(self) -> bool:
-        """Return whether a cut may be committed: never after a crash, when verdicts may be half told."""
-        return not self._is_crashing and self._outbox.settle()
+    def _flush_results(self) -> bool:
+        """Flush; return whether a cut may be committed: not after a crash, when results may be missing."""
+        return not self._is_crashing and self._producer.flush()
 
-    # What changes around us.
+    # Changes of the topology.
 
-    def _learn(self) -> None:
-        """Take in newer topology versions: the timeouts of the latest one hold for all roots."""
+    def _refresh_topology(self) -> None:
+        """Apply newer topology versions: the timeouts of the latest one apply to all roots."""
         if self._registry.refresh():
             self._apply_latest()
         self.ownership.refuse_halves(self._partition_counts)
 
     def _look_up(self) -> None:
-        """Read the registry to its end, for a version that this process has not seen."""
+        """Read the registry to its end, to find a version that this process has not seen."""
         self._registry.catch_up()
         self._apply_latest()
 
@@ -261,9 +261,9 @@ class Acker:
             return self._partition_counts()
         return {len(topics[topic].partitions) for topic in self._topics}
 
-    # Acker updates, leaving.
+    # Reports, leaving.
 
-    def _tell_ready(self, joined_s: float) -> None:
+    def _report_ready(self, joined_s: float) -> None:
         waited_s = self._now_s() - joined_s
         if not self.ownership.assignments and waited_s < JOIN_GRACE_S:
             return
@@ -274,11 +274,11 @@ class Acker:
         self._ready(f"ready acker {self.latest.name}: " + (f"partitions {numbers}" if numbers else "idle"))
 
     def figures(self) -> dict[str, Value]:
-        """Return what the acker reports of itself; docs/acker.md says what each means."""
+        """Return the figures that the acker reports; docs/acker.md explains them."""
         own = self.ownership
         return {
             **self._figures.values(own.partitions, self._end_sums),
-            "set_aside": self.set_aside.total,
+            "set_aside": self.rejected.total,
             "refolds": own.refolds,
             "rebalances": own.assignments,
             "failed_commits": own.failed_commits,
@@ -287,14 +287,14 @@ class Acker:
     def _report(self) -> None:
         self.reported = {**self.figures(), **self._figures.oldest(self.ownership.partitions)}
         report = Report("acker", "acker", self._instance, self._wall_ms(), self.reported)
-        self._outbox.report(self.latest.stats_topic, report)
+        self._producer.send_report(self.latest.stats_topic, report)
 
     def _close(self) -> None:
-        """Leave the group; the revocation that brings commits the cuts."""
+        """Leave the group; the revocation that follows commits the cuts."""
         self._consumer.close()
-        self._outbox.settle()
+        self._producer.flush()
         self._registry.close()
 
 
-def _limits_of(latest: Published) -> Limits:
-    return Limits.of_seconds(latest.message_timeout_s, latest.orphan_timeout_s, latest.control_retention_s)
+def _limits_of(latest: Published) -> AgeLimits:
+    return AgeLimits.of_seconds(latest.message_timeout_s, latest.orphan_timeout_s, latest.control_retention_s)

@@ -1,6 +1,6 @@
-"""One polled batch, sorted by topic and partition; what is no record is told apart.
+"""One polled batch, split by topic and partition; partition ends and errors are kept apart from records.
 
-Invariant: within a slice the records stand in the order of their offsets.
+Invariant: within a slice the records are in offset order.
 """
 
 from collections.abc import Iterable
@@ -24,17 +24,17 @@ class Slice:
 
 
 @dataclass(slots=True)
-class Batch:
-    """The slices of a batch, the ends of partitions reached (next offsets), and errors."""
+class PolledBatch:
+    """The slices of a batch, the partition ends reached (next offsets), and errors."""
 
     slices: dict[Place, Slice] = field(default_factory=dict)
     ends: dict[Place, int] = field(default_factory=dict)
     errors: list[KafkaError] = field(default_factory=list)
 
 
-def slice_messages(messages: Iterable[Any]) -> Batch:
+def slice_messages(messages: Iterable[Any]) -> PolledBatch:
     """Return the batch in messages as a consumer's ``consume`` gives them."""
-    batch = Batch()
+    batch = PolledBatch()
     last_place, part = None, Slice()
     for message in messages:
         if (error := message.error()) is not None:

@@ -1,7 +1,7 @@
-"""The acker's heart: XOR of edges per root in one flat table, 24 bytes a slot, no Python object per root.
+"""The acker's core: XOR of edges per root in one flat table, 24 bytes a slot, no Python object per root.
 
 Invariant: the table is a function of the records folded, in the order per topic, and of the calls to
-``expire``. It knows no Kafka and no clock: ticks (of TICK_MS) and birth buckets come from outside.
+``expire``. It knows no Kafka and no clock: ticks (of TICK_MS) and buckets are arguments.
 Cost: 34 to 44 bytes a root; a fold is one cache miss; growth copies the table once per quarter more roots.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from acktree.acker.finished import MAX_FINISHED, FinishedRoots
 from acktree.acker.kernels import fold, slots, sweep
-from acktree.acker.kernels.fold import Decided
-from acktree.acker.kernels.slots import BIRTH_BUCKETS, NO_LIMIT, SLOT_WORDS, Births, Slots, State
+from acktree.acker.kernels.fold import FoldOutput
+from acktree.acker.kernels.slots import BUCKETS, NO_LIMIT, SLOT_WORDS, BucketCounts, Slots, TableState
 from acktree.acker.reasons import Reason, Reasons, reason_of
 from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers
 from acktree.schemas.ids import MASK, IdArray
@@ -33,7 +33,7 @@ class FailedRoot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinishedTrees:
-    """What one fold decided: ``acked[i]`` goes to spout task ``acked_tasks[i]``."""
+    """The roots that one fold finished: ``acked[i]`` belongs to spout task ``acked_tasks[i]``."""
 
     acked: IdArray
     acked_tasks: Integers
@@ -41,40 +41,40 @@ class FinishedTrees:
 
 
 class TimedOut(NamedTuple):
-    """Roots whose time is up, with their spout tasks."""
+    """Roots that timed out, with their spout tasks."""
 
     roots: IdArray
     tasks: Integers
 
 
 class Entry(NamedTuple):
-    """What the table holds of one root, for tests and for tracing."""
+    """What the table holds for one root, for tests and for tracing."""
 
     value: int
     init_seen: bool
     has_failed: bool
     spout_task: int
-    birth: int
+    bucket: int
     tick: int
 
 
 class Table:
-    """Entries of one acker partition; ``births[b]`` counts those born in bucket b (modulo BIRTH_BUCKETS)."""
+    """Entries of one acker partition; ``bucket_counts[b]`` counts those of bucket b (modulo BUCKETS)."""
 
-    def __init__(self, seed: int, max_entries: int = MAX_ENTRIES, max_judged: int = MAX_FINISHED) -> None:
+    def __init__(self, seed: int, max_entries: int = MAX_ENTRIES, max_finished: int = MAX_FINISHED) -> None:
         """Make an empty table; ``seed`` spreads the roots, ``max_entries`` bounds the orphans.
 
-        At the bound the oldest orphans go; if pending roots fill it alone, new orphans are refused. A pending
-        root is never dropped nor refused: their number is bounded by the spouts' max pending.
+        At the bound the oldest orphans are evicted; if pending roots fill it, new orphans are refused. A
+        pending root is never dropped or refused: their number is bounded by the spouts' max pending.
         """
         self._seed = np.uint64((seed | 1) & MASK)
         self._max_entries = max_entries
         self.slots: Slots = np.zeros((LEAST_SLOTS, SLOT_WORDS), np.uint64)
         self.counts: Integers = np.zeros(slots.COUNTS, np.int64)
         self.counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
-        self.judged = FinishedRoots(self.counts, self._seed, max_judged)
+        self.finished = FinishedRoots(self.counts, self._seed, max_finished)
         self._reasons = Reasons()
-        self.births: Births = np.zeros(BIRTH_BUCKETS, np.int32)
+        self.bucket_counts: BucketCounts = np.zeros(BUCKETS, np.int32)
 
     def __len__(self) -> int:
         return int(self.counts[slots.ENTRIES])
@@ -110,16 +110,16 @@ class Table:
 
     @property
     def late(self) -> int:
-        """Acks, fails and resets of roots that had their verdict."""
+        """Acks, fails and resets of finished roots."""
         return int(self.counts[slots.LATE])
 
     @property
     def nbytes(self) -> int:
-        return self.slots.nbytes + self.births.nbytes + self.judged.nbytes
+        return self.slots.nbytes + self.bucket_counts.nbytes + self.finished.nbytes
 
     @property
     def oldest_pending_ticks(self) -> int | None:
-        """Age of the oldest pending root when ``expire`` last looked, None if there was none."""
+        """Age of the oldest pending root at the last scan by ``expire``, None if there was none."""
         ticks = int(self.counts[slots.OLDEST_PENDING])
         return ticks if ticks > -NO_LIMIT else None
 
@@ -130,51 +130,51 @@ class Table:
 
     @property
     def oldest_root(self) -> int:
-        """The oldest pending root when ``expire`` last looked."""
+        """The oldest pending root at the last scan by ``expire``."""
         return int(self.counts[slots.OLDEST_ROOT]) & MASK
 
-    def fold_inits(self, batch: InitBatch, ticks: Integers, birth: int) -> FinishedTrees:
+    def fold_inits(self, batch: InitBatch, ticks: Integers, bucket: int) -> FinishedTrees:
         """Fold AckInits: the first init of a root sets its spout task and folds, any other is counted.
 
         Args:
             ticks: log time of each record, int64.
-            birth: bucket of the entries made here.
+            bucket: bucket of the entries created here.
         """
         out = _outputs(int(batch.starts[-1]), int(batch.starts[-1]))
         self.counts[[slots.ACKED, slots.FAILED]] = 0
-        at, birth = 0, birth % BIRTH_BUCKETS
+        at, bucket = 0, bucket % BUCKETS
         while True:
-            at = fold.fold_inits(self.state, self._room, birth, ticks, batch, at, out)
+            at = fold.fold_inits(self.state, self._room, bucket, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
             rows = int(batch.starts[at + 1] - batch.starts[at])
             self.reserve(rows)
-            self.judged.reserve(rows)
+            self.finished.reserve(rows)
         count = int(self.counts[slots.FAILED])
         failed = zip(out.failed[:count].tolist(), out.failed_tasks[:count].tolist(), strict=True)
-        return self._verdicts(
-            out, [FailedRoot(root, task, self._reasons.take(root)) for root, task in failed]
+        return self._finished_trees(
+            out, [FailedRoot(root, task, self._reasons.pop(root)) for root, task in failed]
         )
 
-    def fold_acks(self, batch: AckBatch, ticks: Integers, birth: int) -> FinishedTrees:
+    def fold_acks(self, batch: AckBatch, ticks: Integers, bucket: int) -> FinishedTrees:
         """Fold Acks: of each record the fails, then the acks, then the resets."""
         out = _outputs(int(batch.ack_starts[-1]), int(batch.fail_starts[-1]))
         self.counts[[slots.ACKED, slots.FAILED]] = 0
-        at, birth, may_insert = 0, birth % BIRTH_BUCKETS, True
+        at, bucket, may_insert = 0, bucket % BUCKETS, True
         while True:
             room = min(self._room, self._max_entries)
-            at = fold.fold_acks(self.state, room, may_insert, birth, ticks, batch, at, out)
+            at = fold.fold_acks(self.state, room, may_insert, bucket, ticks, batch, at, out)
             if at == len(batch.faults):
                 break
             rows = _rows(batch, at)
             may_insert = self._make_room(rows, int(ticks[at]))
-            self.judged.reserve(rows)
+            self.finished.reserve(rows)
         count = int(self.counts[slots.FAILED])
         columns = (out.failed[:count], out.failed_tasks[:count], out.failed_rows[:count])
         failed = zip(*(column.tolist() for column in columns), strict=True)
         for row in np.flatnonzero(out.early).tolist():
-            self._reasons.keep(int(batch.fail_roots[row]), reason_of(batch, row))
-        return self._verdicts(
+            self._reasons.add(int(batch.fail_roots[row]), reason_of(batch, row))
+        return self._finished_trees(
             out, [FailedRoot(root, task, reason_of(batch, row)) for root, task, row in failed]
         )
 
@@ -183,24 +183,24 @@ class Table:
         now_tick: int,
         message_ticks: int = NO_LIMIT,
         orphan_ticks: int = NO_LIMIT,
-        oldest_birth: int = 0,
-        doomed_births: int = 0,
+        oldest_bucket: int = 0,
+        expired_buckets: int = 0,
     ) -> TimedOut:
-        """Remove and return pending roots older than ``message_ticks``; drop orphans older than theirs.
+        """Remove and return pending roots over ``message_ticks`` old; drop orphans over ``orphan_ticks``.
 
-        The ``doomed_births`` buckets from ``oldest_birth`` on go at any age.
+        Entries of the ``expired_buckets`` buckets from ``oldest_bucket`` on are removed at any age.
         """
-        assert 0 <= doomed_births < BIRTH_BUCKETS, doomed_births
+        assert 0 <= expired_buckets < BUCKETS, expired_buckets
         self.counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
         parts, at = [], 0
         while at < len(self.slots):
             roots = np.empty(min(EXPIRE_ROWS, len(self)), np.uint64)
             tasks = np.empty(len(roots), np.int64)
             self.counts[slots.TIMED_OUT] = 0
-            self.judged.reserve(len(roots))
-            oldest = oldest_birth % BIRTH_BUCKETS
+            self.finished.reserve(len(roots))
+            oldest = oldest_bucket % BUCKETS
             at = sweep.expire(
-                self.state, now_tick, message_ticks, orphan_ticks, oldest, doomed_births, at, roots, tasks
+                self.state, now_tick, message_ticks, orphan_ticks, oldest, expired_buckets, at, roots, tasks
             )
             count = int(self.counts[slots.TIMED_OUT])
             parts.append((roots[:count], tasks[:count]))
@@ -208,32 +208,32 @@ class Table:
         return TimedOut(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def renew_orphans(
-        self, now_tick: int, hold_ticks: int, oldest_birth: int, old_births: int, birth: int
+        self, now_tick: int, hold_ticks: int, oldest_bucket: int, old_buckets: int, bucket: int
     ) -> None:
-        """Let orphans older than ``hold_ticks`` count as born in bucket ``birth``, later than they were.
+        """Move orphans older than ``hold_ticks`` to ``bucket``, as if they had been created there.
 
-        Only those of the ``old_births`` buckets from ``oldest_birth`` on.
+        Only those of the ``old_buckets`` buckets from ``oldest_bucket`` on.
         """
-        oldest, birth = oldest_birth % BIRTH_BUCKETS, birth % BIRTH_BUCKETS
-        sweep.renew_orphans(self.state, now_tick, hold_ticks, oldest, old_births, birth)
+        oldest, bucket = oldest_bucket % BUCKETS, bucket % BUCKETS
+        sweep.renew_orphans(self.state, now_tick, hold_ticks, oldest, old_buckets, bucket)
 
     def oldest_pending(self, now_tick: int) -> tuple[int, int] | None:
-        """Walk through the table for the oldest pending root; return it with its age in ticks."""
+        """Scan the table for the oldest pending root; return it with its age in ticks."""
         self.expire(now_tick)
         return None if self.oldest_pending_ticks is None else (self.oldest_root, self.oldest_pending_ticks)
 
     def clear_finished(self) -> None:
-        """Forget the verdicts given before the last call; see FinishedRoots."""
-        self.judged.turn()
+        """Drop the roots finished before the last call; see FinishedRoots."""
+        self.finished.rotate()
 
     def entry(self, root: int) -> Entry | None:
-        """Return what is held of a root, None if nothing is."""
+        """Return the entry of a root, None if it has none."""
         slot = slots.slot_of(self.slots, np.uint64(root), self._seed)
         if slot < 0:
             return None
         value, word = int(self.slots[slot, 1]), int(self.slots[slot, 2])
-        task, birth = word >> 46 & slots.SPOUT_TASKS - 1, word >> 32 & BIRTH_BUCKETS - 1
-        return Entry(value, bool(word >> 63), bool(word >> 62 & 1), task, birth, word & 0xFFFFFFFF)
+        task, bucket = word >> 46 & slots.SPOUT_TASKS - 1, word >> 32 & BUCKETS - 1
+        return Entry(value, bool(word >> 63), bool(word >> 62 & 1), task, bucket, word & 0xFFFFFFFF)
 
     def reserve(self, rows: int) -> None:
         """Make room for more roots."""
@@ -245,11 +245,19 @@ class Table:
         return int(len(self.slots) * FULL)
 
     @property
-    def state(self) -> State:
-        judged = self.judged
-        return State(self.slots, self.births, self.counts, self._seed, judged.young, judged.old, judged.noted)
+    def state(self) -> TableState:
+        finished = self.finished
+        return TableState(
+            self.slots,
+            self.bucket_counts,
+            self.counts,
+            self._seed,
+            finished.young,
+            finished.old,
+            finished.buffered,
+        )
 
-    def _verdicts(self, out: Decided, failed: list[FailedRoot]) -> FinishedTrees:
+    def _finished_trees(self, out: FoldOutput, failed: list[FailedRoot]) -> FinishedTrees:
         count = int(self.counts[slots.ACKED])
         self._shrink()
         return FinishedTrees(out.acked[:count], out.acked_tasks[:count], tuple(failed))
@@ -264,7 +272,7 @@ class Table:
         return True
 
     def _evict_orphans(self, rows: int, now_tick: int) -> None:
-        """Drop the oldest orphans: at least the half of them, so that it is not done for every record."""
+        """Drop the oldest orphans, at least half of them, so that eviction does not run for every record."""
         ages = sweep.orphan_ages(self.slots, now_tick)
         wanted = min(len(ages), max(rows, len(ages) // 2))
         limit = int(np.partition(ages, len(ages) - wanted)[len(ages) - wanted]) - 1
@@ -281,8 +289,8 @@ class Table:
         self.slots = larger
 
 
-def _outputs(acks: int, fails: int) -> Decided:
-    return Decided(
+def _outputs(acks: int, fails: int) -> FoldOutput:
+    return FoldOutput(
         acked=np.empty(acks, np.uint64),
         acked_tasks=np.empty(acks, np.int64),
         failed=np.empty(fails, np.uint64),
@@ -293,6 +301,6 @@ def _outputs(acks: int, fails: int) -> Decided:
 
 
 def _rows(batch: AckBatch, record: int) -> int:
-    """Return how many roots a record names, each of which may make an orphan."""
+    """Return how many roots a record names, each of which may become an orphan."""
     columns = (batch.ack_starts, batch.fail_starts, batch.reset_starts)
     return sum(int(starts[record + 1] - starts[record]) for starts in columns)

@@ -1,29 +1,29 @@
-"""Every compiled function called once, so that nothing is compiled while the group waits for us.
+"""Calls every compiled function once, so that nothing is compiled while the group waits for this member.
 
-The machine code is kept on disk: only the first start on a machine pays the compiler, about ten seconds.
+The machine code is cached on disk: only the first start on a machine compiles, for about ten seconds.
 """
 
 import numpy as np
 
 from acktree.acker.cut import Positions
-from acktree.acker.expiry import Limits
-from acktree.acker.intake import Intake
+from acktree.acker.expiry import AgeLimits
 from acktree.acker.partition import Partition
-from acktree.acker.rejected import Rejected
+from acktree.acker.rejected import RejectedRecords
+from acktree.acker.validation import RecordValidator
 from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
 from acktree.schemas.registry import History, Published
 
 
 def warm_up() -> None:
-    """Compile or load what the acker runs."""
+    """Compile the acker's compiled functions, or load them from the cache."""
     published = Published(name="warm-up", ackers=1, version=1, spout_tasks={"spout": (0,)}, slots=())
-    intake = Intake(History("warm-up", {1: published}), lambda: None, Rejected())
-    partition = Partition(Positions(0, 0), Limits(1, 1, 1), seed=1)
+    validator = RecordValidator(History("warm-up", {1: published}), lambda: None, RejectedRecords())
+    partition = Partition(Positions(0, 0), AgeLimits(1, 1, 1), seed=1)
     entries, times = np.array([(1, 1), (2, 2)], ENTRY), np.zeros(1, np.int64)
-    inits = intake.inits("", 0, [encode_ack_init(AckInit(0, 1, entries))], [0], 0)
+    inits = validator.inits("", 0, [encode_ack_init(AckInit(0, 1, entries))], [0], 0)
     record = Ack("", 1, entries[:1], (Fail(2, ""),), np.array([3], ID))
     partition.fold_inits(inits, times, 1, 0)
-    partition.fold_acks(intake.acks("", 0, [encode_ack(record)], [0], 0), times, 1, 0)
+    partition.fold_acks(validator.acks("", 0, [encode_ack(record)], [0], 0), times, 1, 0)
     partition.table.expire(0)
     partition.table.renew_orphans(0, 0, 0, 0, 0)
     partition.table.entry(1)

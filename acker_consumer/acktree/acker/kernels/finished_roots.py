@@ -1,7 +1,7 @@
-"""The compiled set of roots that have their verdict: two open-addressing tables of root ids, 0 = empty.
+"""The compiled set of finished roots: two open-addressing tables of root ids, 0 = empty.
 
-Invariant: a root is found from the moment it is judged. A new one waits among the ``noted`` while its
-place comes into the cache; whoever searches, or ends a loop, settles them first.
+Invariant: a root is found from the moment it is finished. A new one waits in ``buffered`` while its place is
+fetched into the cache; every search, and the end of every loop, inserts the buffered ones first.
 """
 
 from typing import Any
@@ -10,16 +10,16 @@ import numpy as np
 
 from acktree.acker.kernels.machine_code import compiled
 from acktree.acker.kernels.prefetch import prefetch
-from acktree.acker.kernels.slots import JUDGED, NOTED, NOTHING, ONE, State, home_of
+from acktree.acker.kernels.slots import BUFFERED, FINISHED, NOTHING, ONE, TableState, home_of
 from acktree.schemas.ids import IdArray
 
 
 @compiled
-def _seek(judged: IdArray, root: np.uint64, seed: np.uint64) -> np.uint64:
-    """Return where a set of roots holds the root, or the empty place where it would go."""
-    capacity = np.uint64(judged.shape[0])
+def _find_place(finished: IdArray, root: np.uint64, seed: np.uint64) -> np.uint64:
+    """Return the place that holds the root in a set, or the empty one where it would go."""
+    capacity = np.uint64(finished.shape[0])
     place = home_of(root, seed, capacity)
-    while judged[place] != root and judged[place] != NOTHING:
+    while finished[place] != root and finished[place] != NOTHING:
         place += ONE
         if place == capacity:
             place = NOTHING
@@ -27,44 +27,44 @@ def _seek(judged: IdArray, root: np.uint64, seed: np.uint64) -> np.uint64:
 
 
 @compiled
-def judge(state: State, root: np.uint64) -> None:
-    """Remember that a root has its verdict."""
-    prefetch(state.judged, home_of(root, state.seed, np.uint64(state.judged.shape[0])))
-    state.noted[state.counts[NOTED]] = root
-    state.counts[NOTED] += 1
-    if state.counts[NOTED] == len(state.noted):
-        settle(state)
+def add_finished(state: TableState, root: np.uint64) -> None:
+    """Add a root to the finished ones."""
+    prefetch(state.finished, home_of(root, state.seed, np.uint64(state.finished.shape[0])))
+    state.buffered[state.counts[BUFFERED]] = root
+    state.counts[BUFFERED] += 1
+    if state.counts[BUFFERED] == len(state.buffered):
+        insert_buffered(state)
 
 
 @compiled
-def settle(state: State) -> None:
-    """Put the noted roots into the younger set; a full one takes no more."""
-    for row in range(state.counts[NOTED]):
-        place = _seek(state.judged, state.noted[row], state.seed)
-        if state.judged[place] == NOTHING and state.counts[JUDGED] + 1 < len(state.judged):
-            state.judged[place] = state.noted[row]
-            state.counts[JUDGED] += 1
-    state.counts[NOTED] = 0
+def insert_buffered(state: TableState) -> None:
+    """Insert the buffered roots into the younger set; once it is full it takes no more."""
+    for row in range(state.counts[BUFFERED]):
+        place = _find_place(state.finished, state.buffered[row], state.seed)
+        if state.finished[place] == NOTHING and state.counts[FINISHED] + 1 < len(state.finished):
+            state.finished[place] = state.buffered[row]
+            state.counts[FINISHED] += 1
+    state.counts[BUFFERED] = 0
 
 
 @compiled
-def is_finished(state: State, root: np.uint64) -> Any:
-    """Tell whether a root has its verdict, as far back as is remembered."""
-    settle(state)
-    if state.judged[_seek(state.judged, root, state.seed)] == root:
+def is_finished(state: TableState, root: np.uint64) -> Any:
+    """Return whether a root is among the finished ones still kept."""
+    insert_buffered(state)
+    if state.finished[_find_place(state.finished, root, state.seed)] == root:
         return True
-    return state.judged_before[_seek(state.judged_before, root, state.seed)] == root
+    return state.finished_before[_find_place(state.finished_before, root, state.seed)] == root
 
 
 @compiled
-def is_crammed(state: State, rows: int) -> Any:
-    """Tell whether so many more verdicts would make searches in the younger set slow."""
-    return 4 * (state.counts[JUDGED] + state.counts[NOTED] + rows) > 3 * len(state.judged)
+def is_nearly_full(state: TableState, rows: int) -> Any:
+    """Return whether ``rows`` more roots would make searches in the younger set slow."""
+    return 4 * (state.counts[FINISHED] + state.counts[BUFFERED] + rows) > 3 * len(state.finished)
 
 
 @compiled
 def copy_finished(old: IdArray, new: IdArray, seed: np.uint64) -> None:
-    """Put every root of a set into another, which is large enough."""
+    """Copy every root of a set into another, which is large enough."""
     for place in range(len(old)):
         if old[place] != NOTHING:
-            new[_seek(new, old[place], seed)] = old[place]
+            new[_find_place(new, old[place], seed)] = old[place]

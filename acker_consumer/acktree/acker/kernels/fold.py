@@ -1,6 +1,6 @@
-"""The compiled folds of init and ack records into the table, and the verdicts they come to.
+"""The compiled folds of init and ack records into the table; they output the roots that finish.
 
-Cost: one wait for memory a root, and those of many roots overlap: a slot is asked for rows before its turn.
+Cost: one cache miss a root, and those of many roots overlap: a slot is prefetched _ROWS_AHEAD rows early.
 """
 
 from typing import Any, NamedTuple
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.acker.kernels.finished_roots import is_crammed, is_finished, judge, settle
+from acktree.acker.kernels.finished_roots import add_finished, insert_buffered, is_finished, is_nearly_full
 from acktree.acker.kernels.machine_code import compiled
 from acktree.acker.kernels.slots import (
     ACKED,
-    BIRTH_BITS,
-    BIRTH_SHIFT,
+    BUCKET_BITS,
+    BUCKET_SHIFT,
     DUPLICATED_INITS,
     ENTRIES,
     FAILED,
@@ -26,7 +26,7 @@ from acktree.acker.kernels.slots import (
     REFUSED_ORPHANS,
     TASK_SHIFT,
     TICK_MASK,
-    State,
+    TableState,
     age_in,
     fetch,
     find,
@@ -40,8 +40,8 @@ from acktree.schemas.ids import IdArray
 _ROWS_AHEAD = 48
 
 
-class Decided(NamedTuple):
-    """Where a fold writes its verdicts; the last two only for acks, a row per fail."""
+class FoldOutput(NamedTuple):
+    """Where a fold writes the roots it finishes; the last two only for acks, ``early`` a row per fail."""
 
     acked: IdArray
     acked_tasks: Integers
@@ -53,9 +53,9 @@ class Decided(NamedTuple):
 
 @compiled
 def fold_inits(
-    state: State, room: int, birth: int, ticks: Integers, batch: InitBatch, at: int, out: Decided
+    state: TableState, room: int, bucket: int, ticks: Integers, batch: InitBatch, at: int, out: FoldOutput
 ) -> int:
-    """Fold the init records from ``at`` on; return the first that needs a larger table (or their number).
+    """Fold the init records from ``at`` on; return the first that needs a larger table (or the record count).
 
     ``counts[ACKED]`` and ``counts[FAILED]`` say how many rows of the outputs are filled.
     """
@@ -65,11 +65,11 @@ def fold_inits(
         if batch.faults[record] != 0:
             continue
         first, behind, task = batch.starts[record], batch.starts[record + 1], batch.tasks[record]
-        if counts[ENTRIES] + behind - first > room or is_crammed(state, behind - first):
+        if counts[ENTRIES] + behind - first > room or is_nearly_full(state, behind - first):
             done = record
             break
         fresh = INIT_SEEN | (np.uint64(task) << TASK_SHIFT) | (np.uint64(ticks[record]) & TICK_MASK)
-        born = np.uint64(birth) << BIRTH_SHIFT
+        bucket_bits = np.uint64(bucket) << BUCKET_SHIFT
         counts[FOLDED] += behind - first
         for row in range(first, behind):
             fetch(slots, batch.entries[min(row + _ROWS_AHEAD, last), 0], state.seed)
@@ -89,29 +89,29 @@ def fold_inits(
                 out.acked[counts[ACKED]], out.acked_tasks[counts[ACKED]] = root, task
                 counts[ACKED] += 1
             elif is_new:
-                insert(state, slot, root, value, fresh | born)
+                insert(state, slot, root, value, fresh | bucket_bits)
                 continue
             else:
-                slots[slot, 1], slots[slot, 2] = value, fresh | (word & BIRTH_BITS)
+                slots[slot, 1], slots[slot, 2] = value, fresh | (word & BUCKET_BITS)
                 counts[PENDING] += 1
                 continue
-            judge(state, root)
+            add_finished(state, root)
             if not is_new:
                 remove(state, slot)
-    settle(state)
+    insert_buffered(state)
     return done
 
 
 @compiled
 def fold_acks(
-    state: State,
+    state: TableState,
     room: int,
     may_insert: bool,
-    birth: int,
+    bucket: int,
     ticks: Integers,
     batch: AckBatch,
     at: int,
-    out: Decided,
+    out: FoldOutput,
 ) -> int:
     """Fold the ack records from ``at`` on: fails, acks, resets of each; return as ``fold_inits`` does.
 
@@ -127,11 +127,11 @@ def fold_acks(
         first_fail, behind_fails = batch.fail_starts[record], batch.fail_starts[record + 1]
         first_reset, behind_resets = batch.reset_starts[record], batch.reset_starts[record + 1]
         rows = behind - first + behind_fails - first_fail + behind_resets - first_reset
-        if (may_insert and counts[ENTRIES] + rows > room) or is_crammed(state, rows):
+        if (may_insert and counts[ENTRIES] + rows > room) or is_nearly_full(state, rows):
             done = record
             break
         counts[FOLDED] += rows
-        orphan = (np.uint64(birth) << BIRTH_SHIFT) | (np.uint64(ticks[record]) & TICK_MASK)
+        orphan = (np.uint64(bucket) << BUCKET_SHIFT) | (np.uint64(ticks[record]) & TICK_MASK)
         for row in range(first_fail, behind_fails):
             _fold_fail(state, may_insert, orphan, row, batch.fail_roots[row], out)
         for row in range(first, behind):
@@ -145,21 +145,21 @@ def fold_acks(
             if value == NOTHING and slots[slot, 2] & INIT_SEEN:
                 out.acked[counts[ACKED]], out.acked_tasks[counts[ACKED]] = root, task_in(slots[slot, 2])
                 counts[ACKED] += 1
-                judge(state, root)
+                add_finished(state, root)
                 remove(state, slot)
             else:
                 slots[slot, 1] = value
         for row in range(first_reset, behind_resets):
             _fold_reset(state, may_insert, orphan, ticks[record], batch.resets[row])
-    settle(state)
+    insert_buffered(state)
     return done
 
 
 @compiled
 def _insert_orphan(
-    state: State, may_insert: bool, slot: np.uint64, root: np.uint64, value: np.uint64, word: np.uint64
+    state: TableState, may_insert: bool, slot: np.uint64, root: np.uint64, value: np.uint64, word: np.uint64
 ) -> Any:
-    """Keep what came before its init, and tell whether it was kept; what comes after a verdict is not."""
+    """Keep a message that came before its init; return whether it was kept: a late one is not."""
     if is_finished(state, root):
         state.counts[LATE] += 1
     elif not may_insert:
@@ -172,9 +172,9 @@ def _insert_orphan(
 
 @compiled
 def _fold_fail(
-    state: State, may_insert: bool, orphan: np.uint64, row: int, root: np.uint64, out: Decided
+    state: TableState, may_insert: bool, orphan: np.uint64, row: int, root: np.uint64, out: FoldOutput
 ) -> None:
-    """Mark a root failed: a verdict if its init has been seen, else to be remembered until it comes."""
+    """Fail a root: at once if its init has been seen, else set a flag that waits for the init."""
     slot, counts = find(state.slots, root, state.seed), state.counts
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == NOTHING:
@@ -183,7 +183,7 @@ def _fold_fail(
         out.failed[counts[FAILED]], out.failed_tasks[counts[FAILED]] = root, task_in(word)
         out.failed_rows[counts[FAILED]] = row
         counts[FAILED] += 1
-        judge(state, root)
+        add_finished(state, root)
         remove(state, slot)
     elif not word & HAS_FAILED:
         state.slots[slot, 2] = word | HAS_FAILED
@@ -191,8 +191,8 @@ def _fold_fail(
 
 
 @compiled
-def _fold_reset(state: State, may_insert: bool, orphan: np.uint64, tick: int, root: np.uint64) -> None:
-    """Give a root a new age, never an older one; the birth stays."""
+def _fold_reset(state: TableState, may_insert: bool, orphan: np.uint64, tick: int, root: np.uint64) -> None:
+    """Set the age of a root anew, never to an older one; its bucket stays."""
     slot = find(state.slots, root, state.seed)
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == NOTHING:

@@ -1,7 +1,7 @@
-"""Compiles the inner loops of the table; machine code kept on the disk is always that of these sources.
+"""Compiles the inner loops of the table; the machine code cached on disk always matches these sources.
 
-numba keeps machine code as long as a function's own file is the same, but functions of other files are part
-of it. So every name carries a digest of all the files: after a change in one of them all are compiled.
+numba reuses cached machine code as long as a function's own file is unchanged, but that code includes
+functions of other files. So every name has a digest of all the files: a change in one of them recompiles all.
 """
 
 from hashlib import sha256

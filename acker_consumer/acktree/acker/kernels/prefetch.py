@@ -1,6 +1,6 @@
-"""Asks the processor to bring memory into its cache before it is needed; for compiled loops only.
+"""Has the processor fetch memory into its cache before it is needed; for compiled loops only.
 
-It changes nothing: an address behind the end of an array does no harm. How an instruction is emitted:
+It changes no data: an address behind the end of an array does no harm. How an instruction is emitted:
 https://numba.readthedocs.io/en/stable/extending/high-level.html#implementing-intrinsics
 """
 
@@ -16,7 +16,7 @@ _TO_WRITE, _MANY_TIMES, _DATA = 1, 3, 1
 
 
 def _typed(_typing: Any, array: Any, index: Any) -> Any:
-    """Return the type of a prefetch and what emits it."""
+    """Return the type of a prefetch and its emitter."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_type, _ = signature.args
@@ -39,5 +39,5 @@ _prefetch: Any = intrinsic(_typed)
 
 @compiled
 def prefetch(array: Any, index: Any) -> None:
-    """Bring the cache line in which ``array[index]`` begins; ``index`` is an unsigned 64-bit number."""
+    """Prefetch the cache line in which ``array[index]`` begins; ``index`` is an unsigned 64-bit number."""
     _prefetch(array, index)

@@ -1,8 +1,8 @@
-"""The table's memory and the compiled ways into it: find, insert, remove, rehash.
+"""The table's memory and its compiled operations: find, insert, remove, rehash.
 
 One slot is three unsigned 64-bit words: root (0 = empty), value, and a word of bit fields: init seen, failed,
-spout task (16 bits), birth bucket (14 bits), age tick (32 bits, compared in serial-number arithmetic).
-Invariant: linear probing without tombstones, never full; ``counts`` and ``births`` agree with the slots.
+spout task (16 bits), bucket (14 bits), age tick (32 bits, compared in serial-number arithmetic).
+Invariant: linear probing without tombstones, never full; ``counts`` and ``bucket_counts`` match the slots.
 """
 
 from typing import Any, NamedTuple
@@ -16,56 +16,56 @@ from acktree.schemas.batch_codec import Integers
 from acktree.schemas.ids import IdArray
 
 Slots = NDArray[np.uint64]
-Births = NDArray[np.int32]
+BucketCounts = NDArray[np.int32]
 
 SLOT_WORDS = 3
 SPOUT_TASKS = 1 << 16
-BIRTH_BUCKETS = 1 << 14
+BUCKETS = 1 << 14
 NO_LIMIT = 1 << 62
 
-# Rows of ``counts``, what the loops tell beside their results.
+# Rows of ``counts``, the counters that the loops keep beside their results.
 ENTRIES, PENDING, ACKED, FAILED, DUPLICATED_INITS, DROPPED_ORPHANS, REFUSED_ORPHANS = range(7)
-FOLDED, TIMED_OUT, OLDEST_PENDING, OLDEST_ORPHAN, OLDEST_ROOT, JUDGED, LATE = range(7, 14)
-RENEWED_ORPHANS, NOTED, COUNTS = range(14, 17)
+FOLDED, TIMED_OUT, OLDEST_PENDING, OLDEST_ORPHAN, OLDEST_ROOT, FINISHED, LATE = range(7, 14)
+RENEWED_ORPHANS, BUFFERED, COUNTS = range(14, 17)
 
 INIT_SEEN = np.uint64(1 << 63)
 HAS_FAILED = np.uint64(1 << 62)
 TASK_SHIFT, TASK_MASK = np.uint64(46), np.uint64(SPOUT_TASKS - 1)
-BIRTH_SHIFT, BIRTH_MASK = np.uint64(32), np.uint64(BIRTH_BUCKETS - 1)
-BIRTH_BITS = np.uint64((BIRTH_BUCKETS - 1) << 32)
+BUCKET_SHIFT, BUCKET_MASK = np.uint64(32), np.uint64(BUCKETS - 1)
+BUCKET_BITS = np.uint64((BUCKETS - 1) << 32)
 TICK_MASK = np.uint64(0xFFFFFFFF)
 NOTHING, ONE = np.uint64(0), np.uint64(1)
 _HALF, _SLOTS_AHEAD = np.uint64(32), np.uint64(2)
 
 
-class State(NamedTuple):
-    """A table's memory; ``seed`` is odd. The last three are of the roots that have their verdict."""
+class TableState(NamedTuple):
+    """A table's memory; ``seed`` is odd. The last three hold the finished roots."""
 
     slots: Slots
-    births: Births
+    bucket_counts: BucketCounts
     counts: Integers
     seed: np.uint64
-    judged: IdArray
-    judged_before: IdArray
-    noted: IdArray
+    finished: IdArray
+    finished_before: IdArray
+    buffered: IdArray
 
 
 @compiled
 def signed(number: Any) -> Any:
-    """Return an integer as numba's signed one: it makes a float of signed and unsigned together."""
+    """Return an integer as a signed one: numba turns a mix of signed and unsigned into a float."""
     return np.int64(number)
 
 
 @compiled
 def home_of(root: np.uint64, seed: np.uint64, capacity: np.uint64) -> np.uint64:
-    """Return where a root belongs: the high bits of a hash, so that a rehash walks both tables in order."""
+    """Return a root's home slot: the high bits of a hash, so that a rehash walks both tables in order."""
     mixed = (root ^ (root >> _HALF)) * seed
     return ((mixed >> _HALF) * capacity) >> _HALF
 
 
 @compiled
 def fetch(slots: Slots, root: np.uint64, seed: np.uint64) -> None:
-    """Have a root's home and the cache line after it brought, so that the waits for many roots overlap."""
+    """Prefetch a root's home slot and the cache line after it, so that the misses of many roots overlap."""
     home = home_of(root, seed, np.uint64(slots.shape[0]))
     prefetch(slots, home)
     prefetch(slots, home + _SLOTS_AHEAD)
@@ -91,23 +91,23 @@ def slot_of(slots: Slots, root: np.uint64, seed: np.uint64) -> Any:
 
 
 @compiled
-def insert(state: State, slot: np.uint64, root: np.uint64, value: np.uint64, word: np.uint64) -> None:
+def insert(state: TableState, slot: np.uint64, root: np.uint64, value: np.uint64, word: np.uint64) -> None:
     """Fill the empty slot that ``find`` returned."""
     state.slots[slot, 0], state.slots[slot, 1], state.slots[slot, 2] = root, value, word
     state.counts[ENTRIES] += 1
     if word & INIT_SEEN:
         state.counts[PENDING] += 1
-    state.births[(word >> BIRTH_SHIFT) & BIRTH_MASK] += 1
+    state.bucket_counts[(word >> BUCKET_SHIFT) & BUCKET_MASK] += 1
 
 
 @compiled
-def remove(state: State, hole: np.uint64) -> None:
-    """Empty a slot and move what probed past it, so that no search ends too early."""
+def remove(state: TableState, hole: np.uint64) -> None:
+    """Empty a slot and move back the entries that probed past it, so that no search ends too early."""
     slots, word = state.slots, state.slots[hole, 2]
     state.counts[ENTRIES] -= 1
     if word & INIT_SEEN:
         state.counts[PENDING] -= 1
-    state.births[(word >> BIRTH_SHIFT) & BIRTH_MASK] -= 1
+    state.bucket_counts[(word >> BUCKET_SHIFT) & BUCKET_MASK] -= 1
     capacity = np.uint64(slots.shape[0])
     slot = hole
     while True:
@@ -128,7 +128,7 @@ def remove(state: State, hole: np.uint64) -> None:
 
 @compiled
 def rehash(old: Slots, new: Slots, seed: np.uint64) -> None:
-    """Put every entry of old into new, which is empty and large enough."""
+    """Copy every entry of old into new, which is empty and large enough."""
     for row in range(old.shape[0]):
         root = old[row, 0]
         if root != NOTHING:
@@ -144,5 +144,5 @@ def task_in(word: np.uint64) -> Any:
 
 @compiled
 def age_in(now: int, word: np.uint64) -> Any:
-    """Return how many ticks ago the entry's age was set; negative if that is still to come."""
+    """Return how many ticks ago the entry's age was set; negative if it was set to a later tick."""
     return signed(np.int32(np.uint32((np.uint64(now) - word) & TICK_MASK)))

@@ -1,15 +1,15 @@
-"""The compiled walks through the whole table: expire, renew orphans, tell ages."""
+"""The compiled scans of the whole table: expire entries, renew orphans, return ages."""
 
 from typing import Any
 
 import numpy as np
 
-from acktree.acker.kernels.finished_roots import judge, settle
+from acktree.acker.kernels.finished_roots import add_finished, insert_buffered
 from acktree.acker.kernels.machine_code import compiled
 from acktree.acker.kernels.slots import (
-    BIRTH_BITS,
-    BIRTH_MASK,
-    BIRTH_SHIFT,
+    BUCKET_BITS,
+    BUCKET_MASK,
+    BUCKET_SHIFT,
     DROPPED_ORPHANS,
     INIT_SEEN,
     NOTHING,
@@ -21,7 +21,7 @@ from acktree.acker.kernels.slots import (
     TICK_MASK,
     TIMED_OUT,
     Slots,
-    State,
+    TableState,
     age_in,
     remove,
     signed,
@@ -33,20 +33,20 @@ from acktree.schemas.ids import IdArray
 
 @compiled
 def expire(
-    state: State,
+    state: TableState,
     now: int,
     message_ticks: int,
     orphan_ticks: int,
-    oldest_birth: int,
-    doomed_births: int,
+    oldest_bucket: int,
+    expired_buckets: int,
     at: int,
     roots: IdArray,
     tasks: Integers,
 ) -> Any:
-    """Remove what is older than its limit from slot ``at`` on; return where the output was full, or the end.
+    """Remove expired entries from slot ``at`` on; return the slot where the output was full, or the end.
 
-    Births less than ``doomed_births`` buckets above ``oldest_birth`` go at any age. ``counts[TIMED_OUT]``
-    says how many rows of the outputs are filled; OLDEST_* are the greatest ages that stay, in ticks.
+    Entries of the ``expired_buckets`` buckets from ``oldest_bucket`` on are removed at any age.
+    ``counts[TIMED_OUT]`` is the number of output rows filled; OLDEST_* are the greatest ages left, in ticks.
     """
     slots, counts, slot = state.slots, state.counts, np.uint64(at)
     capacity = np.uint64(slots.shape[0])
@@ -57,9 +57,9 @@ def expire(
         word = slots[slot, 2]
         is_pending = word & INIT_SEEN != NOTHING
         age = age_in(now, word)
-        born = ((word >> BIRTH_SHIFT) - np.uint64(oldest_birth)) & BIRTH_MASK
+        distance = ((word >> BUCKET_SHIFT) - np.uint64(oldest_bucket)) & BUCKET_MASK
         limit = message_ticks if is_pending else orphan_ticks
-        if age <= limit and born >= np.uint64(doomed_births):
+        if age <= limit and distance >= np.uint64(expired_buckets):
             if is_pending and age > counts[OLDEST_PENDING]:
                 counts[OLDEST_PENDING], counts[OLDEST_ROOT] = age, signed(slots[slot, 0])
             elif not is_pending and age > counts[OLDEST_ORPHAN]:
@@ -73,30 +73,30 @@ def expire(
         else:
             roots[counts[TIMED_OUT]], tasks[counts[TIMED_OUT]] = slots[slot, 0], task_in(word)
             counts[TIMED_OUT] += 1
-            judge(state, slots[slot, 0])
+            add_finished(state, slots[slot, 0])
         remove(state, slot)
-    settle(state)
+    insert_buffered(state)
     return signed(slot)
 
 
 @compiled
 def renew_orphans(
-    state: State, now: int, hold_ticks: int, oldest_birth: int, old_births: int, birth: int
+    state: TableState, now: int, hold_ticks: int, oldest_bucket: int, old_buckets: int, bucket: int
 ) -> None:
-    """Give a new birth to the orphans that are older than ``hold_ticks`` and were born in old buckets.
+    """Move orphans that are older than ``hold_ticks`` from old buckets to ``bucket``.
 
-    Old are the ``old_births`` buckets from ``oldest_birth`` on.
+    The old buckets are the ``old_buckets`` ones from ``oldest_bucket`` on.
     """
     slots = state.slots
     for slot in range(slots.shape[0]):
         word = slots[slot, 2]
         if slots[slot, 0] == NOTHING or word & INIT_SEEN or age_in(now, word) <= hold_ticks:
             continue
-        born = (word >> BIRTH_SHIFT) & BIRTH_MASK
-        if (born - np.uint64(oldest_birth)) & BIRTH_MASK < np.uint64(old_births):
-            state.births[born] -= 1
-            state.births[birth] += 1
-            slots[slot, 2] = (word & ~BIRTH_BITS) | (np.uint64(birth) << BIRTH_SHIFT)
+        old_bucket = (word >> BUCKET_SHIFT) & BUCKET_MASK
+        if (old_bucket - np.uint64(oldest_bucket)) & BUCKET_MASK < np.uint64(old_buckets):
+            state.bucket_counts[old_bucket] -= 1
+            state.bucket_counts[bucket] += 1
+            slots[slot, 2] = (word & ~BUCKET_BITS) | (np.uint64(bucket) << BUCKET_SHIFT)
             state.counts[RENEWED_ORPHANS] += 1
 
 

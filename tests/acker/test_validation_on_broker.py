@@ -42,9 +42,9 @@ def test_a_flood_of_garbage_is_set_aside_and_counted(make):
     for _ in range(3000):
         cluster.send("ack", 0, next(source)).send("ack-init", 0, next(source))
     cluster.init(8, 1).ack(8, 1).await_acked([8])
-    assert acker.acker.set_aside.total == 6000
-    assert len(acker.acker.set_aside.latest) == 1000
-    assert {aside.topic for aside in acker.acker.set_aside.latest} <= {
+    assert acker.acker.rejected.total == 6000
+    assert len(acker.acker.rejected.latest) == 1000
+    assert {record.topic for record in acker.acker.rejected.latest} <= {
         place.topic for place in cluster.places()
     }
     assert acker.error is None
@@ -66,10 +66,10 @@ def test_whatever_does_not_belong_is_set_aside_whole_with_its_coordinates(make):
     cluster.send("ack-init", 0, inits([(2, 0)], version=-1))
     cluster.send("ack", 1, encode_ack(Ack("t", 1, entries([(2, 2)]))))
     cluster.sent().init(4, 0).init(5, 0).ack(7, 1).await_acked([4, 5])
-    wait_for(lambda: acker.acker.set_aside.total == 6, "six records set aside")
-    latest = sorted((aside.topic, aside.partition, aside.offset) for aside in acker.acker.set_aside.latest)
+    wait_for(lambda: acker.acker.rejected.total == 6, "six records set aside")
+    latest = sorted((record.topic, record.partition, record.offset) for record in acker.acker.rejected.latest)
     assert latest == [(ack, 1, 0), *((init, 0, offset) for offset in range(5))]
-    reasons = " | ".join(aside.reason for aside in acker.acker.set_aside.latest)
+    reasons = " | ".join(record.reason for record in acker.acker.rejected.latest)
     for expected in ("does not belong to partition 0", "root id is 0", "no spout task 9", "version 44"):
         assert expected in reasons
     assert sorted(cluster.acked) == [4, 5]
@@ -80,7 +80,7 @@ def test_the_first_records_of_a_version_just_published_are_folded(make):
     acker = cluster.start()
     cluster.apply(2, timeout_s=29)
     cluster.init(1, 0).init(2, 0).await_acked([1, 2])
-    assert acker.acker.set_aside.total == 0
+    assert acker.acker.rejected.total == 0
 
 
 def test_an_assignor_that_parts_the_topics_is_refused():
@@ -105,4 +105,4 @@ def test_root_ids_above_the_signed_range_reach_the_right_partition(make):
     acker = cluster.start()
     roots = [1, 2**63 - 1, 2**63, 2**64 - 1]
     cluster.init_many([(root, 0) for root in roots]).await_acked(roots)
-    assert acker.acker.set_aside.total == 0
+    assert acker.acker.rejected.total == 0

@@ -1,4 +1,4 @@
-"""What may be folded and what is set aside, and how verdicts are cut into records; no Kafka."""
+"""What may be folded and what is rejected, and how results are split into records; no Kafka."""
 
 import logging
 import time
@@ -9,12 +9,12 @@ import pytest
 
 from acker.tester import OFF, SEED, entries
 from acktree.acker.cut import Positions
-from acktree.acker.intake import Fault, Intake
 from acktree.acker.partition import Partition
 from acktree.acker.reasons import MAX_TEXT, Reason
-from acktree.acker.rejected import KEPT, LINES_PER_SECOND, Aside, Rejected
-from acktree.acker.results import MAX_FAILURES, MAX_IDS, tell, tell_timed_out
+from acktree.acker.rejected import KEPT, LINES_PER_SECOND, RejectedRecord, RejectedRecords
+from acktree.acker.results import MAX_FAILURES, MAX_IDS, encode_finished, encode_timed_out
 from acktree.acker.table import FailedRoot, FinishedTrees, TimedOut
+from acktree.acker.validation import Fault, RecordValidator
 from acktree.schemas.codec import (
     ACK_INIT_FRAME,
     ID,
@@ -45,13 +45,13 @@ def asked():
 
 
 @pytest.fixture
-def aside():
-    return Rejected()
+def rejected():
+    return RejectedRecords()
 
 
 @pytest.fixture
-def intake(history, asked, aside):
-    return Intake(history, lambda: asked.append(1), aside)
+def validator(history, asked, rejected):
+    return RecordValidator(history, lambda: asked.append(1), rejected)
 
 
 def inits(*pairs, task=0, version=1):
@@ -66,13 +66,13 @@ def faults(batch):
     return [Fault(fault) for fault in batch.faults.tolist()]
 
 
-def test_records_that_belong_pass(intake, aside):
+def test_records_that_belong_pass(validator, rejected):
     values = [inits((2, 1)), inits((3, 1), task=1, version=3), inits(), inits((2**64 - 2, 0))]
-    assert set(faults(intake.inits("i", 0, values, range(4), 0))) == {Fault.WHOLE}
-    assert aside.total == 0
+    assert set(faults(validator.inits("i", 0, values, range(4), 0))) == {Fault.WHOLE}
+    assert rejected.total == 0
 
 
-def test_each_fault_of_an_init_has_its_name_and_reason(intake, aside):
+def test_each_fault_of_an_init_has_its_name_and_reason(validator, rejected):
     values = [
         b"",
         inits((2, 1), version=2),
@@ -82,7 +82,7 @@ def test_each_fault_of_an_init_has_its_name_and_reason(intake, aside):
         inits((2, 1), (3, 1)),
         inits((2**64 - 1, 1)),
     ]
-    assert faults(intake.inits("i", 0, values, range(10, 17), 0)) == [
+    assert faults(validator.inits("i", 0, values, range(10, 17), 0)) == [
         Fault.MALFORMED,
         Fault.UNKNOWN_VERSION,
         Fault.UNKNOWN_VERSION,
@@ -91,11 +91,11 @@ def test_each_fault_of_an_init_has_its_name_and_reason(intake, aside):
         Fault.WRONG_PARTITION,
         Fault.WRONG_PARTITION,
     ]
-    assert [each[:3] for each in aside.latest] == [("i", 0, offset) for offset in range(10, 17)]
-    assert len({each.reason for each in aside.latest}) == 6
+    assert [each[:3] for each in rejected.latest] == [("i", 0, offset) for offset in range(10, 17)]
+    assert len({each.reason for each in rejected.latest}) == 6
 
 
-def test_acks_fails_and_resets_are_all_checked(intake):
+def test_acks_fails_and_resets_are_all_checked(validator):
     values = [
         acks((2, 1)),
         acks((3, 1)),
@@ -105,77 +105,83 @@ def test_acks_fails_and_resets_are_all_checked(intake):
         acks(resets=[0]),
     ]
     whole, wrong, zero = Fault.WHOLE, Fault.WRONG_PARTITION, Fault.ROOT_ZERO
-    assert faults(intake.acks("a", 0, values, range(6), 0)) == [whole, wrong, wrong, zero, wrong, zero]
+    assert faults(validator.acks("a", 0, values, range(6), 0)) == [whole, wrong, wrong, zero, wrong, zero]
 
 
-def test_a_record_set_aside_has_no_effect_at_all(intake):
+def test_a_rejected_record_has_no_effect_at_all(validator):
     partition = Partition(Positions(0, 0), OFF, SEED)
     times = np.zeros(3, np.int64)
-    batch = intake.inits("i", 0, [inits((2, 1)), inits((4, 1), (5, 1)), inits((6, 1))], range(3), 0)
+    batch = validator.inits("i", 0, [inits((2, 1)), inits((4, 1), (5, 1)), inits((6, 1))], range(3), 0)
     partition.fold_inits(batch, times, 3, 0)
     assert [partition.table.entry(root) is not None for root in (2, 4, 5, 6)] == [True, False, False, True]
     bad = acks((2, 1), fails=[Fail(4, "")], resets=[8, 9])
-    verdicts = partition.fold_acks(intake.acks("a", 0, [acks(), bad, acks((6, 1))], range(3), 0), times, 3, 0)
-    assert verdicts.acked.tolist() == [6]
+    finished = partition.fold_acks(
+        validator.acks("a", 0, [acks(), bad, acks((6, 1))], range(3), 0), times, 3, 0
+    )
+    assert finished.acked.tolist() == [6]
     assert partition.table.orphans == 0
     assert partition.table.folded == 3
 
 
-def test_an_unknown_version_is_looked_up_once_a_batch_and_impossible_ones_never(intake, asked):
-    intake.inits("i", 0, [inits((2, 1), version=version) for version in (1, 2, -1, 0, 70_000)], range(5), 0)
+def test_an_unknown_version_is_looked_up_once_a_batch_and_impossible_ones_never(validator, asked):
+    validator.inits(
+        "i", 0, [inits((2, 1), version=version) for version in (1, 2, -1, 0, 70_000)], range(5), 0
+    )
     assert asked == []
-    intake.inits("i", 0, [inits((2, 1), version=version) for version in (7, 8, 9)], range(3), 0)
+    validator.inits("i", 0, [inits((2, 1), version=version) for version in (7, 8, 9)], range(3), 0)
     assert asked == [1]
 
 
 def test_a_version_found_by_the_look_up_is_accepted(history):
-    intake = Intake(history, lambda: history.versions.update({4: published(4, 1, (9,))}), Rejected())
-    assert faults(intake.inits("i", 0, [inits((3, 1), task=9, version=4)], [0], 0)) == [Fault.WHOLE]
+    validator = RecordValidator(
+        history, lambda: history.versions.update({4: published(4, 1, (9,))}), RejectedRecords()
+    )
+    assert faults(validator.inits("i", 0, [inits((3, 1), task=9, version=4)], [0], 0)) == [Fault.WHOLE]
 
 
-def test_what_is_set_aside_is_bounded_in_memory_and_in_log_lines(caplog):
-    aside = Rejected()
+def test_rejected_records_are_bounded_in_memory_and_in_log_lines(caplog):
+    rejected = RejectedRecords()
     with caplog.at_level(logging.WARNING, "acktree.acker"):
         for offset in range(5000):
-            aside.add(Aside("t", 0, offset, "because"), wall_ms=500)
-    assert (aside.total, len(aside.latest), aside.latest[-1].offset) == (5000, KEPT, 4999)
+            rejected.add(RejectedRecord("t", 0, offset, "because"), wall_ms=500)
+    assert (rejected.total, len(rejected.latest), rejected.latest[-1].offset) == (5000, KEPT, 4999)
     assert len(caplog.records) == LINES_PER_SECOND + 1
-    aside.add(Aside("t", 0, 5000, "because"), wall_ms=1500)
+    rejected.add(RejectedRecord("t", 0, 5000, "because"), wall_ms=1500)
     assert len(caplog.records) == LINES_PER_SECOND + 2
 
 
-def test_verdicts_are_told_once_to_the_task_they_belong_to():
+def test_each_finished_root_is_reported_once_to_its_spout_task():
     acked = np.arange(1, 7, dtype=np.uint64)
-    verdicts = FinishedTrees(acked, np.array([0, 1, 0, 1, 0, 2]), (FailedRoot(9, 1, Reason("b", "why")),))
-    told = [(task, decode_result(value)) for task, value in tell(5, verdicts)]
-    assert [(task, result.acked.tolist()) for task, result in told[:3]] == [
+    finished = FinishedTrees(acked, np.array([0, 1, 0, 1, 0, 2]), (FailedRoot(9, 1, Reason("b", "why")),))
+    results = [(task, decode_result(value)) for task, value in encode_finished(5, finished)]
+    assert [(task, result.acked.tolist()) for task, result in results[:3]] == [
         (0, [1, 3, 5]),
         (1, [2, 4]),
         (2, [6]),
     ]
-    assert [(task, list(result.failed)) for task, result in told[3:]] == [
+    assert [(task, list(result.failed)) for task, result in results[3:]] == [
         (1, [(9, Cause.FAILED, "b", "why")])
     ]
-    assert {result.acker for _, result in told} == {5}
+    assert {result.acker for _, result in results} == {5}
 
 
-def test_no_verdicts_make_no_record():
+def test_no_finished_make_no_record():
     nothing = FinishedTrees(np.empty(0, np.uint64), np.empty(0, np.int64))
-    assert list(tell(0, nothing)) == []
-    assert list(tell_timed_out(0, TimedOut(nothing.acked, nothing.acked_tasks))) == []
+    assert list(encode_finished(0, nothing)) == []
+    assert list(encode_timed_out(0, TimedOut(nothing.acked, nothing.acked_tasks))) == []
 
 
-def test_many_verdicts_are_cut_into_records_that_a_broker_takes():
+def test_many_finished_are_cut_into_records_that_a_broker_takes():
     count = 2 * MAX_IDS + 1
     roots, tasks = np.arange(1, count + 1, dtype=np.uint64), np.zeros(count, np.int64)
     failed = tuple(
         FailedRoot(n, 0, Reason("ü" * MAX_TEXT, "日" * MAX_TEXT)) for n in range(1, MAX_FAILURES + 2)
     )
-    told = [value for _, value in tell(0, FinishedTrees(roots, tasks, failed))]
-    timed_out = [value for _, value in tell_timed_out(0, TimedOut(roots, tasks))]
-    assert max(map(len, told + timed_out)) < 1_000_000
-    assert sum(len(decode_result(value).acked) for value in told) == count
-    assert [len(decode_result(value).failed) for value in told] == [0, 0, 0, MAX_FAILURES, 1]
+    results = [value for _, value in encode_finished(0, FinishedTrees(roots, tasks, failed))]
+    timed_out = [value for _, value in encode_timed_out(0, TimedOut(roots, tasks))]
+    assert max(map(len, results + timed_out)) < 1_000_000
+    assert sum(len(decode_result(value).acked) for value in results) == count
+    assert [len(decode_result(value).failed) for value in results] == [0, 0, 0, MAX_FAILURES, 1]
     assert {f.root for value in timed_out for f in decode_result(value).failed} == set(roots.tolist())
 
 
@@ -193,20 +199,24 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_a_flood_of_bad_records_takes_no_more_memory_than_the_latest_of_them(intake, asked, aside, flood):
+def test_a_flood_of_bad_records_takes_only_the_memory_of_the_latest_of_them(
+    validator, asked, rejected, flood
+):
     batch, batches = [flood()] * 2000, 10
-    intake.inits("i", 0, batch, range(2000), 0)
+    validator.inits("i", 0, batch, range(2000), 0)
     tracemalloc.start()
     try:
         for number in range(1, batches):
-            assert 0 not in intake.inits("i", 0, batch, range(2000 * number, 2000 * (number + 1)), 0).faults
+            assert (
+                0 not in validator.inits("i", 0, batch, range(2000 * number, 2000 * (number + 1)), 0).faults
+            )
         kept_bytes, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert kept_bytes < 1_000 * KEPT
     assert peak_bytes < 2 * sum(map(len, batch)) + 1_000 * len(batch)
-    assert max(len(each.reason) for each in aside.latest) < 200
-    assert (aside.total, len(aside.latest)) == (2000 * batches, KEPT)
+    assert max(len(each.reason) for each in rejected.latest) < 200
+    assert (rejected.total, len(rejected.latest)) == (2000 * batches, KEPT)
     assert len(asked) in (0, batches)
 
 
@@ -223,13 +233,13 @@ GOOD = {
 MOST_TIMES_A_GOOD_RECORD = 40
 
 
-def cpu_s(intake, kind, values):
+def cpu_s(validator, kind, values):
     """Return the least CPU time, of several tries, in which a batch is taken in and folded."""
     tries = []
     for second in range(5):
         partition, times = Partition(Positions(0, 0), OFF, SEED), np.zeros(len(values), np.int64)
         begin_s = time.thread_time()
-        batch = getattr(intake, kind)("t", 0, values, range(len(values)), 1000 * second)
+        batch = getattr(validator, kind)("t", 0, values, range(len(values)), 1000 * second)
         getattr(partition, f"fold_{kind}")(batch, times, len(values), 0)
         tries.append(time.thread_time() - begin_s)
     return min(tries)
@@ -241,12 +251,12 @@ def cpu_s(intake, kind, values):
     ids=[*FLOODS, *BAD_ACKS],
 )
 def test_the_cpu_a_bad_record_takes_is_bounded_by_that_of_a_good_one_of_its_kind_and_size(
-    intake, aside, kind, bad
+    validator, rejected, kind, bad
 ):
     """So a flood of bad records is no worse than one of good records, by those who may write them."""
     value, count = bad(), 50
-    good_s = cpu_s(intake, kind, [GOOD[kind](len(value))] * count)
-    assert aside.total == 0
-    bad_s = cpu_s(intake, kind, [value] * count)
-    assert aside.total == 5 * count
+    good_s = cpu_s(validator, kind, [GOOD[kind](len(value))] * count)
+    assert rejected.total == 0
+    bad_s = cpu_s(validator, kind, [value] * count)
+    assert rejected.total == 5 * count
     assert bad_s < MOST_TIMES_A_GOOD_RECORD * good_s

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from acker.test_fold_properties import deliver, grow_tree
 from acker.tester import SEED, Tester, entries
 from acktree.acker.cut import BUCKET_MS
-from acktree.acker.expiry import Limits
-from acktree.acker.finished import MAX_FINISHED, NOTED_ROOTS, FinishedRoots
-from acktree.acker.kernels.finished_roots import is_crammed, is_finished, judge
-from acktree.acker.kernels.slots import COUNTS, JUDGED, NOTED
+from acktree.acker.expiry import AgeLimits
+from acktree.acker.finished import BUFFERED_ROOTS, MAX_FINISHED, FinishedRoots
+from acktree.acker.kernels.finished_roots import add_finished, is_finished, is_nearly_full
+from acktree.acker.kernels.slots import BUFFERED, COUNTS, FINISHED
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
 from hypothesis_profiles import examples
 
 A = 11
-LIMITS = Limits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
+LIMITS = AgeLimits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
 LATE = {
     "ack": lambda tester: tester.ack(A, 1),
     "fail": lambda tester: tester.fail(A),
@@ -53,7 +53,7 @@ def test_what_comes_after_a_verdict_is_no_orphan_and_holds_no_cut(verdict, late)
 
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE)
-@pytest.mark.parametrize("roots", [1, NOTED_ROOTS - 1, NOTED_ROOTS, NOTED_ROOTS + 1, 100])
+@pytest.mark.parametrize("roots", [1, BUFFERED_ROOTS - 1, BUFFERED_ROOTS, BUFFERED_ROOTS + 1, 100])
 def test_what_comes_right_behind_a_verdict_in_the_same_batch_is_late(roots, late):
     tester = Tester(LIMITS, eager=False)
     pairs = [(root, 1) for root in range(A, A + roots)]
@@ -112,7 +112,7 @@ def small():
 @given(st.lists(st.integers(1, 45), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
 @examples(60)
 def test_the_latest_verdicts_are_remembered_however_they_come(small, sizes, seed):
-    table, roots = Table(seed, max_judged=100), list(range(1, sum(sizes) + 1))
+    table, roots = Table(seed, max_finished=100), list(range(1, sum(sizes) + 1))
     at = 0
     for size in sizes:
         fold_and_ack(table, roots[at : at + size])
@@ -126,60 +126,60 @@ def test_a_quarter_of_the_places_of_verdicts_stays_empty_so_that_every_search_is
     table = Table(SEED)
     for start in range(1, 500, size):
         fold_and_ack(table, range(start, start + size))
-        assert table.counts[JUDGED] <= 0.75 * len(table.judged.young)
+        assert table.counts[FINISHED] <= 0.75 * len(table.finished.young)
 
 
 def test_what_is_remembered_is_bounded(small):
-    table = Table(SEED, max_judged=100)
+    table = Table(SEED, max_finished=100)
     for start in range(1, 5001, 25):
         fold_and_ack(table, range(start, start + 25))
-    assert table.judged.nbytes <= 16 * 4 * 100 * 2
+    assert table.finished.nbytes <= 16 * 4 * 100 * 2
     assert count_late(table, range(1, 51)) == 0
 
 
 def test_a_set_that_is_full_takes_no_more_and_ends_every_search():
     table = Table(SEED)
-    table.judged.young = np.zeros(4, np.uint64)
+    table.finished.young = np.zeros(4, np.uint64)
     for root in range(1, 10):
-        judge(table.state, np.uint64(root))
+        add_finished(table.state, np.uint64(root))
     assert [is_finished(table.state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [False] * 6
 
 
 def test_the_noted_fill_a_set_before_they_stand_in_it():
     table = Table(SEED)
-    table.judged.young = np.zeros(16, np.uint64)
+    table.finished.young = np.zeros(16, np.uint64)
     for root in range(1, 9):
-        judge(table.state, np.uint64(root))
-    assert table.state.counts[NOTED] == 8
-    assert [bool(is_crammed(table.state, rows)) for rows in (4, 5)] == [False, True]
+        add_finished(table.state, np.uint64(root))
+    assert table.state.counts[BUFFERED] == 8
+    assert [bool(is_nearly_full(table.state, rows)) for rows in (4, 5)] == [False, True]
 
 
 def test_turning_forgets_only_the_older_set():
     counts = np.zeros(COUNTS, np.int64)
-    judged = FinishedRoots(counts, np.uint64(SEED))
-    judged.young[5], counts[JUDGED] = 77, 1
-    judged.turn()
-    assert (77 in judged.old, 77 in judged.young, counts[JUDGED]) == (True, False, 0)
-    judged.turn()
-    assert 77 not in judged.old
+    finished = FinishedRoots(counts, np.uint64(SEED))
+    finished.young[5], counts[FINISHED] = 77, 1
+    finished.rotate()
+    assert (77 in finished.old, 77 in finished.young, counts[FINISHED]) == (True, False, 0)
+    finished.rotate()
+    assert 77 not in finished.old
 
 
 def test_room_for_verdicts_is_made_once_they_fill_three_quarters_and_then_twice_as_much():
-    judged, places = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED)), []
-    judged.young = np.zeros(1024, np.uint64)
+    finished, places = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED)), []
+    finished.young = np.zeros(1024, np.uint64)
     for rows in (768, 769, 10_000):
-        judged.reserve(rows)
-        places.append(len(judged.young))
+        finished.reserve(rows)
+        places.append(len(finished.young))
     assert places == [1024, 2048, 20_000]
 
 
 def test_the_memory_of_verdicts_is_that_of_both_sets_and_as_large_as_documented():
-    judged = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED))
-    judged.reserve(5000)
-    young = judged.nbytes - 8 * (1 + NOTED_ROOTS)
-    assert young == 8 * len(judged.young) >= 8 * 5000
-    judged.turn()
-    assert judged.nbytes == young + 8 * (len(judged.young) + NOTED_ROOTS)
+    finished = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED))
+    finished.reserve(5000)
+    young = finished.nbytes - 8 * (1 + BUFFERED_ROOTS)
+    assert young == 8 * len(finished.young) >= 8 * 5000
+    finished.rotate()
+    assert finished.nbytes == young + 8 * (len(finished.young) + BUFFERED_ROOTS)
     docs = Path(__file__).parents[2] / "docs" / "acker.md"
     assert f"the latest {MAX_FINISHED:,} at" in docs.read_text()
 

@@ -1,7 +1,7 @@
-"""What may be folded: whole records of roots and spout tasks that exist, on the partition they belong to.
+"""Decides which records may be folded: whole ones, of roots and spout tasks that exist, on their partition.
 
-Invariant: a record passes whole or not at all; what does not pass is set aside with its coordinates. An
-unknown version is looked up once more before it is refused, so a new version's first records are not.
+Invariant: a record passes whole or not at all; what does not pass is rejected, with its coordinates. An
+unknown version is looked up in the registry before it is rejected, so a new version's first records pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from acktree.acker.rejected import Aside, Rejected
+from acktree.acker.rejected import RejectedRecord, RejectedRecords
 from acktree.schemas import batch_codec
 from acktree.schemas.batch_codec import AckBatch, Bytes, InitBatch, Integers, compiled
 from acktree.schemas.codec import decode_ack, decode_ack_init
@@ -38,7 +38,7 @@ _ROOT_ZERO, _WRONG_PARTITION = int(Fault.ROOT_ZERO), int(Fault.WRONG_PARTITION)
 
 @compiled
 def _check_roots(faults: Bytes, ackers: Integers, partition: int, starts: Integers, roots: IdArray) -> None:
-    """Mark the records that name root 0 or a root of another partition."""
+    """Set the fault of records that name root 0 or a root of another partition."""
     for record in range(len(faults)):
         if faults[record] != 0:
             continue
@@ -53,38 +53,38 @@ def _check_roots(faults: Bytes, ackers: Integers, partition: int, starts: Intege
                 break
 
 
-class Intake:
+class RecordValidator:
     """Decodes and checks the records of one topology; ``look_up`` brings its history up to date."""
 
-    def __init__(self, history: History, look_up: Callable[[], None], aside: Rejected) -> None:
-        self._history, self._look_up, self._aside = history, look_up, aside
+    def __init__(self, history: History, look_up: Callable[[], None], rejected: RejectedRecords) -> None:
+        self._history, self._look_up, self._rejected = history, look_up, rejected
 
     def inits(
         self, topic: str, partition: int, values: Values, offsets: Sequence[int], wall_ms: int
     ) -> InitBatch:
-        """Return the AckInits in values; those not to be folded are marked and set aside."""
+        """Return the AckInits in values; the others have a fault, and are rejected."""
         batch = batch_codec.decode_init_batch(values)
         ackers = self._ackers(batch)
         known = np.fromiter(self._spout_tasks(), np.int64)
         batch.faults[(batch.faults == 0) & ~np.isin(batch.tasks, known)] = _UNKNOWN_TASK
         _check_roots(batch.faults, ackers, partition, batch.starts, batch.entries[:, 0])
-        self._set_aside(topic, partition, batch, values, offsets, wall_ms)
+        self._reject(topic, partition, batch, values, offsets, wall_ms)
         return batch
 
     def acks(
         self, topic: str, partition: int, values: Values, offsets: Sequence[int], wall_ms: int
     ) -> AckBatch:
-        """Return the Acks in values; those not to be folded are marked and set aside."""
+        """Return the Acks in values; the others have a fault, and are rejected."""
         batch = batch_codec.decode_ack_batch(values)
         ackers = self._ackers(batch)
         _check_roots(batch.faults, ackers, partition, batch.ack_starts, batch.acks[:, 0])
         _check_roots(batch.faults, ackers, partition, batch.fail_starts, batch.fail_roots)
         _check_roots(batch.faults, ackers, partition, batch.reset_starts, batch.resets)
-        self._set_aside(topic, partition, batch, values, offsets, wall_ms)
+        self._reject(topic, partition, batch, values, offsets, wall_ms)
         return batch
 
     def _ackers(self, batch: InitBatch | AckBatch) -> Integers:
-        """Return the acker count of each record's version; mark those whose version has none."""
+        """Return the acker count of each record's version; set the fault of those whose version has none."""
         ackers = np.zeros(len(batch.faults), np.int64)
         versions = np.unique(batch.versions[batch.faults == 0]).tolist()
         possible = [version for version in versions if 1 <= version <= MAX_VERSION]
@@ -97,11 +97,11 @@ class Intake:
         return ackers
 
     def _spout_tasks(self) -> set[int]:
-        """Return the number of every spout task there has been in any version."""
+        """Return the number of every spout task of any version."""
         tasks = (version.spout_tasks.values() for version in self._history.versions.values())
         return {task for spouts in tasks for numbers in spouts for task in numbers}
 
-    def _set_aside(
+    def _reject(
         self,
         topic: str,
         partition: int,
@@ -112,7 +112,7 @@ class Intake:
     ) -> None:
         for record in np.flatnonzero(batch.faults).tolist():
             reason = _reason(batch, record, values[record], partition)
-            self._aside.add(Aside(topic, partition, offsets[record], reason), wall_ms)
+            self._rejected.add(RejectedRecord(topic, partition, offsets[record], reason), wall_ms)
 
 
 def _reason(batch: InitBatch | AckBatch, record: int, value: bytes, partition: int) -> str:

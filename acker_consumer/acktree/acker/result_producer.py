@@ -1,6 +1,6 @@
-"""The way out: results that must arrive, reports that may.
+"""Produces results, which must arrive, and reports, which may be lost.
 
-Invariant: :meth:`Outbox.settle` returns True only when every result given so far is with the broker.
+Invariant: :meth:`ResultProducer.flush` returns True only when every result sent so far is with the broker.
 """
 
 import logging
@@ -17,16 +17,16 @@ _MAY_ARRIVE_YET = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.
 log = logging.getLogger("acktree.acker")
 
 
-class Outbox:
-    """Produces results and sends again what timed out; a result that is refused ends the loop."""
+class ResultProducer:
+    """Produces results and resends those that timed out; a refused result ends the acker's loop."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._undelivered: list[tuple[str, bytes]] = []
         self._refused: KafkaError | None = None
 
-    def tell(self, topic: str, value: bytes) -> None:
-        """Hand a result over to the producer; waits where its queue is full."""
+    def send(self, topic: str, value: bytes) -> None:
+        """Queue a result in the producer; wait while its queue is full."""
         while True:
             try:
                 self._producer.produce(topic, value, partition=0, on_delivery=self._on_delivery)
@@ -34,15 +34,15 @@ class Outbox:
             except BufferError:
                 self._producer.poll(0.1)
 
-    def report(self, topic: str, report: Report) -> None:
-        """Hand a report over to the producer; it may get lost, but not be forbidden."""
+    def send_report(self, topic: str, report: Report) -> None:
+        """Queue a report in the producer; it may be lost, but an authorization error ends the loop."""
         try:
             self._producer.produce(topic, report.encode(), report.key(), on_delivery=self._on_report)
         except BufferError:
             log.info("action=report_dropped")
 
     def poll(self) -> None:
-        """Learn what did not arrive and send it again.
+        """Serve delivery callbacks and resend what did not arrive.
 
         Raises:
             KafkaException: the broker refused a result.
@@ -52,10 +52,10 @@ class Outbox:
             raise KafkaException(self._refused)
         again, self._undelivered = self._undelivered, []
         for topic, value in again:
-            self.tell(topic, value)
+            self.send(topic, value)
 
-    def settle(self) -> bool:
-        """Wait until all results are with the broker; return whether they are."""
+    def flush(self) -> bool:
+        """Wait up to FLUSH_S for all results to be with the broker; return whether they are."""
         return self._producer.flush(FLUSH_S) == 0 and not self._undelivered and self._refused is None
 
     def _on_report(self, error: KafkaError | None, _message: Any) -> None:

@@ -1,14 +1,14 @@
-"""When the table is looked at for what is too old: not before something can be, and not too late."""
+"""When the table is scanned for expired entries: not before one can exist, and not too late."""
 
 from math import inf
 
 import pytest
 
 from acker.tester import Tester
-from acktree.acker.expiry import Expiry, Limits
+from acktree.acker.expiry import AgeLimits, Expiry
 
 T_MS = 3000
-LIMITS = Limits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
+LIMITS = AgeLimits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
 A, B = 11, 12
 
 
@@ -23,10 +23,10 @@ def test_many_timeouts_at_once_are_all_told(monkeypatch):
 
 def test_looks_are_no_more_frequent_than_the_bound_needs():
     expiry = Expiry(LIMITS)
-    expiry.note_records(0)
+    expiry.records_folded(0)
     expiry.advance(3001)
     assert expiry.is_due()
-    expiry.looked(0, inf)
+    expiry.scanned(0, inf)
     expiry.advance(3001 + 49)
     assert not expiry.is_due()
     expiry.advance(3001 + 50)
@@ -43,7 +43,7 @@ def advance(expiry, start_ms, end_ms):
 def test_after_a_look_none_is_due_before_the_oldest_entry_left_can_be(pending_ms, orphan_ms, due_ms):
     expiry = Expiry(LIMITS)
     expiry.advance(10_000)
-    expiry.looked(pending_ms, orphan_ms)
+    expiry.scanned(pending_ms, orphan_ms)
     assert not advance(expiry, 10_000, due_ms)
     assert advance(expiry, due_ms, due_ms + 1)
 
@@ -51,24 +51,24 @@ def test_after_a_look_none_is_due_before_the_oldest_entry_left_can_be(pending_ms
 def test_limits_that_stay_the_same_ask_for_no_look():
     expiry = Expiry(LIMITS)
     expiry.advance(10_000)
-    expiry.looked(inf, inf)
-    expiry.change(Limits(LIMITS.message_ms, LIMITS.orphan_ms, LIMITS.life_ms))
+    expiry.scanned(inf, inf)
+    expiry.change(AgeLimits(LIMITS.message_ms, LIMITS.orphan_ms, LIMITS.life_ms))
     assert not advance(expiry, 10_000, 12_000)
 
 
 def test_an_empty_table_is_not_looked_at():
     expiry = Expiry(LIMITS)
     expiry.advance(10**9)
-    expiry.looked(inf, inf)
+    expiry.scanned(inf, inf)
     expiry.advance(10**9 + 500)
     assert not expiry.is_due()
 
 
-@pytest.mark.parametrize(("timeout_ms", "pause_ms"), [(1500, 100), (15_000, 500), (60_000, 1000)])
+@pytest.mark.parametrize(("timeout_ms", "scan_interval_ms"), [(1500, 100), (15_000, 500), (60_000, 1000)])
 def test_a_look_is_due_thirty_times_in_a_timeout_between_a_tenth_of_a_second_and_a_second(
-    timeout_ms, pause_ms
+    timeout_ms, scan_interval_ms
 ):
-    assert Limits(timeout_ms, 10 * timeout_ms, inf).pause_ms == pause_ms
+    assert AgeLimits(timeout_ms, 10 * timeout_ms, inf).scan_interval_ms == scan_interval_ms
 
 
 def look(tester, ms):
@@ -92,13 +92,13 @@ def test_a_root_that_resets_keep_young_brings_no_look_after_each_pause():
 
 
 def test_of_two_roots_the_younger_is_not_told_late_because_of_the_older():
-    tester = Tester(Limits.of_seconds(30, 300, 21_600)).observe().init(A, 1).wait(20_000, 1000).init(B, 1)
+    tester = Tester(AgeLimits.of_seconds(30, 300, 21_600)).observe().init(A, 1).wait(20_000, 1000).init(B, 1)
     assert tester.wait(30_000, 1000).timed_out == [(0, A)]
     assert tester.wait(4000, 1000).timed_out == [(0, A), (0, B)]
 
 
 def test_of_two_orphans_the_younger_is_dropped_in_time_too():
-    tester = Tester(Limits(inf, 30_000, inf)).observe().ack(A, 1).wait(20_000, 1000).ack(B, 1)
+    tester = Tester(AgeLimits(inf, 30_000, inf)).observe().ack(A, 1).wait(20_000, 1000).ack(B, 1)
     assert tester.wait(29_000, 1000).partition.table.orphans == 1
     assert tester.wait(2000, 1000).partition.table.orphans == 0
 
@@ -107,7 +107,7 @@ def test_of_two_orphans_the_younger_is_dropped_in_time_too():
 def test_a_leap_holds_verdicts_back_for_as_long_as_it_was_and_a_timeout_at_most(leap_ms, held_ms):
     expiry = Expiry(LIMITS)
     expiry.advance(10_000)
-    expiry.note_records(0)
+    expiry.records_folded(0)
     expiry.advance(10_000 + leap_ms)
     end_ms = 10_000 + leap_ms + held_ms
     assert advance(expiry, 10_000 + leap_ms, end_ms - 1) == (not held_ms)

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from acker.cluster import wait_for
 from acker.tester import entries
-from acktree.acker.alignment import AHEAD_MS, NEAR_MS, Pace
+from acktree.acker.alignment import AHEAD_MS, NEAR_MS, TopicAlignment
 from acktree.acker.clock import UNKNOWN_MS
 from acktree.schemas.codec import Ack, encode_ack
 
@@ -32,7 +32,7 @@ def clock(inits_ms, acks_ms):
     ],
 )
 def test_the_topic_that_is_far_ahead_waits(times, waiting):
-    assert Pace().choose(clock(*times)) == waiting
+    assert TopicAlignment().choose(clock(*times)) == waiting
 
 
 def test_as_documented_a_minute_is_far_and_half_of_it_is_near():
@@ -40,36 +40,36 @@ def test_as_documented_a_minute_is_far_and_half_of_it_is_near():
 
 
 def test_a_topic_waits_until_the_other_is_near_and_not_just_below_the_limit():
-    pace = Pace()
-    assert pace.choose(clock(AHEAD_MS + 1, 0)) == INITS
-    assert pace.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS - 1)) == INITS
-    assert pace.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS)) is None
-    assert pace.choose(clock(AHEAD_MS, 0)) is None
+    alignment = TopicAlignment()
+    assert alignment.choose(clock(AHEAD_MS + 1, 0)) == INITS
+    assert alignment.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS - 1)) == INITS
+    assert alignment.choose(clock(AHEAD_MS, AHEAD_MS - NEAR_MS)) is None
+    assert alignment.choose(clock(AHEAD_MS, 0)) is None
 
 
 def test_a_topic_that_overtakes_the_one_that_waited_may_be_as_far_ahead_itself():
-    pace = Pace()
-    assert pace.choose(clock(AHEAD_MS + 1, 0)) == INITS
-    assert pace.choose(clock(0, NEAR_MS + 1)) is None
-    assert pace.choose(clock(0, AHEAD_MS + 1)) == ACKS
+    alignment = TopicAlignment()
+    assert alignment.choose(clock(AHEAD_MS + 1, 0)) == INITS
+    assert alignment.choose(clock(0, NEAR_MS + 1)) is None
+    assert alignment.choose(clock(0, AHEAD_MS + 1)) == ACKS
 
 
 @pytest.mark.parametrize("behind", [INITS, ACKS])
 def test_no_topic_waits_for_one_that_has_nothing_to_read(behind):
-    pace, times = Pace(), clock(*((0, AHEAD_MS + 1) if behind == INITS else (AHEAD_MS + 1, 0)))
-    pace.note_end(behind)
-    assert pace.choose(times) is None
-    pace.note_end(1 - behind)
-    pace.note_records(behind)
-    assert pace.choose(times) == 1 - behind
+    alignment, times = TopicAlignment(), clock(*((0, AHEAD_MS + 1) if behind == INITS else (AHEAD_MS + 1, 0)))
+    alignment.reached_end(behind)
+    assert alignment.choose(times) is None
+    alignment.reached_end(1 - behind)
+    alignment.has_records(behind)
+    assert alignment.choose(times) == 1 - behind
 
 
 def test_a_topic_that_has_told_no_time_yet_stands_where_the_other_began():
-    pace, unknown_ms = Pace(), UNKNOWN_MS - START_MS
-    assert pace.choose(clock(unknown_ms, unknown_ms)) is None
-    assert pace.choose(clock(500, unknown_ms)) is None
-    assert pace.choose(clock(500 + AHEAD_MS, unknown_ms)) is None
-    assert pace.choose(clock(501 + AHEAD_MS, unknown_ms)) == INITS
+    alignment, unknown_ms = TopicAlignment(), UNKNOWN_MS - START_MS
+    assert alignment.choose(clock(unknown_ms, unknown_ms)) is None
+    assert alignment.choose(clock(500, unknown_ms)) is None
+    assert alignment.choose(clock(500 + AHEAD_MS, unknown_ms)) is None
+    assert alignment.choose(clock(501 + AHEAD_MS, unknown_ms)) == INITS
 
 
 @pytest.fixture
@@ -88,8 +88,12 @@ def test_a_backlog_is_read_in_step_and_to_its_end(make, narrow, monkeypatch):
         for root in roots:
             cluster.init(root, root).ack(root, root)
         cluster.sent()
-    waited, choose = set(), Pace.choose
-    monkeypatch.setattr(Pace, "choose", lambda pace, clock: waited.add(choose(pace, clock)) or pace.waiting)
+    waited, choose = set(), TopicAlignment.choose
+    monkeypatch.setattr(
+        TopicAlignment,
+        "choose",
+        lambda alignment, clock: waited.add(choose(alignment, clock)) or alignment.waiting,
+    )
     acker = cluster.join()
     cluster.await_acked(range(1, 2001))
     assert cluster.failed == {}
