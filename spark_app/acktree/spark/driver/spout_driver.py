@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from acktree.spark.ledger.partition.replay_queue import QueuedReplay, ReplayQueue
 from confluent_kafka import TopicPartition
 
 from acktree.schemas.clients import consumer_settings, make_admin, make_consumer
@@ -26,6 +25,7 @@ from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.driver.spout_figures import CrowdedSlots, progress, reports
 from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers, with_state
 from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.replay_queue import QueuedReplay, ReplayQueue
 from acktree.spark.ledger.result_cut import OpenFailure
 from acktree.spark.ledger.retries import RetryPolicy
 from acktree.spark.ledger.task import ExhaustedRecord, TaskLedger
