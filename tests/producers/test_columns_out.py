@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from acktree.producers import columns_out
+from acktree.producers.at_least_once import AtLeastOnce
 from acktree.producers.columns import Rows
 from acktree.producers.columns_out import find_cells
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
 from acktree.producers.exactly_once import ExactlyOnce
 from acktree.producers.librdkafka import NoColumns
 from acktree.producers.limits import Limits, read_limits
-from acktree.producers.outlet import AtLeastOnce, Sending
+from acktree.producers.outlet import Sending
 from acktree.producers.warm_up import warm_up
 from acktree.schemas.clients import make_consumer, producer_settings
 from acktree.schemas.header import HEADER, SINGLE, single_headers

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers.at_least_once import AtLeastOnce
 from acktree.producers.errors import DeliveryFailed, Misuse, WrongThread
-from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.testing import BoltDouble
 from acktree.schemas.header import HEADER
 from producers.cluster import Cluster, until

@@ -7,9 +7,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message
 
 from acktree.producers import BasicBolt, Spout
+from acktree.producers.at_least_once import AtLeastOnce
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TransactionAborted
 from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.outlet import AtLeastOnce, Sending
+from acktree.producers.outlet import Sending
 from acktree.producers.packing import AckPacker
 from acktree.producers.spout_outlet import SpoutOutlet
 from acktree.producers.spout_worker import SpoutWorker

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers.at_least_once import AtLeastOnce
 from acktree.producers.errors import DeliveryFailed, UnknownComponent
 from acktree.producers.exactly_once import ExactlyOnce
-from acktree.producers.outlet import AtLeastOnce
 from acktree.producers.worker import Worker
 from acktree.schemas.header import Anchor, encode_header
 from acktree.schemas.ids import origin_of, root_id

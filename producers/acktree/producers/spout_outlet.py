@@ -8,9 +8,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
+from acktree.producers.at_least_once import AtLeastOnce
 from acktree.producers.collector import UserHeaders
 from acktree.producers.columns import Delivered
-from acktree.producers.outlet import AtLeastOnce
 
 
 class SpoutOutlet(AtLeastOnce):

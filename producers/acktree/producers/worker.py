@@ -17,6 +17,7 @@ from functools import partial
 
 from confluent_kafka import KafkaException
 
+from acktree.producers.at_least_once import AtLeastOnce
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.errors import TransactionAborted, UnknownComponent
 from acktree.producers.exactly_once import ExactlyOnce
@@ -25,7 +26,7 @@ from acktree.producers.intake import Intake
 from acktree.producers.kinds import check_bolt, collector_of, make_execution
 from acktree.producers.limits import read_limits
 from acktree.producers.membership import group_settings, is_kip_848, read_committed
-from acktree.producers.outlet import AtLeastOnce, Outlet
+from acktree.producers.outlet import Outlet
 from acktree.producers.pace import Pace, Turn
 from acktree.producers.packing import AckPacker
 from acktree.producers.step import close_consumer
@@ -134,9 +135,10 @@ class Worker:
         latest = self._history.latest
         topics = (*latest.bolts[self.name].emits, latest.ack_topic)
         limits = read_limits(self._bootstrap, topics, self._user)
+        group = latest.group_of(self.name)
         if self._exactly_once:
-            return ExactlyOnce(self._bootstrap, self._user, latest.group_of(self.name), limits)
-        return AtLeastOnce(self._bootstrap, self._user, limits)
+            return ExactlyOnce(self._bootstrap, self._user, group, limits)
+        return AtLeastOnce(self._bootstrap, self._user, limits, group=group)
 
     def stop(self) -> None:
         """Ask ``run`` to end after the tuple, or the batch, that is executed; fit for a signal handler."""
