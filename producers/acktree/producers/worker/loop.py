@@ -19,12 +19,13 @@ from confluent_kafka import KafkaException
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.errors import TransactionAborted, UnknownComponent
+from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.kafka.intake import Intake
 from acktree.producers.kafka.membership import group_settings, is_kip_848, read_committed
-from acktree.producers.kafka.output import AtLeastOnce, Output
+from acktree.producers.kafka.output import Output
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
@@ -134,9 +135,10 @@ class Worker:
         latest = self._history.latest
         topics = (*latest.bolts[self.name].emits, latest.ack_topic)
         limits = read_limits(self._bootstrap, topics, self._user)
+        group = latest.group_of(self.name)
         if self._exactly_once:
-            return ExactlyOnce(self._bootstrap, self._user, latest.group_of(self.name), limits)
-        return AtLeastOnce(self._bootstrap, self._user, limits)
+            return ExactlyOnce(self._bootstrap, self._user, group, limits)
+        return AtLeastOnce(self._bootstrap, self._user, limits, group=group)
 
     def stop(self) -> None:
         """Ask ``run`` to end after the tuple, or the batch, that is executed; fit for a signal handler."""
