@@ -145,7 +145,7 @@ def test_retention_that_passes_what_a_batch_names_is_said_or_counted_as_done(bol
 def test_an_offset_behind_the_end_is_said_or_gone_back_from(bolt: BoltTester):
     bolt.send(3)
     bolt.commit(10)
-    with pytest.raises(DataLoss, match=r"ends at offset 3, but group .* stands at 10"):
+    with pytest.raises(DataLoss, match=r"ends at offset 3, but group .* is at 10"):
         bolt.start()
     driver = bolt.start(**FORGIVING)
     bolt.send(2)
@@ -158,7 +158,7 @@ def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
     driver.written(next_batch(driver))
     bolt.recreate(partitions=2)
     bolt.send(2)
-    with pytest.raises(DataLoss, match=r"ends at offset 2, but group .* stands at 5"):
+    with pytest.raises(DataLoss, match=r"ends at offset 2, but group .* is at 5"):
         next_batch(driver)
 
 

@@ -1,4 +1,4 @@
-"""Notes that reading tasks leave for the stage: written where a stage takes them, and nowhere else."""
+"""Hand-off files from read tasks to the stage: written where a stage removes them, and nowhere else."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from acktree.spark.driver.batch_commits import ReadTaskName
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage
-from acktree.spark.tasks import handoff as task_notes
+from acktree.spark.tasks import handoff as handoff
 from spark.tester import DEADLINE_S, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -19,8 +19,8 @@ Transform = Callable[[DataFrame], DataFrame]
 SENT = 50
 
 
-def notes() -> set[Path]:
-    return set(Path(SparkFiles.getRootDirectory()).glob("acktree-note-*"))
+def handoff_files() -> set[Path]:
+    return set(Path(SparkFiles.getRootDirectory()).glob("acktree-handoff-*"))
 
 
 def same(rows: DataFrame) -> DataFrame:
@@ -49,26 +49,26 @@ PLANS: dict[str, Transform] = {
 }
 
 
-def test_any_plan_closes_every_tree_and_leaves_no_note(tester: StageTester) -> None:
+def test_any_plan_closes_every_tree_and_leaves_no_handoff_file(tester: StageTester) -> None:
     """A scan that is not the batch's own is no narrow plan: its rows were read by other tasks, or never.
 
     Each plan has a batch of one query.
     """
-    before, plan = notes(), ""
+    before, plan = handoff_files(), ""
     tester.start(lambda rows: {f"{tester.name}.a": PLANS[plan](rows)}, trigger="")
     for number, plan in enumerate(PLANS, 1):
         tester.send([f"{n}" for n in range(SENT)])
         sent = number * SENT
         tester.until(lambda sent=sent: len(tester.inits) == len(tester.tuples) == sent)
-        tester.until(lambda: notes() == before)
+        tester.until(lambda: handoff_files() == before)
         tester.answer()
         assert not tester.twice, plan
         assert len(tester.answered) == sent, plan
     tester.until(lambda: tester.committed() == [sent, 0])
 
 
-def test_a_task_that_fails_leaves_no_note(tester: StageTester) -> None:
-    before = notes()
+def test_a_task_that_fails_leaves_no_handoff_file(tester: StageTester) -> None:
+    before = handoff_files()
     tester.send(["1", "no number"])
     stage = Stage(lambda rows: {f"{tester.name}.a": same(rows)}, tester.options(spout="in"))
     rows = tester.spark.readStream.format(FORMAT).options(**tester.options(spout="in")).load()
@@ -77,16 +77,18 @@ def test_a_task_that_fails_leaves_no_note(tester: StageTester) -> None:
     query = writer.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
     with pytest.raises(Exception, match="no number"):
         query.awaitTermination(DEADLINE_S)
-    assert notes() == before
+    assert handoff_files() == before
 
 
 def test_what_a_killed_task_left_goes_with_the_querys_next_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed, other_query, beside = (tmp_path / f"acktree-note-{name}" for name in ("q.6.1", "r.6.2", "q.7.3"))
+    killed, other_query, beside = (
+        tmp_path / f"acktree-handoff-{name}" for name in ("q.6.1", "r.6.2", "q.7.3")
+    )
     for note in (killed, other_query, beside):
         note.touch()
-    own = tmp_path / "acktree-note-q.7.4"
-    monkeypatch.setattr(task_notes, "handoff_path", lambda: own)
-    task_notes.begin_handoff(ReadTaskName("topic", 0, 10, "digest"))
+    own = tmp_path / "acktree-handoff-q.7.4"
+    monkeypatch.setattr(handoff, "handoff_path", lambda: own)
+    handoff.begin_handoff(ReadTaskName("topic", 0, 10, "digest"))
     assert set(tmp_path.iterdir()) == {other_query, beside, own}

@@ -15,7 +15,7 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.source import FORMAT
-from spark.test_handoff import notes
+from spark.test_handoff import handoff_files
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 200
@@ -93,7 +93,7 @@ def test_without_stage_and_acker_it_reads_several_topics_and_commits_what_its_ba
     tester: SourceTester,
 ) -> None:
     """Rows have all of a record, progress says how far the source is, no note stays; a second run goes on."""
-    before = notes()
+    before = handoff_files()
     one, stamp_ms = f"{tester.name}.one", 1_700_000_000_123
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
     tester.producer.produce(one, b"value", b"key", partition=1, timestamp=stamp_ms, headers=headers)
@@ -115,7 +115,7 @@ def test_without_stage_and_acker_it_reads_several_topics_and_commits_what_its_ba
     tester.run(includeHeaders="true")
     assert [bytes(row.value) for row in tester.rows] == [b"new"]
     assert tester.committed() == [30, 2, 31]
-    assert notes() == before
+    assert handoff_files() == before
 
 
 def check_rows(tester: SourceTester, headers: list[tuple[str, bytes | None]], stamp_ms: int) -> None:

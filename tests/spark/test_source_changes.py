@@ -244,7 +244,7 @@ def test_retention_that_passes_the_next_offset_is_noticed_before_it_is_read(
     assert t.next_batch() is None, "what is gone was read"
     remove_before(t, 6)
     t.now_s += CHECK_INTERVAL_S + 1
-    serve_until(t, DataLoss, r"begins at offset 6, but group .* stands at 4.*failOnDataLoss=false")
+    serve_until(t, DataLoss, r"begins at offset 6, but group .* is at 4.*failOnDataLoss=false")
     with pytest.raises(DataLoss, match="begins at offset 6"):
         t.start()
     t.more = FORGIVING
@@ -317,7 +317,7 @@ def test_an_offset_behind_the_end_of_the_topic_is_said_or_gone_back_from(
     t.driver.close()
     t.batch = None
     t.operator_commits(50)
-    with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* stands at 50"):
+    with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* is at 50"):
         t.start()
     t.more = FORGIVING
     t.start()
@@ -329,7 +329,7 @@ def test_an_offset_set_behind_the_end_while_running_is_said(spout: Callable[...,
     t = spout(records=10)
     t.next_batch()
     t.operator_commits(50)
-    with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* stands at 50"):
+    with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* is at 50"):
         t.until(lambda: bool(t.next_batch()))
 
 
@@ -388,7 +388,7 @@ def test_metadata_of_a_stranger_counts_as_an_operators_commit(spout: Callable[..
 
 
 def test_the_option_is_true_or_false(spout: Callable[..., SpoutTester]) -> None:
-    with pytest.raises(AcktreeError, match="failOnDataLoss='maybe' is no good"):
+    with pytest.raises(AcktreeError, match="failOnDataLoss='maybe': must be true or false"):
         SourceOptions.parse(
             {"kafka.bootstrap.servers": "x", "topology": "t", "spout": "s", "failOnDataLoss": "maybe"}
         )

@@ -294,8 +294,8 @@ def test_a_broken_promise_is_refused():
         ({"compression.type": "zstd"}, "compression.type is set"),
         ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}, "SASL mechanism"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "no user or password"),
-        ({"message.max.bytes": "many"}, "is no number"),
-        ({"transaction.timeout.ms": "long"}, "is no number"),
+        ({"message.max.bytes": "many"}, "is not a number"),
+        ({"transaction.timeout.ms": "long"}, "is not a number"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot read the certificates"),
     ],
 )

@@ -64,9 +64,7 @@ def trigger_ms(text: str) -> int:
     """
     found = _INTERVAL.fullmatch(text.strip())
     if not found:
-        raise BadTrigger(
-            f"trigger {text!r} is no good; it may be available-now, or an interval: 500ms, 1s, 2m"
-        )
+        raise BadTrigger(f"trigger {text!r}: must be available-now or an interval such as 500ms, 1s or 2m")
     unit = "ms" if found[2].startswith(("ms", "milli")) else found[2][0]
     return int(found[1]) * _UNIT_MS[unit]
 
@@ -160,10 +158,10 @@ def run(
     trigger: str,
     ready: Callable[[str], None],
 ) -> None:
-    """Run MODULE:FUNCTION until its trigger is served, or SIGTERM or SIGINT arrives.
+    """Run MODULE:FUNCTION until its trigger is done, or SIGTERM or SIGINT arrives.
 
     Raises:
-        AcktreeError: broker, topology, component or topic is not there; said before Spark starts.
+        AcktreeError: broker, topology, component or topic does not exist; raised before Spark starts.
         QueryFailed: the query ended with an error.
     """
     transform = load_function(place)
@@ -185,10 +183,10 @@ def run(
         try:
             while not query.awaitTermination(1) and not stopping:
                 pass
-            spark.sparkContext.setLogLevel("OFF")  # a batch in hand is cut off; what it did is replayed
+            spark.sparkContext.setLogLevel("OFF")  # the running batch is cut off; what it did is replayed
             query.stop()
         except Exception as error:
-            # A signal to the whole process group also ends the JVM; what was in hand is replayed.
+            # A signal to the whole process group also ends the JVM; the running batch is replayed.
             if not stopping:
                 raise QueryFailed(_first_line(error)) from error
 
@@ -199,7 +197,7 @@ def _stop_session(spark: SparkSession) -> None:
 
 
 def _record_signals(received: list[int]) -> None:
-    """Let SIGTERM and SIGINT only be noted in ``received``."""
+    """Make SIGTERM and SIGINT only append their number to ``received``."""
 
     def record(number: int, _frame: FrameType | None) -> None:
         received.append(number)

@@ -1,6 +1,6 @@
 """Column functions for transforms that bring several records together: whose trees the new row belongs to.
 
-Invariant: no anchor is dropped; a row stands in the tree of every record it was made from.
+Invariant: no anchor is dropped; a row belongs to the tree of every record it was made from.
 """
 
 from pyspark.sql import Column

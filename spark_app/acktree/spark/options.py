@@ -1,6 +1,6 @@
 """Options of the source and the stage, named as Spark's Kafka source names them.
 
-Invariant: an option that is not understood is refused with the list of those that are; nothing is ignored.
+Invariant: an unknown option is an error that lists the known ones; nothing is ignored.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _KNOWN = (
 
 
 class BadOption(AcktreeError):
-    """An option of the acktree source has a name or a value that it cannot have."""
+    """An option of the acktree source is unknown or has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class SourceOptions:
         """Return the checked options.
 
         Raises:
-            BadOption: one is missing, unknown or has a value it cannot have.
+            BadOption: one is missing, unknown or has an invalid value.
         """
         given = {key.lower(): value for key, value in options.items()}
         kafka = {key[6:]: given.pop(key) for key in list(given) if key.startswith("kafka.")}
         given.pop("path", None)
         names = {name.lower(): name for name in _KNOWN}
         if unknown := [key for key in given if key not in names]:
-            raise BadOption(f"unknown option {unknown[0]!r}; the acktree source knows: {', '.join(_KNOWN)}")
+            raise BadOption(f"unknown option {unknown[0]!r}; known options: {', '.join(_KNOWN)}")
         if not given.get("topology"):
             raise BadOption("option 'topology' is missing")
         if bool(given.get("spout")) == bool(given.get("bolt")):
@@ -78,7 +78,7 @@ class SourceOptions:
             raise BadOption("option 'kafka.bootstrap.servers' is missing")
         starting = given.get("startingoffsets", "earliest").lower()
         if starting not in ("earliest", "latest"):
-            raise BadOption(f"startingOffsets={starting!r} is no good; it may be earliest or latest")
+            raise BadOption(f"startingOffsets={starting!r}: must be earliest or latest")
         subscribe = given.get("subscribe")
         return cls(
             bootstrap,
@@ -100,7 +100,7 @@ class SourceOptions:
 
 def _by_batch(complete: str, bolt: str) -> bool:
     if complete not in ("tree", "batch"):
-        raise BadOption(f"complete={complete!r} is no good; it may be tree or batch")
+        raise BadOption(f"complete={complete!r}: must be tree or batch")
     if complete == "batch" and bolt:
         raise BadOption("complete=batch is for a spout; a bolt acks what it reads in any case")
     return complete == "batch"
@@ -110,7 +110,7 @@ def _whole_number(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or int(text) < 1:
-        raise BadOption(f"{name}={text!r} is no good; it may be a whole number from 1")
+        raise BadOption(f"{name}={text!r}: must be a whole number of at least 1")
     return int(text)
 
 
@@ -118,11 +118,11 @@ def _port(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or int(text) > 65_535:
-        raise BadOption(f"{name}={text!r} is no good; it may be a port, 0 for a free one")
+        raise BadOption(f"{name}={text!r}: must be a port number, or 0 for any free port")
     return int(text)
 
 
 def _truth(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise BadOption(f"{name}={text!r} is no good; it may be true or false")
+        raise BadOption(f"{name}={text!r}: must be true or false")
     return text.lower() == "true"

@@ -2,14 +2,14 @@
 
 Invariant: tuples are in the log before the init of their root, and a root has one message, over all outputs.
 
-Two ways lead there. Right by construction for any plan (explode, union, join, several outputs): inputs and
-outputs are united and shuffled by root. Where the plan is narrow, one task has read and written all rows of
-a root, knows both, and sends the init itself: no shuffle, no second pass. Either way a record without output
-is told, with value 0, and done at once.
+There are two ways to do this. The general one is correct for any plan (explode, union, join, several
+outputs): inputs and outputs are united and shuffled by root. If the plan is narrow, one task has read and
+written all rows of a root, so it sends the init itself: no shuffle, no second pass. Either way a record
+without output gets an init with value 0 and is done at once.
 
-A batch that is run again after a crash: a narrow task's transaction either holds its share whole, then it is
-left out, or nothing. Elsewhere it is not known what was written, so the batch's roots are failed and come
-again as replays, under ids of their own: no half-written tree waits for its timeout.
+A batch that is run again after a crash: the transaction of a narrow task either holds all of its output, and
+the task is skipped, or nothing. Elsewhere it is not known what was written, so the batch's roots are failed
+and replayed under new ids: no half-written tree waits for its timeout.
 """
 
 import logging
@@ -55,7 +55,7 @@ CUT_OFF = "the batch was cut off while it was written, and is emitted again"
 CUT_OFF_ACTION = {"action": "cut_off"}
 QUERY_ID = "sql.streaming.queryId"
 RESET_FRACTION = 0.25
-"""Of its timeout: how often a batch asks for more time. Its records may have waited before for most of it."""
+"""Part of its timeout after which a batch asks for more time: its records may have used up most of it."""
 COLUMNS = ("value", "anchors", "key", "headers", "fail")
 
 Outputs = DataFrame | Mapping[str, DataFrame]
@@ -67,7 +67,7 @@ class BadTransform(AcktreeError):
 
 
 class ShuffledBeforeStage(AcktreeError):
-    """Rows reached the stage through a shuffle, union or state: which records they stand for is not known."""
+    """Rows reached the stage through a shuffle, union or state: the records they come from are not known."""
 
 
 class Stage:
@@ -122,7 +122,7 @@ class Stage:
         return self._guarded(batch, plan, partial(self._write_shuffled, batch, plan))
 
     def _in_transactions(self, batch: DataFrame, rows: DataFrame, plan: StagePlan, topic: str) -> int:
-        """Write in one transaction a task; until it ends nobody sees a spout's tuples, so no tree is late."""
+        """Write one transaction per task; a spout's tuples are unseen until it commits: no tree times out."""
 
         def is_written(task: ReadTask) -> bool:
             return self._batch_commits.is_set(commit_of_task(plan.batch, task.name))
@@ -140,19 +140,19 @@ class Stage:
 
     @property
     def _reset_every_s(self) -> float:
-        """Return a part of the shorter timeout: of a spout's trees there may be acks alone."""
+        """Return a fraction of the shorter timeout: a spout's trees may so far have acks only."""
         latest = self._registry.history.latest
         return (
             min(latest.message_timeout_s or latest.orphan_timeout_s, latest.orphan_timeout_s) * RESET_FRACTION
         )
 
     def _guarded(self, batch: DataFrame, plan: StagePlan, write: Callable[[TaskRuns], int]) -> int:
-        """Write outside of transactions, once: the roots of a batch that was cut off are failed."""
+        """Write without transactions, once: the roots of a batch that was cut off are failed."""
         context = batch.sparkSession.sparkContext
         commit_record = commit_of_batch(plan.batch, registry_topic(self._options.topology))
         with clear_errors(self._options.bootstrap):
             is_begun = self._batch_commits.is_set(commit_record)
-        self._batch_commits.set(commit_record)  # where it is set already, too: Kafka forgets old ones
+        self._batch_commits.set(commit_record)  # even if it is already set: Kafka expires old offsets
         if is_begun:
             untracked = batch.where("anchors is null")
             self._write_shuffled(untracked, plan, TaskRuns(context))
@@ -178,7 +178,7 @@ class Stage:
             batch.unpersist()
 
     def _fail(self, batch: DataFrame, write: Callable[..., Iterator[Any]], plan: StagePlan) -> int:
-        """Fail all roots of a batch; said twice it does no harm."""
+        """Fail all roots of a batch; failing them twice is harmless."""
         log.warning("batch %d was cut off: its records are replayed", plan.batch.number, extra=CUT_OFF_ACTION)
         failures = batch.select("anchors").mapInArrow(partial(input_failures, reason=CUT_OFF), VALUES_SCHEMA)
         return _count(failures.mapInArrow(write, COUNT_SCHEMA))
@@ -191,7 +191,7 @@ class Stage:
         return table.emits
 
     def _limits(self) -> StageLimits:
-        """Return what the topics it emits to take, asked for once."""
+        """Return the limits of the topics it emits to, read once."""
         emits = self._emits()
         if emits != self._known_limits[0]:
             options = self._options

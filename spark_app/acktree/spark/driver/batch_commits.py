@@ -1,9 +1,9 @@
-"""Batch commit records: what a stage has written of the batch in hand, as offsets of its own group.
+"""Batch commit records: what a stage has written of the running batch, as offsets of a group of its own.
 
-Invariant: a mark names one share of one batch of one query, or one batch as a whole, and no other; a share's
-is committed in the transaction that holds all its task wrote. Only the batch in hand is ever run again, so a
-place keeps its newest mark alone. Whoever finds a mark set commits it again: Kafka forgets the offsets of a
-group without members, and a batch that fails at every start is run again for as long as it does.
+Invariant: a batch commit record names one read task of one batch of one query, or one batch as a whole; a
+task's is committed in the transaction that holds all the task wrote. Only the running batch is ever run
+again, so a partition keeps its newest record only. Whoever finds a record commits it again: Kafka expires the
+offsets of a group without members, and a batch that fails at every start is run again for as long as it does.
 """
 
 import os
@@ -26,7 +26,7 @@ from acktree.schemas.clients import (
 )
 
 FORMAT = "1"
-ASK_AGAIN_S = 0.1
+RETRY_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class BatchName:
 
 @dataclass(frozen=True, slots=True)
 class ReadTaskName:
-    """What one reading task reads: the partition that no other task begins with, and a digest of all."""
+    """What one reading task reads: the partition that no other task begins with, and a digest of it all."""
 
     topic: str
     partition: int
@@ -56,13 +56,13 @@ class ReadTaskName:
 
 
 def commit_of_task(batch: BatchName, task: ReadTaskName) -> TopicPartition:
-    """Return the mark that a share of a batch is written: its place, and the text that names it."""
+    """Return the record that a task of a batch is written: its partition, and the text that names it."""
     text = f"{FORMAT}|{batch.query}|{batch.number}|{task.digest}"
     return TopicPartition(task.topic, task.partition, task.next_offset, metadata=text)
 
 
 def commit_of_batch(batch: BatchName, registry_topic: str) -> TopicPartition:
-    """Return the mark that writing a batch has begun."""
+    """Return the record that writing a batch has begun."""
     text = f"{FORMAT}|{batch.query}|{batch.number}"
     return TopicPartition(registry_topic, 0, batch.number, metadata=text)
 
@@ -73,22 +73,22 @@ def digest(*parts: object) -> str:
 
 
 def batch_commit_group(group: str) -> str:
-    """Return the consumer group that holds the marks of the stage that belongs to a component's group."""
+    """Return the consumer group that holds the batch commit records of a component's stage."""
     return f"{group}.stage"
 
 
 class BatchCommits:
-    """The marks of one stage; holds one consumer without membership."""
+    """The batch commit records of one stage; holds one consumer that is not a group member."""
 
     def __init__(self, bootstrap: str, user: Settings, group: str) -> None:
         self.bootstrap, self.group = bootstrap, batch_commit_group(group)
         self.consumer: Consumer = make_consumer(consumer_settings(bootstrap, self.group, user))
 
     def is_set(self, record: TopicPartition) -> bool:
-        """Tell whether a mark is the newest of its place, waiting for a transaction that is being decided.
+        """Tell whether a record is the newest of its partition, waiting for a transaction in progress.
 
         Raises:
-            KafkaException: the broker does not answer, or the transaction is not decided in time.
+            KafkaException: the broker does not answer, or the transaction does not end in time.
         """
         deadline_s = time.monotonic() + BROKER_TIMEOUT_S
         while True:
@@ -99,7 +99,7 @@ class BatchCommits:
                     raise KafkaException(why) from None
                 if not is_unsettled(error.args[0]) or time.monotonic() > deadline_s:
                     raise
-                time.sleep(ASK_AGAIN_S)
+                time.sleep(RETRY_INTERVAL_S)
 
     def _newest(self, record: TopicPartition) -> str:
         (found,) = self.consumer.committed([TopicPartition(record.topic, record.partition)], BROKER_TIMEOUT_S)
@@ -108,7 +108,7 @@ class BatchCommits:
         return metadata_of(found) if found.offset != OFFSET_INVALID else ""
 
     def set(self, record: TopicPartition) -> None:
-        """Commit a mark. Raises what ``commit_offsets`` raises."""
+        """Commit a record. Raises what ``commit_offsets`` raises."""
         commit_offsets(self.consumer, [record], self.group, self.bootstrap)
 
 
@@ -116,7 +116,7 @@ _batch_commits: dict[tuple[Any, ...], BatchCommits] = {}
 
 
 def batch_commits(bootstrap: str, user: Settings, group: str) -> BatchCommits:
-    """Return this process's marks of one stage."""
+    """Return this process's batch commit records of one stage."""
     place = (os.getpid(), bootstrap, group, tuple(sorted(user.items())))
     if place not in _batch_commits:
         _batch_commits[place] = BatchCommits(bootstrap, user, group)

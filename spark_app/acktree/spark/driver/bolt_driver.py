@@ -1,7 +1,7 @@
 """The driver side of a bolt in Spark: plans batches over its topics and commits them when they are done.
 
 Invariant: an offset is committed for the bolt's group only after the batch that holds it has ended, with its
-tuples and acks in the log. What stands is committed again from time to time, or Kafka would forget it.
+tuples and acks in the log. Offsets are committed again from time to time, or Kafka would expire them.
 """
 
 import time
@@ -34,10 +34,10 @@ class BoltDriver:
     """All partitions that one bolt reads, for one streaming query."""
 
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Connect and look at the topics.
+        """Connect and describe the topics.
 
         Raises:
-            AcktreeError: broker, topology, bolt or topic is not there; the text says which.
+            AcktreeError: broker, topology, bolt or topic does not exist; the text says which.
         """
         self._options, self._bootstrap = options, options.bootstrap
         self._registry = Registry(options.bootstrap, options.topology, options.kafka)
@@ -60,7 +60,7 @@ class BoltDriver:
         return bool(self._next)
 
     def open(self, logged: PlannedBatch | None) -> None:
-        """Go on behind the logged batch, else at the group's offsets, else where the options say."""
+        """Start behind the logged batch, else at the group's offsets, else where the options say."""
         known = {(r.topic, r.partition): r.end for r in logged.ranges} if logged else {}
         known = self._known_to_group(self.topics.partitions) | known
         new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
@@ -81,7 +81,7 @@ class BoltDriver:
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def _add_partitions(self) -> None:
-        """Read partitions that were added, too: where the group stands, else from their beginning.
+        """Add new partitions, from the group's offset, else from their beginning.
 
         Raises:
             MissingTopic: a topic is gone. DataLoss: it was created anew, and failOnDataLoss is true.
@@ -101,7 +101,7 @@ class BoltDriver:
                 self._next[slot] = known.get((topic, partition), starts[slot])
 
     def position(self) -> PlannedBatch:
-        """Return an empty batch that says where every partition stands."""
+        """Return an empty batch with the position of every partition."""
         return self._batch(self._next)
 
     def _batch(self, ends: Mapping[int, int]) -> PlannedBatch:
@@ -161,7 +161,7 @@ class BoltDriver:
         return batch if batch.records else None
 
     def service(self, wait_s: float) -> None:
-        """Take in a newer topology version, and partitions; wait where there was nothing to read."""
+        """Pick up a newer topology version and new partitions; wait if there was nothing to read."""
         if self._registry.refresh():
             self.topology = self._registry.history.latest
             self._check_at_s = self._monotonic()

@@ -27,11 +27,11 @@ class DeadLetterWriter:
         self._bootstrap = bootstrap
 
     def write(self, record: ExhaustedRecord) -> bool:
-        """Write one letter and wait for the broker; return False if the record is no longer in its topic.
+        """Write one dead letter and wait for the broker; return False if its record is no longer there.
 
         Raises:
             BrokerUnreachable: the record could not be read or written; nothing is lost, call again.
-            BrokerRefused: the broker does not take it; the record is not done.
+            BrokerRefused: the broker refuses it; the record is not done.
         """
         source = record.source
         place = TopicPartition(source.topic, source.partition, record.offset)

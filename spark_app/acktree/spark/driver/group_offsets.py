@@ -1,7 +1,7 @@
 """The committed offsets of a spout's consumer group: ours, an operator's, or a zombie's.
 
 Invariant: a commit carries our epoch; one of ours with a higher epoch stops this driver, one with a lower
-is overwritten, and one without our metadata is an operator's wish that is obeyed. Explicit offsets only:
+is overwritten, and one without our metadata is an operator's reset, which is applied. Explicit offsets only:
 librdkafka's offset store would drop a grown bitmap at an unmoved frontier.
 """
 
@@ -24,7 +24,7 @@ class ZombieDriver(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What stands committed for one source partition; ``ours`` is None for anybody else's commit.
+    """What is committed for one source partition; ``ours`` is None for anybody else's commit.
 
     ``is_of_another``: we committed it for a topic of the same name that is gone.
     """

@@ -1,7 +1,7 @@
-"""Whether what is not read yet is still in the log: its start may pass a reader, its end may fall below one.
+"""Whether unread records are still in the log: its start may pass a reader, its end may fall below one.
 
-Invariant: no record is given up without ``failOnDataLoss=false``. The driver looks before it plans; a task
-that comes too late for a planned offset says the same.
+Invariant: no record is given up without ``failOnDataLoss=false``. The driver checks before it plans; a task
+that comes too late for a planned offset raises the same error.
 """
 
 import logging
@@ -21,7 +21,7 @@ from acktree.spark.runtime.logged_batch import PlannedBatch
 log = logging.getLogger("acktree.spark")
 
 END_CHECKS, END_CHECK_INTERVAL_S = 3, 1.0
-"""A log end below what was emitted may be a new leader's that is behind for a moment."""
+"""A log end below what was emitted may be that of a new leader that lags for a moment."""
 
 
 class DataLoss(AcktreeError):
@@ -65,7 +65,7 @@ def check_starts(topics: TopicEnds, options: SourceOptions, next_offsets: Mappin
     for slot, topic, partition, _ in known:
         if starts[slot] > next_offsets[slot]:
             raise DataLoss(
-                f"{topic}/{partition} begins at offset {starts[slot]}, but group {options.group} stands at "
+                f"{topic}/{partition} begins at offset {starts[slot]}, but group {options.group} is at "
                 f"{next_offsets[slot]}: what lies between was removed, by retention for one, before it was "
                 "read, and is lost. To count it as done start with failOnDataLoss=false; to go on elsewhere "
                 "set the group's offset with kafka-consumer-groups"
@@ -107,7 +107,7 @@ def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[
     if options.fail_on_data_loss:
         topic, partition, slot = beyond[0].topic, beyond[0].partition, beyond[0].slot
         raise DataLoss(
-            f"{topic}/{partition} ends at offset {ends[slot]}, but group {options.group} stands at "
+            f"{topic}/{partition} ends at offset {ends[slot]}, but group {options.group} is at "
             f"{next_offsets[slot]}: records were truncated, or the offset was set by hand; what is "
             "written below it would be skipped. To go on at the end start with failOnDataLoss=false; to "
             "begin elsewhere set the group's offset with kafka-consumer-groups"

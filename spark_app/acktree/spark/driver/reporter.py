@@ -1,4 +1,4 @@
-"""What a driver tells people of itself, on ``T.stats``."""
+"""The reports of a driver on ``T.stats``."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ log = logging.getLogger("acktree.spark")
 
 
 class Reporter:
-    """Writes reports: one may get lost, but not be forbidden, for then rights are missing."""
+    """Writes reports: a lost one is ignored, a forbidden one is an error, because an ACL is missing."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._bootstrap = options.bootstrap
@@ -37,7 +37,7 @@ class Reporter:
         """Hand reports over to the producer.
 
         Raises:
-            NotAuthorized: the broker forbids it; librdkafka knows that at once where it was told before.
+            NotAuthorized: the broker forbids it; raised at once if the broker has said so before.
         """
         self.latest = reports
         try:
@@ -54,5 +54,5 @@ class Reporter:
             raise as_clear_error(self._refused, self._bootstrap)
 
     def flush(self) -> None:
-        """Wait until all is with the broker, up to BROKER_TIMEOUT_S."""
+        """Wait until the broker has all reports, up to BROKER_TIMEOUT_S."""
         self.producer.flush(BROKER_TIMEOUT_S)

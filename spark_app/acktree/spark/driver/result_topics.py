@@ -1,6 +1,6 @@
 """The result topics of a spout's tasks, as its driver reads them.
 
-Invariant: every record is handed on with the task and offset it stands at, in the order of its topic.
+Invariant: every record is returned with its task and offset, in the order of its topic.
 """
 
 import time
@@ -18,7 +18,7 @@ WAIT_S = 0.05
 
 
 class ResultRecord(NamedTuple):
-    """One record: task and offset of the result topic, and what it says; None if that is malformed."""
+    """One record: task and offset of the result topic, and its content; None if that is malformed."""
 
     task: int
     offset: int
@@ -26,7 +26,7 @@ class ResultRecord(NamedTuple):
 
 
 class ResultTopics:
-    """Reads result topics from given positions on, through a consumer that tells partition ends."""
+    """Reads result topics from given positions on, through a consumer that reports partition ends."""
 
     def __init__(self, consumer: Consumer, bootstrap: str) -> None:
         self._consumer, self._bootstrap = consumer, bootstrap
@@ -38,7 +38,7 @@ class ResultTopics:
         return not self._unread
 
     def follow(self, places: Iterable[TopicPartition]) -> None:
-        """Read these, too."""
+        """Add these to the topics read."""
         added = list(places)
         self._unread |= {place.topic for place in added}
         self._consumer.incremental_assign(added)

@@ -1,4 +1,4 @@
-"""Whether the source topics are what they were: new partitions are published, lost records are said.
+"""Watches the source topics: new partitions are published, lost records are reported.
 
 Invariant: a partition is read only under a slot that the registry knows, and no record is given up without
 ``failOnDataLoss=false``.
@@ -22,7 +22,7 @@ CHECK_INTERVAL_S = 10.0
 
 
 class SourceWatch:
-    """Looks at the source topics of one spout, at the start and from time to time."""
+    """Checks the source topics of one spout, at the start and from time to time."""
 
     def __init__(
         self, admin: AdminClient, options: SourceOptions, registry: Registry, monotonic: Callable[[], float]
@@ -35,7 +35,7 @@ class SourceWatch:
         """Return the source topics; partitions that are new to the registry are published first.
 
         Raises:
-            MissingTopic: a topic is not there. DataLoss: it was created anew.
+            MissingTopic: a topic does not exist. DataLoss: it was created anew.
             UnknownPartition: a partition is new, and this client may not publish it.
         """
         topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
@@ -87,7 +87,7 @@ class SourceWatch:
         return None
 
     def check_next_time(self) -> None:
-        """Look when asked next, whatever the time."""
+        """Check at the next call, whatever the time."""
         self._next_check_s = self._monotonic()
 
     def beyond_ends(self, topics: SpoutTopics, next_offsets: Mapping[int, int]) -> dict[int, int]:
@@ -102,10 +102,10 @@ class SourceWatch:
     def check_committed(
         self, topics: SpoutTopics, committed: Mapping[int, CommittedOffset], floors: Mapping[int, int]
     ) -> dict[int, CommittedOffset]:
-        """Return what is committed for topics as they are; a commit of a topic's former life is left out.
+        """Return what is committed for the topics as they are, without commits for deleted topics.
 
-        Kafka forgets a group's offsets with a topic, but the claims, whose ``floors`` by slot are given,
-        tell that its former life was read.
+        Kafka drops a group's offsets with a topic, but the claims, whose ``floors`` by slot are given, show
+        that the deleted topic was read.
 
         Raises:
             DataLoss: a topic was created anew since it was read, and failOnDataLoss is true.

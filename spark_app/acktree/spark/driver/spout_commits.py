@@ -2,7 +2,7 @@
 
 Invariant: a result position follows only what the same commit or a written batch holds, and a run is durable
 before its first use. Nothing is committed by a driver that could know of a newer one. Nothing is sent when
-nothing has changed, but for what Kafka would forget: it is committed again from time to time.
+nothing has changed, except that offsets are committed again from time to time, or Kafka would expire them.
 """
 
 import random
@@ -74,7 +74,7 @@ class SpoutCommits:
     def take_over(
         self, sources: Sequence[SourceSlot], logged: PlannedBatch | None
     ) -> dict[int, CommittedOffset]:
-        """Return what is committed by slot, with run and epoch of all claims above all that was.
+        """Return what is committed by slot; run and epoch of all claims are then above all earlier ones.
 
         Claims with floors are those of a driver that has opened: their run is above all before it. Those
         without say nothing, be they new or left by a driver that died at once: which runs the spout used
@@ -93,7 +93,7 @@ class SpoutCommits:
         return committed
 
     def _have_results(self) -> bool:
-        """Ask whether anything was ever emitted for this spout, whatever its group has forgotten."""
+        """Tell whether anything was ever emitted for this spout, even if the group's offsets have expired."""
         places = [TopicPartition(self.result_topic(task), 0) for task in self.claims]
         with clear_errors(self._bootstrap):
             ends = [self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S) for place in places]
@@ -108,7 +108,7 @@ class SpoutCommits:
             claim.epoch = epoch
 
     def serve(self, tasks: Mapping[int, TaskLedger]) -> None:
-        """Say whose state is committed from here on."""
+        """Set the tasks whose state is committed from here on."""
         self._tasks = tasks
 
     @property
@@ -126,7 +126,7 @@ class SpoutCommits:
         return found
 
     def remove_floors(self, gone: Container[int]) -> None:
-        """Forget floors of slots that are gone, and those that another task keeps now."""
+        """Remove floors of slots that are gone, and those that another task holds now."""
         owners = {slot: number for number, task in self._tasks.items() for slot in task.slots}
         for number, claim in self.claims.items():
             claim.floors = {
@@ -159,9 +159,9 @@ class SpoutCommits:
             self.commit_claims()
 
     def written(self, batch: PlannedBatch) -> None:
-        """Note that Spark has logged a batch: the failures that it replays hold their results no longer.
+        """Record that Spark has logged a batch: the failures it replays no longer hold the result position.
 
-        Those of the batch planned last alone: Spark names a batch until it has logged the next one.
+        Only for the batch planned last: Spark names a batch until it has logged the next one.
         """
         if batch == self.planned:
             self.planned = None
@@ -183,11 +183,11 @@ class SpoutCommits:
 
     @property
     def are_lost(self) -> bool:
-        """Tell whether the group no longer holds an offset that was committed, when last looked at."""
+        """Tell whether the group no longer holds an offset that was committed, at the last check."""
         return self._offsets.has_lost
 
     def check_epoch(self) -> None:
-        """Look whether the claims are still ours; what became of them otherwise is written again.
+        """Check that the claims are still ours; one that was lost or overwritten is written again.
 
         Raises:
             ZombieDriver: a newer driver has claimed a task.
@@ -214,7 +214,7 @@ class SpoutCommits:
         self._commit(states, [])
 
     def commit(self) -> None:
-        """Commit all that has changed; all there is, where the last commit is RENEW_INTERVAL_S old."""
+        """Commit all that has changed, or everything if the last commit is RENEW_INTERVAL_S old."""
         self._end_commands()
         states, reach, versions = self._encode()
         positions = [self._position(task, cut.cut(reach, self._is_open)) for task, cut in self.cuts.items()]
@@ -261,7 +261,7 @@ class SpoutCommits:
         return states, reach, versions
 
     def _end_commands(self) -> None:
-        """Note the commands that matter no more; forget those that the committed position has passed."""
+        """End the commands that no longer matter; remove those that the committed position has passed."""
         live = set[tuple[int, int]]()
         for task in self._tasks.values():
             for ledger in task.slots.values():

@@ -45,10 +45,10 @@ class SpoutDriver:
         monotonic: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Connect and look at the source topics; nothing is claimed yet.
+        """Connect and describe the source topics; nothing is claimed yet.
 
         Raises:
-            AcktreeError: broker, topology, spout or topic is not there; the text says which.
+            AcktreeError: broker, topology, spout or topic does not exist; the text says which.
         """
         self._options = options
         self._monotonic, self._jitter = monotonic, jitter
@@ -108,10 +108,10 @@ class SpoutDriver:
         commits.commit()
 
     def _catch_up(self) -> None:
-        """Read all that is told of earlier emissions, where some would be repeated: it may be done.
+        """Read all results of earlier emissions if some would be repeated: their records may be done.
 
-        Only by who emits: a driver that Spark has asked for its first offset alone does not know the blocks
-        of the batch that Spark has logged, and would take an ack of one for its first record's.
+        Only a driver that emits does this: one that Spark has asked only for its first offset does not know
+        the blocks of the batch that Spark has logged, and would take an ack of one for its first record's.
         """
         ledgers = [ledger for task in self.tasks.values() for ledger in task.slots.values()]
         if all(ledger.next_offset >= ledger.emitted_before for ledger in ledgers):
@@ -137,7 +137,7 @@ class SpoutDriver:
         return {slot: ledger.next_offset for slot, ledger in ledgers}
 
     def _go_back_to_ends(self) -> None:
-        """Where a log ends before what is emitted of it, go on at its end, if the options allow it."""
+        """If a log ends before what is emitted of it, go on at its end, if the options allow it."""
         for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
             task = self._task_of(slot)
             assert task is not None, "every slot that is read has its task"
@@ -165,15 +165,15 @@ class SpoutDriver:
         self._results.follow(TopicPartition(topic_of(task), 0, claims[task].next_offset) for task in tasks)
 
     def position(self) -> PlannedBatch:
-        """Return an empty batch that says where every slot stands."""
+        """Return an empty batch with the position of every slot."""
         return empty_batch(self.topology.version, self.tasks.values())
 
     def written(self, batch: PlannedBatch) -> None:
-        """Note that Spark has logged and finished a batch; it says so with every call for the next one."""
+        """Record that Spark has logged and finished a batch; it says so with every call for the next one."""
         self.commits.written(batch)
         tasks = () if self._is_tracked(batch.version) else self.tasks.values()
         if sum(task.finish_batch(batch) for task in tasks):
-            self.commits.commit()  # once the next batch is logged nothing tells that this one is done
+            self.commits.commit()  # once the next batch is logged nothing else shows that this one is done
 
     def _is_tracked(self, version: int) -> bool:
         return not self._options.complete_by_batch and self._registry.history.at(version).ackers > 0
@@ -218,7 +218,7 @@ class SpoutDriver:
         return self.commits.planned
 
     def service(self, wait_s: float) -> None:
-        """Read results, waiting up to ``wait_s``; write letters, obey resets, commit, report."""
+        """Read results, waiting up to ``wait_s``; write dead letters, apply resets, commit, report."""
         for task in self.tasks.values():
             task.add_pending_time(self._monotonic())
         for entry in self._results.read(wait_s):
@@ -325,7 +325,7 @@ class SpoutDriver:
             task.counters["rewinds"] += 1
 
     def all_done(self, targets: Mapping[int, int]) -> bool:
-        """Tell whether everything below ``targets`` by slot is done, and all that was told has been read."""
+        """Tell whether everything below ``targets`` by slot is done, and all results have been read."""
         return self._results.are_read and all(
             ledger.frontier >= targets.get(slot, 0)
             for task in self.tasks.values()
@@ -348,7 +348,7 @@ class SpoutDriver:
         self._reporter.flush()
 
     def close(self) -> None:
-        """Commit what is done, report once more and let go of the broker."""
+        """Commit what is done, report once more and close the connections."""
         if self.is_open:
             self.commit_and_report()
         self._consumer.close()

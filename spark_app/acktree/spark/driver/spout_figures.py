@@ -1,6 +1,6 @@
-"""What a spout's driver tells people: Spark's progress, reports, and the log line of a slot that waits.
+"""What a spout's driver shows: Spark's progress, reports, and the log line of a slot that waits.
 
-Invariant: a slot is said to wait once, until it has gone on. Changes nothing of what it looks at.
+Invariant: a waiting slot is logged once, until it has gone on. Changes none of the state it reads.
 """
 
 import logging
@@ -38,7 +38,7 @@ def reports(spout: str, tasks: Iterable[TaskLedger], version: int, now_s: float)
 
 
 class CrowdedSlots:
-    """Says which slots emit nothing new because too many stretches of blocks are in flight."""
+    """Logs which slots emit nothing new because too many block ranges are in flight."""
 
     def __init__(self) -> None:
         self._logged: set[int] = set()

@@ -1,5 +1,5 @@
 """What a spout task looks like when a driver takes over: from the group's offsets, claim and logged batch,
-and what a batch has to say for it.
+and what a batch must hold for it.
 
 Invariant: what the logged batch has emitted stays in flight and is not emitted again, unless an operator has
 moved the group meanwhile, or the group's offset is gone; the emissions of a run below the floor do not count.
@@ -43,7 +43,7 @@ def raised(floor: int, run: int) -> int:
 
 
 def empty_batch(version: int, tasks: Iterable[TaskLedger]) -> PlannedBatch:
-    """Return an empty batch that says where every slot stands."""
+    """Return an empty batch with the position of every slot."""
     ranges: list[Range] = []
     for task in tasks:
         for slot, source in task.sources.items():
@@ -77,10 +77,10 @@ def known_frontiers(logged: PlannedBatch | None) -> dict[int, int]:
 class Takeover:
     """What is durable of a spout: offsets by slot, floors by slot, commands by slot, the last batch.
 
-    Of a slot's commands the one obeyed last may still be under way.
+    Of a slot's commands the one applied last may still be under way.
 
-    ``starts`` is where slots without a committed offset begin, ``ends`` where the logs end: what stands there
-    may have been emitted by drivers before this one.
+    ``starts`` is where slots without a committed offset begin, ``ends`` where the logs end: what is there
+    may have been emitted by earlier drivers.
     """
 
     committed: Mapping[int, CommittedOffset]
@@ -159,7 +159,7 @@ class Takeover:
         for command in commands:
             place = (command.task, command.position)
             if place not in progress and last is not None and run_at_least(last.run, command.floor):
-                continue  # who planned that batch knew of the command, and that it matters no more
+                continue  # the driver that planned that batch knew that the command no longer matters
             command.block = ledger.block
             if place in progress:
                 command.resume(progress[place].next_offset, progress[place].block, now_s)

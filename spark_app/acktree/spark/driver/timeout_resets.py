@@ -1,8 +1,8 @@
 """Resets: while a batch takes long, the stage's driver asks the acker for more time for its roots.
 
-Invariant: nothing is sent after the batch, nor for a share whose mark says that it was told: its trees are in
-other hands, which may fail to end them. A reset that is lost costs at most a replay, so an error here is told
-in the log and ends nothing.
+Invariant: nothing is sent after the batch, nor for a read task whose batch commit record says that it is
+written: its trees are then the ackers' and bolts' to finish. A lost reset costs at most a replay, so an error
+here is logged and ends nothing.
 
 What the batch reads is asked of Spark and, for a bolt, read once more from Kafka; only a slow batch does so.
 """
@@ -25,7 +25,7 @@ log = logging.getLogger("acktree.spark")
 
 
 class Resets:
-    """What is asked for the roots of one batch; anchors are kept, 18 bytes each, once they are needed."""
+    """Sends the resets of one batch's roots; anchors are kept, 18 bytes each, once they are needed."""
 
     def __init__(self, batch: DataFrame, plan: StagePlan, is_written: Callable[[ReadTask], bool]) -> None:
         self._batch, self._plan, self._is_written = batch, plan, is_written
@@ -33,7 +33,7 @@ class Resets:
         self._anchors: dict[ReadTaskName, bytes] = {}
 
     def send(self, ended: threading.Event) -> None:
-        """Ask for another timeout from now on for every root that is not told yet, until the batch ends."""
+        """Restart the timeout of every root whose init or ack is not sent yet, until the batch ends."""
         if self._tasks is None:
             self._tasks = read_tasks_of(self._batch)
         acker_updates = self._plan.acker_updates(task_producer(self._plan.bootstrap, self._plan.user))

@@ -1,8 +1,8 @@
 """Which offsets of one slot were emitted together, under one root: its blocks.
 
-Invariant: a block told for a first offset and a run holds no record that is not in every tree of that root
-emitted in this run or a later one. So an ack may finish all of it. Offsets in no stretch are blocks of one
-record. Pure.
+Invariant: the block returned for a first offset and a run holds only records that are in every tree of that
+root emitted in this run or a later one. So an ack may finish all of it. Offsets in no block range are blocks
+of one record. Pure.
 """
 
 from bisect import bisect_right
@@ -28,7 +28,7 @@ def block_end(first: int, end: int, size: int) -> int:
 
 
 def block_firsts(offsets: NDArray[np.int64], start: int, size: int) -> NDArray[np.int64]:
-    """Return the first offset of each one's block, where blocks are cut at ``start`` and multiples of size.
+    """Return the first offset of each offset's block; blocks are cut at ``start`` and multiples of size.
 
     >>> block_firsts(np.array([7, 9, 10, 19, 20]), 7, 10).tolist()
     [7, 7, 10, 10, 20]
@@ -51,7 +51,7 @@ _START = attrgetter("start")
 
 @dataclass(slots=True)
 class Blocks:
-    """Stretches of blocks of several records, in order, as far as they may still matter."""
+    """Ranges of blocks of several records, in order, as far as they may still matter."""
 
     ranges: list[BlockRange] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class Blocks:
         return max((block_range.size for block_range in self.ranges), default=1)
 
     def emit(self, start: int, end: int, size: int, run: int) -> None:
-        """Note that [start, end), behind all that was emitted before, is emitted as blocks of ``size``."""
+        """Record that [start, end), behind all that was emitted before, is emitted as blocks of ``size``."""
         if size == 1 or start >= end:
             return
         last = self.ranges[-1] if self.ranges else None
@@ -113,7 +113,7 @@ class Blocks:
         return any(block_range.start < end and start < block_range.end for block_range in self.ranges)
 
     def discard(self, is_over: Callable[[int, int], bool]) -> None:
-        """Forget the stretches [start, end) of which no verdict matters any more."""
+        """Discard the ranges [start, end) whose results no longer matter."""
         if self.ranges:
             self.ranges = [s for s in self.ranges if not is_over(s.start, s.end)]
 

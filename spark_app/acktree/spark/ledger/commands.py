@@ -1,4 +1,4 @@
-"""The replay commands of one slot that still matter: the live one, those that ended, those made void.
+"""The replay commands of one slot that still matter: the live one, those that ended, those voided.
 
 Invariant: a root names one command at most, and finishes nothing that a later command opened again. An ended
 command is known as long as blocks that it cut into are in flight: its results may come twice. Pure.
@@ -18,7 +18,7 @@ from acktree.spark.ledger.retries import Retries
 
 @dataclass(slots=True)
 class Commands:
-    """One live command at most; ``ended`` are in the order in which they were obeyed.
+    """One live command at most; ``ended`` are in the order in which they were applied.
 
     ``void`` are those of a driver without a checkpoint: all that they opened is emitted anew. They stay on
     record until that is planned, since Spark may yet show a batch that it has logged.
@@ -43,7 +43,7 @@ class Commands:
 
     @property
     def on_record(self) -> list[LiveReplay]:
-        """Return those that a claim must go on to tell of."""
+        """Return those that a claim must still list."""
         return [*self.known, *self.void]
 
     @property
@@ -77,7 +77,7 @@ class Commands:
         return None
 
     def end(self, *, is_done: bool, blocks: Blocks, frontier: int) -> None:
-        """Let the live command end if all of it is done; forget the ended ones that matter no more."""
+        """End the live command if all of it is done; discard the ended ones that no longer matter."""
         if self.live is not None and is_done:
             self.ended.append(self.live)
             self.live = None

@@ -1,8 +1,8 @@
 """Offsets done above a frontier, and their form in the metadata of a committed offset.
 
-Invariant: a bit that the text claims is a bit that was set, and one that an earlier text has claimed is
-claimed again: what proved it is behind the committed result position. Of what is new, what does not fit is
-left out from the far end. Text that is not ours, or damaged, decodes to None.
+Invariant: every bit in the text was set, and a bit in an earlier text is in all later ones: the result that
+proved it is below the committed result position. Of the new bits those that do not fit are left out, the
+highest first. Text that is not ours, or damaged, decodes to None.
 """
 
 import base64
@@ -20,7 +20,7 @@ from acktree.schemas.codec import varint
 FORMAT = "1"
 MAX_METADATA_CHARS = 4_020
 EPOCH_CHARS, TOPIC_ID_CHARS, FRAME_CHARS = 20, 22, 15
-"""Kept free for an epoch of any length: a longer one must not push out what was claimed."""
+"""Reserved for an epoch of any length: a longer one must not push out committed bits."""
 FEW = 10
 """Offsets that are added one by one in the time of a run of them."""
 
@@ -83,7 +83,7 @@ def runs(done: BitMap64, start: int, limit: int) -> list[tuple[int, int]]:
 
 
 class EncodedMetadata(NamedTuple):
-    """A metadata text; it tells everything below ``reach`` and all of ``committed``."""
+    """A metadata text; it holds everything below ``reach`` and all of ``committed``."""
 
     text: str
     reach: int
@@ -98,7 +98,7 @@ def encode_metadata(
     committed: BitMap64 | None = None,
     max_chars: int = MAX_METADATA_CHARS,
 ) -> EncodedMetadata:
-    """Return the metadata of a commit of what is done, of which earlier commits have ``committed`` a part.
+    """Return the metadata of a commit of what is done, part of which earlier commits hold (``committed``).
 
     Two forms of the bits are tried, run lengths and a plain bitmap, and the one that reaches further is taken
     (after Confluent's Parallel Consumer). ASCII only: zero bytes have come back as garbage elsewhere.
@@ -107,7 +107,7 @@ def encode_metadata(
     if room < 8 or len(incarnation) > TOPIC_ID_CHARS:
         raise ValueError(f"{max_chars} characters hold no metadata of {incarnation!r}")
     committed = committed if committed is not None else BitMap64()
-    if (by_runs := _encode_runs(frontier, done, committed, room)) is None:  # told by who had more room
+    if (by_runs := _encode_runs(frontier, done, committed, room)) is None:  # of a larger limit
         committed = BitMap64()
         by_runs = _encode_runs(frontier, done, committed, room)
     assert by_runs is not None, "without bits there is room"
@@ -151,9 +151,9 @@ EVERYTHING = 1 << 62
 
 
 def _encode_runs(frontier: int, done: BitMap64, committed: BitMap64, room: int) -> tuple[bytes, int] | None:
-    """Return the first runs done, as many as fit beside those told behind them, and how far they reach.
+    """Return the first runs done, as many as fit beside the committed ones behind them, and their reach.
 
-    None where not even those told fit.
+    None if not even the committed ones fit.
     """
     ends, encoded, lengths = [frontier], bytearray(), [0]
     for begin, end in runs(done, frontier, room // 2 + 1):

@@ -1,6 +1,6 @@
-"""A replay command that a ledger obeys: offsets of one slot that are emitted once more, done or not.
+"""A replay command that a ledger has applied: offsets of one slot that are emitted once more, done or not.
 
-Invariant: none but the command's own emissions finish its offsets: those of runs from ``floor`` on, under
+Invariant: only the command's own emissions finish its offsets: those of runs from ``floor`` on, under
 roots of its own blocks. Those follow from its offsets: runs of them, cut at multiples of ``block``. Pure.
 """
 
@@ -38,7 +38,7 @@ class LiveReplay:
     ) -> "LiveReplay":
         """Return the command with the offsets of its spans below ``end``, none of them emitted.
 
-        What was not emitted yet is left out: it comes anyway.
+        What was not emitted yet is left out: it will be emitted anyway.
         """
         made = cls(task, position, floor, block=block)
         for first, following in spans:
@@ -46,7 +46,7 @@ class LiveReplay:
         return made
 
     def resume(self, next_offset: int, block: int, now_s: float) -> None:
-        """Take what was emitted before a restart as emitted now."""
+        """Treat what was emitted before a restart as emitted now."""
         self.next_offset, self.block, self.emitted_s = next_offset, block, now_s
 
     def owns(self, first: int, run: int) -> bool:

@@ -30,17 +30,17 @@ class PartitionLedger:
     floor: int
     policy: RetryPolicy
     block: int = 1
-    """How many records a root stands for at most, in what is emitted from here on."""
+    """The largest number of records per root, in what is emitted from here on."""
     done: BitMap64 = field(default_factory=BitMap64)
     blocks: Blocks = field(default_factory=Blocks)
     retries: Retries = field(default_factory=Retries)
     commands: Commands = field(default_factory=Commands)
     committed_done: BitMap64 = field(default_factory=BitMap64)
-    """Of ``done``, what commits have told: all later ones must tell it, too."""
+    """The part of ``done`` that commits hold: all later commits must hold it, too."""
     changes: int = 0
     """Grows with every change of ``frontier`` or ``done``."""
     emitted_before: int = 0
-    """Drivers before this one may have emitted what is below: their acks count for what is to be emitted."""
+    """Earlier drivers may have emitted what is below: acks of it count before it is emitted again."""
     _emitted: deque[tuple[int, float]] = field(default_factory=deque)
     _overdue_end: int = 0
 
@@ -85,7 +85,7 @@ class PartitionLedger:
         return ranges
 
     def acked(self, generations: NDArray[np.int64], firsts: NDArray[np.int64]) -> int:
-        """Note blocks as done, whatever emission of them was acked; return how many offsets are new."""
+        """Mark blocks as done, whichever emission was acked; return how many offsets are newly done."""
         wanted = (firsts > self.frontier - self._largest) & (firsts < self._known_end)
         runs_of = generations >> 4
         finished = BitMap64()
@@ -116,7 +116,7 @@ class PartitionLedger:
         return covered | (self.blocks.cover(others, run) - self.commands.offsets())
 
     def left_of(self, generation: int, first: int) -> BitMap64:
-        """Return what is not done of an emission's block, nothing where the emission counts no more."""
+        """Return what is not done of an emission's block, nothing if the emission no longer counts."""
         return self._emission(generation, first)[1]
 
     def _emission(self, generation: int, first: int) -> tuple[Retries, BitMap64]:
@@ -143,7 +143,7 @@ class PartitionLedger:
         return self._open(block - self.commands.offsets())
 
     def finish(self, start: int, end: int, run: int | None = None) -> int:
-        """Note every emitted offset of [start, end) as done; return how many are newly done.
+        """Mark every emitted offset of [start, end) as done; return how many are newly done.
 
         With ``run`` only those for which an emission in that run counts.
         """
@@ -152,7 +152,7 @@ class PartitionLedger:
         return self.finish_all(span, run)
 
     def finish_all(self, offsets: BitMap64, run: int | None = None) -> int:
-        """Note those of the offsets that are emitted as done, as ``finish`` does."""
+        """Mark those of the offsets that are emitted as done, as ``finish`` does."""
         if run is not None and not run_at_least(run, self.floor):
             return 0
         if run is not None and self.command is not None and not run_at_least(run, self.command.floor):
@@ -169,7 +169,7 @@ class PartitionLedger:
         return newly
 
     def _discard_retries(self) -> None:
-        """Forget the attempts of blocks of which nothing is left."""
+        """Discard the attempts of blocks of which nothing is left."""
         if self.retries.attempts:
             gone = self.done | self.commands.offsets()
             self.retries.discard(lambda o: (o < self.frontier or o in gone) and not self._left_at(o))
@@ -199,7 +199,7 @@ class PartitionLedger:
     def failed(
         self, generation: int, first: int, now_s: float, *, counts: bool, jitter: float = 0.0
     ) -> FailureOutcome:
-        """Note one failed emission; ``counts`` is False where it says nothing about the records themselves.
+        """Record one failed emission; ``counts`` is False if it says nothing about the records themselves.
 
         Ignored unless something of the block is open and the generation its newest.
         """
@@ -231,7 +231,7 @@ class PartitionLedger:
         return self._open(command.block_at(first) - newer)
 
     def pop_answered(self) -> list[tuple[int, int]]:
-        """Return the failed emissions (first offset, generation) that were replayed since asked last."""
+        """Return the failed emissions (first offset, generation) that were replayed since the last call."""
         return [failed for retries in self._all_retries() for failed in retries.pop_answered()]
 
     def is_run_used_up(self, run: int) -> bool:
@@ -242,10 +242,10 @@ class PartitionLedger:
         return [self.retries, *(command.retries for command in self.commands.known)]
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> int:
-        """Fail what was emitted before a time and never got a verdict, at most ``limit`` blocks.
+        """Fail what was emitted before a time and has no result, at most ``limit`` blocks.
 
-        A safety net: the control records of such an emission have expired, no acker can judge it any more.
-        It says nothing about the records, so it is no attempt. Returns how many blocks are due again.
+        A safety net: the control records of such an emission have expired, so no acker can finish it. It says
+        nothing about the records, so it does not count as an attempt. Returns how many blocks are due again.
         """
         while self._emitted and self._emitted[0][1] < before_s:
             self._overdue_end = self._emitted.popleft()[0]
@@ -260,7 +260,7 @@ class PartitionLedger:
         return count + self.retries.fail_overdue(self.blocks.split(late), before_s, now_s, limit - count)
 
     def restore_replay(self, replay: Replay, now_s: float) -> None:
-        """Take an emission known from a written batch as the newest of its block."""
+        """Restore an emission of a written batch as the newest of its block."""
         retries, left = self._emission(replay.generation, replay.offset)
         if left:
             retries.restore(replay, now_s)
@@ -270,14 +270,14 @@ class PartitionLedger:
         return [replay for retries in self._all_retries() for replay in retries.uncounted()]
 
     def discard_blocks(self, reach: int) -> None:
-        """Forget the blocks that are done; what is done below ``reach`` is committed.
+        """Discard the blocks that are done; what is done below ``reach`` is committed.
 
-        What is committed as done stays so: no verdict about those blocks matters any more.
+        What is committed as done stays done: results of those blocks no longer matter.
         """
         self.blocks.discard(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
 
     def rewind(self, offset: int, run: int) -> None:
-        """Obey an operator's reset: backwards takes ``run`` as the floor and emits anew, forward skips."""
+        """Apply an operator's reset: backwards makes ``run`` the floor and emits anew, forward skips."""
         if offset < self.frontier:
             self.emit_anew(offset, run)
         else:
@@ -291,7 +291,7 @@ class PartitionLedger:
         return len(self._open(behind))
 
     def emit_anew(self, offset: int, run: int) -> None:
-        """Forget all that is known from an offset on, the frontier's at most; ``run`` becomes the floor."""
+        """Discard all state from an offset on, which is at most the frontier; ``run`` becomes the floor."""
         assert offset <= self.frontier, "what is not done stays known"
         self.frontier = self.next_offset = offset
         self.floor = run
@@ -321,14 +321,14 @@ class PartitionLedger:
         return max(0.0, now_s - self._emitted[0][1]) if self._emitted else 0.0
 
     def opened(self, command: LiveReplay, done: BitMap64) -> tuple[int, BitMap64]:
-        """Return the frontier once a command is obeyed, and what is left of ``done`` above it."""
+        """Return the frontier once a command is applied, and what is left of ``done`` above it."""
         lowest = min(self.frontier, int(command.offsets.min()))
         done = done.copy()
         done.add_range(lowest, self.frontier)
         return lowest, done - command.offsets
 
     def apply(self, command: LiveReplay) -> None:
-        """Open the offsets of a replay command again, whatever became of them; all were emitted."""
+        """Reopen the offsets of a replay command, done or not; all were emitted before."""
         assert self.command is None, "one command a slot at a time"
         _, self.committed_done = self.opened(command, self.committed_done)
         self.frontier, self.done = self.opened(command, self.done)
@@ -349,7 +349,7 @@ class PartitionLedger:
         return self.command.emit(left, room, max_ranges, now_s, is_idle=is_idle)
 
     def end_command(self) -> None:
-        """Forget the live command once all that it asked for is done."""
+        """End the live command once all that it asked for is done."""
         self.commands.end(is_done=not self._left(), blocks=self.blocks, frontier=self.frontier)
 
     def held_ranges(self, limit: int) -> list[tuple[int, int]]:

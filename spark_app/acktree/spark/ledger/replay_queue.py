@@ -1,6 +1,6 @@
-"""Replay commands that a driver has read and obeys one after another, one live command a slot.
+"""Replay commands that a driver has read and applies one after another, one live command per slot.
 
-Invariant: a command holds the result position until it is obeyed, and it is obeyed once: its claim knows it
+Invariant: a command holds the result position until it is applied, and it is applied once: its claim lists it
 from then on. It waits while a slot's bitmap would no longer fit into the metadata.
 """
 
@@ -21,11 +21,11 @@ from acktree.spark.tasks.reading.one_record import read_record
 log = logging.getLogger("acktree.spark")
 
 MAX_KNOWN_COMMANDS = 100
-"""So many in a claim: obeyed, and at or above the committed result position."""
+"""The largest number in a claim: applied, and at or above the committed result position."""
 
 
 class QueuedReplay(NamedTuple):
-    """A command and where it stands: task and offset of the result topic."""
+    """A command and its position: task and offset of the result topic."""
 
     task: int
     position: int
@@ -40,7 +40,7 @@ class ReplayQueue:
         self._waiting: list[QueuedReplay] = []
 
     def live(self, consumer: Consumer, bootstrap: str) -> dict[int, list[LiveReplay]]:
-        """Return by slot the commands that were obeyed and still matter, in that order.
+        """Return by slot the commands that were applied and still matter, in that order.
 
         The consumer is left without an assignment. Raises BrokerUnreachable.
         """
@@ -61,15 +61,15 @@ class ReplayQueue:
         }
 
     def add(self, order: QueuedReplay) -> None:
-        """Take in a command that was read; one that was obeyed before is ignored."""
+        """Queue a command that was read; one that was applied before is ignored."""
         if order.position not in self._commits.claims[order.task].replays:
             self._commits.cuts[order.task].hold(order.position)
             self._waiting.append(order)
 
     def apply(self, ledger_of: Callable[[int], PartitionLedger | None]) -> int:
-        """Obey what can be obeyed, durably, and return how many commands that were.
+        """Apply the commands that can be applied, durably, and return how many.
 
-        All of them start a new run, which is the floor of what they open.
+        Together they start a new run, which is the floor of what they reopen.
         """
         run = next_run(self._commits.run)
         applied: dict[QueuedReplay, int] = {}
@@ -94,7 +94,7 @@ class ReplayQueue:
         return len(applied)
 
     def _make_durable(self, applied: dict[QueuedReplay, int], run: int) -> None:
-        """Commit what is open again first, then that it is obeyed: a crash between obeys once more."""
+        """Commit the reopened offsets, then the commands: after a crash in between they are applied again."""
         self._commits.commit_states()
         self._commits.use_run(run)
         for order, end in applied.items():

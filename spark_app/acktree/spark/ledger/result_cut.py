@@ -1,8 +1,8 @@
 """The position on a result topic that may be committed: a cut, not just what was read.
 
-Invariant: every verdict below the cut has its effect in the commit that carries the cut, or in a batch that
-Spark has written. Committing further loses a verdict in a crash: its record is stuck or lost. A failure is
-known by its emission, never by its place: the next failure of the same record is another one.
+Invariant: every result below the cut has its effect in the commit that carries the cut, or in a batch that
+Spark has written. Committing further would lose a result in a crash: its record would be stuck or lost. A
+failure is identified by its emission, never by its position: the next failure of the same record is another.
 """
 
 from collections import deque
@@ -46,11 +46,11 @@ class ResultCut:
 
     @property
     def kept(self) -> int:
-        """Return how many facts are kept; frontiers that move on keep that small."""
+        """Return how many results are kept; advancing frontiers keep that small."""
         return len(self._undurable) + len(self._unwritten)
 
     def hold(self, offset: int) -> None:
-        """Hold the cut at a record that waits to be obeyed."""
+        """Hold the cut at a command that waits to be applied."""
         self._held.add(offset)
 
     def release(self, offset: int) -> None:
@@ -58,7 +58,7 @@ class ResultCut:
         self._held.discard(offset)
 
     def record(self, offset: int, highest_done: Mapping[int, int], failures: Iterable[OpenFailure]) -> None:
-        """Note one result record: the highest offset it finished per slot, and the failures it opened."""
+        """Record one result: the highest offset it finished per slot, and the failures it opened."""
         opened = list(failures)
         self._unwritten.update(each.emission for each in opened)
         if highest_done or opened:
@@ -66,13 +66,13 @@ class ResultCut:
         self.next_offset = offset + 1
 
     def written(self, failed: Iterable[BlockEmission]) -> None:
-        """Note that a batch that Spark has written replays these failed emissions."""
+        """Record that a batch that Spark has written replays these failed emissions."""
         self._unwritten.difference_update(failed)
 
     def cut(self, reach: Mapping[int, int], is_open: Callable[[BlockEmission], bool]) -> int:
-        """Return the next offset to commit beside a commit that tells everything below ``reach`` per slot.
+        """Return the next offset to commit beside a commit that holds everything below ``reach`` per slot.
 
-        What a commit has told all later ones tell, too. A slot without a reach is no longer read.
+        What a commit holds, all later ones hold, too. A slot without a reach is no longer read.
         """
         while self._undurable and self._is_durable(self._undurable[0], reach, is_open):
             self._undurable.popleft()

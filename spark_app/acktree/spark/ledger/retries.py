@@ -20,7 +20,7 @@ MAX_BACKOFF_DOUBLINGS = 30
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Back-off and the end of patience of one spout; seconds."""
+    """Back-off and maximum number of attempts of one spout; times in seconds."""
 
     initial_s: float
     max_s: float
@@ -78,7 +78,7 @@ class Retries:
     def fail(
         self, generation: int, first: int, now_s: float, policy: RetryPolicy, *, counts: bool, jitter: float
     ) -> FailureOutcome:
-        """Note one failed emission; ignored unless the generation is the block's newest and in flight."""
+        """Record one failed emission; ignored unless the generation is the block's newest and in flight."""
         attempt = self.attempts.get(first)
         if attempt is None:
             emitted = generation & ATTEMPT_MASK
@@ -137,17 +137,17 @@ class Retries:
         return self._used_up == run
 
     def pop_answered(self) -> list[tuple[int, int]]:
-        """Return the failed emissions (first offset, generation) that were replayed since asked last."""
+        """Return the failed emissions (first offset, generation) that were replayed since the last call."""
         replayed, self._replayed = self._replayed, []
         return replayed
 
     def fail_overdue(
         self, blocks: Iterable[tuple[int, int]], before_s: float, now_s: float, limit: int
     ) -> int:
-        """Let come again at once what was emitted before a time and has no verdict; return how many it were.
+        """Make due at once what was emitted before a time and has no result; return how many blocks.
 
-        ``blocks`` [first, end) are those of which that is known otherwise. That there is no verdict says
-        nothing of a block, so it is no attempt.
+        ``blocks`` [first, end) are overdue blocks that have no attempt here. A missing result says nothing
+        about a block, so it does not count as an attempt.
         """
         late = [o for o, each in self.attempts.items() if each.in_flight and each.emitted_s < before_s]
         known = BitMap64(self.attempts)
@@ -159,7 +159,7 @@ class Retries:
         return len(late[:limit])
 
     def restore(self, replay: Replay, now_s: float) -> None:
-        """Take an emission known from a written batch as the newest of its block."""
+        """Restore an emission of a written batch as the newest of its block."""
         emissions, attempts = replay.generation & ATTEMPT_MASK, replay.attempts
         self.attempts[replay.offset] = Attempt(
             replay.generation, emissions, attempts, True, now_s, attempts_before=attempts
@@ -177,14 +177,14 @@ class Retries:
         ]
 
     def discard(self, is_over: Callable[[int], bool]) -> None:
-        """Forget the blocks of which nothing is left."""
+        """Discard the blocks of which nothing is left."""
         if self.attempts:
             for first in [first for first in self.attempts if is_over(first)]:
                 del self.attempts[first]
 
 
 def name_of_rest(left_at: Callable[[int], BitMap64], taken: BitMap64, first: int) -> int | None:
-    """Return the first offset for the next root of a block: the same, unless commands have taken it.
+    """Return the first offset for the next root of a block: the same, unless a command now owns it.
 
     None where nothing of the block is left.
     """

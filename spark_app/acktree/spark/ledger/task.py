@@ -1,7 +1,7 @@
 """One spout task's state: the ledgers of its slots, and its run.
 
-Invariant: a verdict changes nothing twice, and counts only if its run is between the slot's floor and the
-run now. Pure: the Kafka side (spout_driver) feeds it and asks it.
+Invariant: a result changes nothing twice, and counts only if its run is between the slot's floor and the
+current run. Pure: the Kafka side (spout_driver) calls it.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ COUNTED = (
 
 
 class SourceSlot(NamedTuple):
-    """Where a slot's records stand; ``topic_id`` tells a re-created topic from the old one."""
+    """The partition of a slot; ``topic_id`` distinguishes a re-created topic from the old one."""
 
     slot: int
     topic: str
@@ -61,7 +61,7 @@ class SourceSlot(NamedTuple):
 
 
 class ExhaustedRecord(NamedTuple):
-    """A source record whose attempts are used up, with what its last failure said.
+    """A source record whose attempts are used up, with the details of its last failure.
 
     ``failing_s`` is how long ago this driver saw it fail first.
     """
@@ -76,7 +76,7 @@ class ExhaustedRecord(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a record of a result topic did: highest offset done per slot, failures opened, letters due."""
+    """What a result did: highest offset done per slot, failures opened, records due as dead letters."""
 
     highest: dict[int, int]
     opened: list[OpenFailure]
@@ -134,7 +134,7 @@ class TaskLedger:
         failure: Failure,
         now_s: float,
     ) -> list[ExhaustedRecord]:
-        """Return a letter for each record of a block whose attempts are used up."""
+        """Return each record of a block whose attempts are used up."""
         attempt = ledger.attempts_of(generation, first)
         said = (attempt.attempts, failure.cause, failure.task, failure.reason)
         failing_s = now_s - (attempt.first_failed_s or now_s)
@@ -142,7 +142,7 @@ class TaskLedger:
         return [ExhaustedRecord(self.sources[slot], offset, *said, failing_s) for offset in left]
 
     def _is_alive(self, now_s: float) -> bool:
-        """Tell whether something was acked within the message timeout; 0 is none, so ever."""
+        """Tell whether something was acked within the message timeout; without a timeout, ever."""
         return self._last_acked_s is not None and now_s - self._last_acked_s <= (
             self.message_timeout_s or inf
         )
@@ -176,18 +176,18 @@ class TaskLedger:
         return Effect(highest, [], [])
 
     def drop(self, slot: int) -> None:
-        """Forget a slot whose topic is gone."""
+        """Remove a slot whose topic is gone."""
         self.counters["lost"] += self.slots.pop(slot).pending
         self.crowded.discard(slot)
         del self.sources[slot]
 
     def finish_record(self, record: ExhaustedRecord, counted: str = "dead_lettered") -> None:
-        """Note that a dead letter is written, or that its record is gone: it is done, and ``counted`` so."""
+        """Mark a record as done whose dead letter is written, or which is gone; count it as ``counted``."""
         finished = self.slots[record.source.slot].finish(record.offset, record.offset + 1)
         self.counters[counted] += finished
 
     def finish_batch(self, batch: PlannedBatch) -> int:
-        """Note that all of a batch is done: tracking is off, a record is done when its batch is.
+        """Mark all of a batch as done: tracking is off, so a record is done when its batch is.
 
         Returns how many offsets are newly done.
         """
@@ -278,7 +278,7 @@ class TaskLedger:
         return replays
 
     def pop_answered(self) -> list[BlockEmission]:
-        """Return the failed emissions that were replayed since asked last."""
+        """Return the failed emissions that were replayed since the last call."""
         return [
             BlockEmission(slot, generation, first)
             for slot, ledger in self.slots.items()
@@ -291,18 +291,18 @@ class TaskLedger:
         return any(ledger.is_run_used_up(self.run) for ledger in self.slots.values())
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> None:
-        """Replay what was emitted before a time and never got a verdict."""
+        """Replay what was emitted before a time and has no result."""
         for ledger in self.slots.values():
             self.counters["overdue"] += ledger.fail_overdue(before_s, now_s, limit)
 
     def add_pending_time(self, now_s: float) -> None:
-        """Add up the time records are pending; divided by those completed: the complete latency (Little)."""
+        """Add up the time records are pending; per completed record it is the complete latency (Little)."""
         if self._pending_at_s is not None:
             self.pending_s += self.pending * (now_s - self._pending_at_s)
         self._pending_at_s = now_s
 
     def figures(self, now_s: float) -> dict[str, Value]:
-        """Return what the task reports of itself: counts since the start, and where it stands."""
+        """Return what the task reports: counts since the start, and its current state."""
         state: dict[str, Value] = {}
         for slot, ledger in self.slots.items():
             place = f"{self.sources[slot].topic}.{self.sources[slot].partition}"
@@ -314,7 +314,7 @@ class TaskLedger:
         return {**counted, **pending, "task": self.task, "run": self.run, **state}
 
     def is_open(self, emission: BlockEmission) -> bool:
-        """Tell whether something that an emission stands for is not done."""
+        """Tell whether some record of an emission is not done."""
         ledger = self.slots.get(emission.slot)
         return ledger is not None and bool(ledger.left_of(emission.generation, emission.first))
 

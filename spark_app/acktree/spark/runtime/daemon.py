@@ -1,10 +1,10 @@
-"""Forks Spark's Python workers with all loaded that they need: ``spark.python.daemon.module`` names it.
+"""Forks Spark's Python workers with their modules loaded already; named by ``spark.python.daemon.module``.
 
 Spark's own daemon loads nothing before it forks, so each worker imports, and loads machine code, for a second
 or two of its own.
 
-Invariant: no client of Kafka is there at the fork, nor a thread that a fork breaks: none is started here, and
-those that numpy and Arrow start support one.
+Invariant: at the fork there is no Kafka client, nor a thread that a fork breaks: none is started here, and
+those that numpy and Arrow start support a fork.
 """
 
 import gc
@@ -24,5 +24,5 @@ if __name__ == "__main__":
         from acktree.spark.tasks.writing import batch_transaction  # noqa: F401
 
         load_batches()
-    gc.freeze()  # a worker collects garbage after each task; what is here is none
+    gc.freeze()  # a worker collects garbage after each task; nothing loaded here is garbage
     manager()

@@ -1,4 +1,4 @@
-"""A batch as Spark logs it: the end offset says alone everything the batch reads.
+"""A batch as Spark logs it: the end offset alone says everything the batch reads.
 
 Invariant: the JSON is canonical and whole: ranges with their starts, replays, generations, topology version.
 Reading depends on nothing else, so a batch logged before a crash is read again exactly as it was planned.
@@ -19,9 +19,9 @@ READABLE = (2, 3)
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
 MAX_BLOCK_RANGES_PER_SLOT = 300
-"""Stretches of blocks in flight; a slot that has so many emits nothing new until some of them are done."""
+"""Block ranges in flight; a slot that has this many emits nothing new until some of them are done."""
 MAX_ATTEMPT_SPANS = 2_000
-"""What is beyond falls back on the generation, which counts all emissions as attempts."""
+"""Beyond this the generation is used, which counts all emissions as attempts."""
 
 
 class CheckpointMismatch(AcktreeError):
@@ -82,7 +82,7 @@ class Attempts(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a replay command, which stands at ``position`` of a task's result topic, is emitted."""
+    """How far the replay command at ``position`` of a task's result topic is emitted."""
 
     task: int
     position: int
@@ -112,7 +112,7 @@ class PlannedBatch:
     """One planned batch; every slot has at least one range, an empty one where nothing is new.
 
     ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
-    ``attempts`` what the generations of emissions under way do not tell, ``blocks`` what root ids do not:
+    ``attempts`` what the generations of emissions under way do not say, ``blocks`` what root ids do not:
     where the blocks of all that is in flight begin and end. ``frontiers`` are what a start goes by where the
     group's offsets are gone; a batch logged by an older version has none.
     """
@@ -183,8 +183,8 @@ def _replays_from_json(fields: list[Any]) -> Replays:
     plain, spans = fields[:6], fields[6] if len(fields) > 6 else []
     offsets = _sums(plain.pop())
     pairs = zip(offsets, spans, strict=bool(spans))
-    told_spans = tuple(_spans(tuple(first + at for at in each)) for first, each in pairs)
-    return Replays._make((*plain, offsets, told_spans))
+    spans_of_blocks = tuple(_spans(tuple(first + at for at in each)) for first, each in pairs)
+    return Replays._make((*plain, offsets, spans_of_blocks))
 
 
 def _spans(bounds: tuple[int, ...]) -> tuple[Span, ...]:

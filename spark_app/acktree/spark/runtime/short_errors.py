@@ -1,7 +1,7 @@
-"""Errors of a batch as the JVM is told them: short.
+"""Errors of a batch, cut short for the JVM.
 
-Invariant: no text of more than MAX_CHARS goes from a batch's function to the JVM. Spark looks for an
-interrupted call in it by a pattern that takes Java's stack for each character: a long text ends in a
+Invariant: no text of more than MAX_CHARS goes from a batch's function to the JVM. Spark searches it for an
+interrupted call with a pattern that uses Java stack for each character: a long text ends in a
 StackOverflowError.
 """
 
@@ -61,7 +61,7 @@ def is_interruption(text: str) -> bool:
 
 
 def shortened(text: str, max_chars: int = MAX_CHARS // 2) -> str:
-    """Return what a traceback says last of the error itself, and whether a call was interrupted.
+    """Return the last error of a traceback, or that a call was interrupted.
 
     >>> shortened("Traceback (most recent call last):\\n  File ...\\nValueError: 7\\n" + "at line" * 9, 20)
     'ValueError: 7\\nat lin'

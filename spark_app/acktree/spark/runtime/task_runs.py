@@ -3,8 +3,8 @@
 Invariant: a second run of a task that ended shows, be it another attempt of a failed one or one whose rows
 were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. What did not end
 shows by the number of its attempt, or by its stage's: where a task cannot fetch what it reads, Spark runs the
-stage anew and counts the tasks' attempts from 0. A stage of which Spark knows no more is no proof: it counts
-as run anew.
+stage anew and counts the tasks' attempts from 0. A stage that Spark no longer knows proves nothing: it
+counts as run anew.
 """
 
 import time
@@ -34,13 +34,13 @@ class _Concatenated(AccumulatorParam[list[TaskRun]]):
 
 
 class TaskRuns:
-    """Made on the driver, handed to the tasks, asked after the job."""
+    """Made on the driver, passed to the tasks, queried after the job."""
 
     def __init__(self, context: SparkContext) -> None:
         self._ended = context.accumulator(list[TaskRun](), _Concatenated())
 
     def record(self, part: str) -> None:
-        """In a task of the job's part of that name: say that it ends."""
+        """In a task of the job's part of that name: record that it ends."""
         task = TaskContext.get()
         assert task is not None, "only inside of a Spark task"
         self._ended.add([TaskRun(part, task.partitionId(), task.attemptNumber(), task.stageId())])
@@ -57,7 +57,7 @@ class TaskRuns:
 def _may_have_run_anew(context: SparkContext, stage: int) -> bool:
     """Tell whether a stage ran more than once, or Spark no longer knows (``spark.ui.retainedStages``).
 
-    Spark keeps its books of stages behind the job, so a stage may be missing in them for a moment.
+    Spark updates its stage information after the job, so a stage may be missing for a moment.
     """
     deadline_s = time.monotonic() + STAGE_INFO_TIMEOUT_S
     while (info := context.statusTracker().getStageInfo(stage)) is None:

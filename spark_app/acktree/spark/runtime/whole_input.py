@@ -1,4 +1,4 @@
-"""Has this task been given all of its rows? The proof that neither pyarrow nor PySpark hands to a function.
+"""Has this task been given all of its rows? The proof that neither pyarrow nor PySpark gives a function.
 
 Where something above a Python worker fails, or its task is killed, Spark closes the worker's socket. Between
 two messages that looks to pyarrow like the normal end of a stream, so a function sees its rows end and cannot
@@ -6,8 +6,9 @@ tell half an input from all of it. A whole input is followed by a word of Spark'
 which Spark writes only after everything above has ended well; PySpark reads it after the function has
 returned, too late for a function that commits.
 
-Invariant: whoever concludes anything from the end of its rows asks here first. No proof is an error, never a
-yes. Private part of Spark used: the stream that ``pyspark.worker.main`` reads, its local variable ``infile``.
+Invariant: code that concludes anything from the end of its rows checks here first. A missing proof is an
+error, never a yes. Private part of Spark used: the stream that ``pyspark.worker.main`` reads, its local
+variable ``infile``.
 """
 
 import io

@@ -1,10 +1,10 @@
-"""What a reading task tells the stage further down in the same Spark task: its share, its rows' anchors.
+"""The hand-off from a read task to the stage in the same Spark task: what it reads, and its rows' anchors.
 
-Both run in one task attempt, in two Python processes of one executor, so the note is a file named by the
+Both run in one task attempt, in two Python processes of one executor, so the hand-off is a file named by the
 attempt in the executor's folder.
-Invariant: a note is written only in a job whose tasks take it, so none stays behind. What a killed task could
-not take goes with the first task of the query's next batch on that executor: a query has one batch in hand.
-A note says when it is complete: one without its last word is of a reader that did not come to its end.
+Invariant: the file is written only in a job whose tasks remove it, so none stays behind. What a killed task
+left is removed by the first task of the query's next batch on that executor: a query runs one batch at a
+time. A complete file ends with ``_END``: one without it is of a reader that did not reach its end.
 """
 
 import os
@@ -20,12 +20,12 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR
 from acktree.spark.driver.batch_commits import BatchName, ReadTaskName
 
-_WANTED = "acktree.notes"
-"""The local property that a job's tasks see: which batch of which query wants notes."""
+_WANTED = "acktree.handoff"
+"""The local property that a job's tasks see: which batch of which query wants hand-offs."""
 
 
 _END = b"end\n"
-"""The last bytes of a complete note; its records are longer."""
+"""The last bytes of a complete hand-off; its records are longer."""
 
 
 class ReadingUnfinished(AcktreeError):
@@ -38,7 +38,7 @@ class NoHandoff(AcktreeError):
 
 @contextmanager
 def handoff_wanted(context: SparkContext, batch: BatchName) -> Iterator[None]:
-    """On the driver, around a job whose tasks write what they have read: let them leave notes."""
+    """On the driver, around a job whose tasks write what they have read: make them write hand-offs."""
     context.setLocalProperty(_WANTED, f"{batch.query}.{batch.number}")
     try:
         yield
@@ -47,16 +47,16 @@ def handoff_wanted(context: SparkContext, batch: BatchName) -> Iterator[None]:
 
 
 def handoff_path() -> Path | None:
-    """Return where this attempt's note stands, None where no job wants one, and outside of a Spark task."""
+    """Return this attempt's hand-off file, None if no job wants one, and outside of a Spark task."""
     context = TaskContext.get()
     batch = None if context is None else context.getLocalProperty(_WANTED)
     if context is None or batch is None:
         return None
-    return Path(SparkFiles.getRootDirectory()) / f"acktree-note-{batch}.{context.taskAttemptId()}"
+    return Path(SparkFiles.getRootDirectory()) / f"acktree-handoff-{batch}.{context.taskAttemptId()}"
 
 
 def begin_handoff(task: ReadTaskName) -> None:
-    """Say which share this task reads, if the stage wants to know; rows follow."""
+    """Write the name of what this task reads, if the stage wants a hand-off; rows follow."""
     if (path := handoff_path()) is not None:
         _remove_earlier_batches(path)
         path.write_bytes(task.line().encode())
@@ -77,7 +77,7 @@ def add_to_handoff(anchors: bytes) -> None:
 
 
 def read_handoff() -> ReadTaskName:
-    """Return which share this task reads; call when its first row, or the end, has come.
+    """Return the name of what this task reads; call when its first row, or the end, has arrived.
 
     Raises:
         NoHandoff: nothing was read in this task.
@@ -90,7 +90,7 @@ def read_handoff() -> ReadTaskName:
 
 
 def end_handoff() -> None:
-    """Say that all this task reads is in the note."""
+    """Mark the hand-off complete."""
     add_to_handoff(_END)
 
 
@@ -98,7 +98,7 @@ def handoff_anchors() -> NDArray[np.void]:
     """Return the anchors, (n,) of ANCHOR, of all rows this task has read; call when the rows have ended.
 
     Raises:
-        ReadingUnfinished: the reader has not come to its end, so there are records whose anchors are missing.
+        ReadingUnfinished: the reader has not reached its end, so anchors of some records are missing.
     """
     path = handoff_path()
     assert path is not None, "read_handoff comes first"
@@ -115,6 +115,6 @@ def handoff_anchors() -> NDArray[np.void]:
 
 
 def clear_handoff() -> None:
-    """Remove the note, if there is one; call when the task ends, well or not."""
+    """Remove the file, if there is one; call when the task ends, successful or not."""
     if (path := handoff_path()) is not None:
         path.unlink(missing_ok=True)

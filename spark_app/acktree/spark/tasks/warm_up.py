@@ -32,7 +32,7 @@ def warm_up() -> None:
     """Compile or load all that tasks read and write with; needs no broker.
 
     Raises:
-        NoColumns: records go one by one on this machine, there is nothing to compile.
+        NoColumns: records are processed one by one on this machine, so there is nothing to compile.
     """
     producers.warm_up()
     load()

@@ -1,7 +1,7 @@
 """The anchors of the tuples that a bolt in Spark reads, as they go into the column ``anchors``.
 
 Invariant: a tuple is tracked only where this bolt was a reader in the version the tuple was emitted in; a
-broken header is told in the log with its coordinates, and its tuple goes on untracked.
+broken header is logged with its coordinates, and its tuple goes on untracked.
 """
 
 import logging

@@ -6,7 +6,7 @@ the partition's own: the consumer's, to which log lines and errors of the client
 whose callbacks may only be called from its own methods.
 
 Invariant: rows have the order, bytes and offsets that ``Consumer.consume`` gives them; no row is lost: what
-was taken is returned. Every message is given back.
+was taken is returned. Every message is destroyed.
 """
 
 import ctypes
@@ -56,7 +56,7 @@ class ColumnsIn:
     """Takes what a consumer fetches of one partition; the partition is assigned with the consumer."""
 
     def __init__(self, consumer: Consumer, topic: str, partition: int) -> None:
-        """Part the partition's queue from the consumer's, for good.
+        """Separate the partition's queue from the consumer's, permanently.
 
         Raises:
             NoColumns: another build of confluent-kafka, another kind of machine, or no numba.
@@ -112,7 +112,7 @@ class ColumnsIn:
         return BytesColumn(bounds, data, None if is_there.all() else is_there)
 
     def close(self) -> None:
-        """Let go of the queue; call before the consumer is closed."""
+        """Release the queue; call before the consumer is closed."""
         self._library.rd_kafka_queue_destroy(self._queue)
 
 

@@ -12,7 +12,7 @@ from acktree.schemas.batch_codec import Integers, compiled
 
 FIELDS = 10
 ERROR, OFFSET, STAMP_MS, STAMP_KIND, VALUE, VALUE_BYTES, KEY, KEY_BYTES, HEADER, HEADER_BYTES = range(FIELDS)
-"""Of what is found in a message; sizes are -1 for null."""
+"""Rows of ``found``; sizes are -1 for null."""
 
 _timestamp = types.ExternalFunction("rd_kafka_message_timestamp", types.int64(types.intp, types.intp))
 _destroy = types.ExternalFunction("rd_kafka_message_destroy", types.void(types.intp))
@@ -25,7 +25,7 @@ _memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, ty
 
 @compiled
 def read_fields(messages: Integers, header: int, found: Integers) -> None:
-    """Fill ``found`` (FIELDS, n) with what stands in messages, given by their addresses (n,).
+    """Fill ``found`` (FIELDS, n) with the fields of messages, given by their addresses (n,).
 
     ``header`` is the address of the name of a header that is wanted, 0 for none.
     """
@@ -51,7 +51,7 @@ def read_fields(messages: Integers, header: int, found: Integers) -> None:
 
 @compiled
 def copy(places: Integers, sizes: Integers, starts: Integers, into: int) -> None:
-    """Copy what stands at places, of such sizes, to where it starts in the memory at ``into``."""
+    """Copy the bytes at ``places``, of these sizes, to their ``starts`` in the memory at ``into``."""
     for row in range(len(places)):
         if sizes[row] > 0:
             _memcpy(into + starts[row], places[row], sizes[row])

@@ -1,4 +1,4 @@
-"""How a reading task takes the records of a partition: as columns, or one by one where that cannot be.
+"""How a read task fetches the records of a partition: as columns, or one by one where that is impossible.
 
 Invariant: both ways give the same rows. A consumer is kept over tasks where Spark re-uses the Python process,
 with its position: a range that goes on where the last one ended needs no new assignment.
@@ -24,14 +24,14 @@ log = logging.getLogger("acktree.spark")
 
 MAX_CACHED_CONSUMERS = 16
 FETCH_WAIT_MS = 20
-"""A fetch under way delays the next assignment of its consumer by as much."""
+"""A fetch in progress delays the next assignment of its consumer by this long."""
 
 _STAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class RecordOutOfQueue(AcktreeError):
-    """The client did not keep the order of a partition's queue: a defect, here or in librdkafka."""
+    """A record did not come through its partition's queue: a defect, here or in librdkafka."""
 
 
 class Fetched(NamedTuple):
@@ -91,7 +91,7 @@ class Fetching:
 
     @property
     def takes_columns(self) -> bool:
-        """Tell whether records are taken as columns, not one by one."""
+        """Tell whether records are fetched as columns, not one by one."""
         return self._columns is not None
 
     def _open_columns(self) -> ColumnsIn | None:
@@ -152,7 +152,7 @@ class Fetching:
         )
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connections."""
         if self._columns is not None:
             self._columns.close()
         self.consumer.close()
@@ -162,7 +162,7 @@ _fetching: dict[tuple[Any, ...], Fetching] = {}
 
 
 def fetching(options: SourceOptions, topic: str, partition: int) -> Fetching:
-    """Return this process's way to a partition."""
+    """Return this process's consumer of a partition."""
     role = (options.bolt, options.include_headers)
     place = (
         os.getpid(),

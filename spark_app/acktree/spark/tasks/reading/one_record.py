@@ -15,7 +15,7 @@ from acktree.schemas.errors import BrokerUnreachable
 def read_record(consumer: Consumer, place: TopicPartition, bootstrap: str) -> Message | None:
     """Return the record at a place, None if it is no longer there; the consumer's assignment is replaced.
 
-    The consumer is told partition ends.
+    The consumer must report partition ends.
 
     Raises:
         BrokerUnreachable, BrokerRefused: it could not be read, or the log ends before it; nothing is known.

@@ -1,7 +1,7 @@
 """The executor side of the source: read exactly the offsets a batch names, as Arrow batches.
 
 Invariant: a task ends only when it has read up to the end of its range; offsets that are not there
-(compaction, transaction markers) are proven absent by reading past them, and the ledger is told.
+(compaction, transaction markers) are proven absent by reading past them, and reported to the ledger.
 """
 
 import time
@@ -45,7 +45,7 @@ HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 
 
 class ReadStalled(AcktreeError):
-    """The broker delivered nothing for STALL_S seconds though the range is not read."""
+    """The broker delivered nothing for STALL_S seconds before the end of the range."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ReadRange:
 
     ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
     is off. Offsets share roots by blocks, cut at start and at multiples of ``block``; where ``firsts`` are
-    given, by these, one for each of ``only``. ``result_topic`` is where a spout's ledger is told of absent
+    given, by these, one for each of ``only``. ``result_topic`` is where a spout's ledger reads of absent
     offsets.
     """
 
@@ -111,9 +111,9 @@ def read_tasks(options: SourceOptions, published: Published, batch: PlannedBatch
 def _read_ranges(
     options: SourceOptions, published: Published, batch: PlannedBatch
 ) -> tuple[list[ReadRange], list[ReadRange]]:
-    """Return pieces for the ranges and for the replays.
+    """Return what to read for the ranges and for the replays.
 
-    Neighbouring replays are read in one stretch, far ones are sought one by one.
+    Replays that are close together are read as one range; the consumer seeks to distant ones.
     """
     anchored = (published.ackers > 0 and not options.complete_by_batch) or bool(options.bolt)
     topics: dict[int, str] = {}
@@ -147,17 +147,17 @@ def _read_ranges(
 
 
 def _clusters(offsets: list[int]) -> list[list[int]]:
-    stretches: list[list[int]] = []
+    clusters: list[list[int]] = []
     for offset in offsets:
-        if stretches and offset - stretches[-1][-1] <= REPLAY_GAP:
-            stretches[-1].append(offset)
+        if clusters and offset - clusters[-1][-1] <= REPLAY_GAP:
+            clusters[-1].append(offset)
         else:
-            stretches.append([offset])
-    return stretches
+            clusters.append([offset])
+    return clusters
 
 
 def read_offsets(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task's pieces and leave a note of them for the stage.
+    """Yield the rows of one task's ranges and hand their anchors over to the stage.
 
     Raises:
         OffsetOutOfRange: the topic no longer holds what was planned, and failOnDataLoss is true.

@@ -1,9 +1,9 @@
-"""What a stage tells the acker of its roots: an init or an ack for each, and a fail for those rejected;
-before, that they take longer.
+"""What a stage sends to the acker for its roots: an init or an ack for each, and a fail for those rejected;
+before that, resets of their timeout.
 
 Invariant: a root that failed can never fold to zero: its init holds a random edge that nobody acks, or its
-ack is withheld. So a fail may come late, it still decides. What was told as sound is whole: where it fails
-later, either verdict is right, the first one stands.
+ack is withheld. So a late fail still decides. A root sent without a fail is complete: if it fails later,
+either result is right, and the first one counts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from acktree.spark.tasks.writing.anchoring import RootUpdates
 from acktree.spark.tasks.writing.producers import TaskOutput
 
 ROOTS_PER_CHUNK = 65_536
-"""Roots that are told of at once: what is made of them on the way stays in the processor's caches."""
+"""Roots per step: the intermediate arrays stay in the processor's caches."""
 
 
 class AckerUpdates:
@@ -36,7 +36,7 @@ class AckerUpdates:
         self._spout, self._bolt, self._output = spout, bolt, output
 
     def fail(self, version: int, failed: Mapping[int, str]) -> None:
-        """Tell that roots failed of which an init or ack was told before; ``failed`` says why by root.
+        """Fail roots whose init or ack was sent before; ``failed`` is the reason by root.
 
         Raises:
             UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
@@ -47,7 +47,7 @@ class AckerUpdates:
         acks.flush()
 
     def reset(self, anchors: bytes) -> None:
-        """Ask for another timeout from now on for the roots of anchors, 18 bytes each, and wait.
+        """Restart the timeout of the roots of anchors, 18 bytes each, and wait for delivery.
 
         Raises:
             UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
@@ -66,7 +66,7 @@ class AckerUpdates:
         return AckPacker(self._history, f"{self._spout or self._bolt}@spark", self._output.send)
 
     def send(self, updates: RootUpdates) -> None:
-        """Tell of roots, one entry per root.
+        """Send one init or ack per root, and the fails.
 
         Raises:
             UnknownVersion: their version is not published. DeliveryFailed: a record was refused.

@@ -1,7 +1,7 @@
 """aiokafka beside librdkafka: its settings from the same properties, its errors as the same errors.
 
-Invariant: a property is translated with its meaning or not at all; then it is said which, and librdkafka,
-which knows them all, does the work.
+Invariant: a property is translated with its exact meaning or not at all; then the reason names it, and
+librdkafka, which knows them all, does the work.
 """
 
 import logging
@@ -50,7 +50,7 @@ _OF_CONSUMERS = (
     "queued.",
     "session.",
 )
-"""Prefixes of what a producer has no use for: one set of properties goes to all clients."""
+"""Prefixes of properties that a producer does not use: all clients get the same properties."""
 _FILES = {
     "ssl.ca.location": "cafile",
     "ssl.certificate.location": "certfile",
@@ -100,7 +100,7 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
             settings[name] = int(settings[name])
         record_bytes, batch_bytes = (int(properties.get(name, MESSAGE_BYTES)) for name in _LIMITS)
     except ValueError as error:
-        raise NoBatches(f"a property is no number: {error}") from error
+        raise NoBatches(f"a property is not a number: {error}") from error
     if protocol in _SECURE:
         settings["ssl_context"] = _tls(**files)
     return settings, Sizes(record_bytes, min(record_bytes, batch_bytes))
@@ -133,7 +133,7 @@ def as_kafka_exceptions() -> Iterator[None]:
 
 
 def as_kafka_error(error: BaseException) -> KafkaError:
-    """Return what librdkafka would have said."""
+    """Return the error that librdkafka would have raised."""
     if isinstance(error, (KafkaTimeoutError, TimeoutError)):
         return KafkaError(KafkaError._TIMED_OUT, str(error))
     if isinstance(error, ProducerFenced):

@@ -59,7 +59,7 @@ def _anchor(
 
 @compiled
 def _fold_in_order(rows: Records, updates: Records, folded: Records) -> int:
-    """Fold what was told into one entry per root of ``rows`` and return how many, -1: not in order."""
+    """Fold updates into one entry per root of ``rows`` and return how many, -1: not in order."""
     count, at, last = 0, 0, np.uint64(0)
     for row in range(len(rows)):
         if rows[row].version != rows[0].version:
@@ -84,7 +84,7 @@ def anchor(
 ) -> tuple[Records, EntryArray] | None:
     """Return a header for each of ``rows``, and an entry for each run of one root: its emitted value.
 
-    rows: (n,) of ANCHOR, n >= 1; None unless all are born in one version. edges: (n,).
+    rows: (n,) of ANCHOR, n >= 1; None unless all are of one version. edges: (n,).
     """
     headers, folded = np.empty(len(rows), SINGLE), np.empty(len(rows), ENTRY)
     count = _anchor(rows, emission, edges, np.array(reader_hashes, np.uint64), headers, folded)
@@ -92,10 +92,10 @@ def anchor(
 
 
 def fold_in_order(rows: Records, updates: EntryArray) -> EntryArray | None:
-    """Return one entry for each root of ``rows``, (n,) of ANCHOR: the XOR of what was ``updates`` of it.
+    """Return one entry for each root of ``rows``, (n,) of ANCHOR: the XOR of its ``updates``.
 
-    None unless ``rows`` come in the order of their origins, one version's, and what was told in theirs: then
-    it is one pass with no table of roots. Rows of a root may repeat as neighbours.
+    None unless ``rows`` are of one version and in the order of their origins, and the updates in the same
+    order: then it is one pass with no table of roots. Rows of a root may repeat as neighbours.
     """
     folded = np.empty(len(rows), ENTRY)
     count = _fold_in_order(rows, updates, folded)

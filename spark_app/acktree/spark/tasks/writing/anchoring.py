@@ -27,7 +27,7 @@ VALUES_SCHEMA = "version int, root bigint, value bigint, reason string"
 VALUES = pa.schema(
     [("version", pa.int32()), ("root", pa.int64()), ("value", pa.int64()), ("reason", pa.string())]
 )
-"""What rows say of their roots: a value to fold, or, where ``reason`` is not null, why the root failed."""
+"""What rows add to their roots: a value to fold, or, where ``reason`` is not null, why the root failed."""
 
 Headers = NDArray[np.void] | Sequence[bytes | None] | None
 
@@ -38,7 +38,7 @@ class BadColumn(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class RootUpdates:
-    """What rows say of roots born in one version: values to fold, (n,) of ENTRY, and why roots failed.
+    """What rows add to roots of one version: values to fold, (n,) of ENTRY, and why roots failed.
 
     A root may come several times.
     """
@@ -131,7 +131,7 @@ def fold_in_order(rows: NDArray[np.void], updates: Sequence[RootUpdates]) -> Roo
 
 
 def fold(updates: Iterable[RootUpdates]) -> list[RootUpdates]:
-    """Return what was told with one entry per root, each version's in one piece; a first reason stands."""
+    """Return one update per version with one entry per root; of several reasons the first counts."""
     parts: dict[int, list[RootUpdates]] = {}
     for each in updates:
         parts.setdefault(each.version, []).append(each)

@@ -1,7 +1,7 @@
 """The transaction of a Spark task, written in whole record batches.
 
-Invariant: a commit is asked for only after the broker has taken every batch. A producer that anything went
-wrong with is not used again. Batches leave in the order they were laid out, one call's at a time: while they
+Invariant: a commit is asked for only after the broker has taken every batch. A producer is not used again
+after any error. Batches leave in the order they were laid out, one call's at a time: while they
 are sent the next ones are laid out, and no more memory is taken.
 """
 
@@ -96,7 +96,7 @@ class BatchTransaction:
             self._producer = self._loop.wait(_connect(settings))
 
     def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
-        """Begin the transaction of a share; see ``Transaction``. Raises KafkaException."""
+        """Begin the transaction of a task; see ``Transaction``. Raises KafkaException."""
         commit_record = commit_of_task(batch, task)
         is_written = commits.is_set(commit_record)
         with as_kafka_exceptions():
@@ -270,12 +270,12 @@ class BatchTransaction:
             await self._producer.abort_transaction()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._loop.wait(_stop(self._producer))
 
 
 class _PatientProducer(AIOKafkaProducer):  # type: ignore[misc]
-    """Looks for the coordinator again when the connection breaks meanwhile; aiokafka itself gives up then."""
+    """Looks up the coordinator again if the connection breaks meanwhile; aiokafka itself gives up."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -286,7 +286,7 @@ class _PatientProducer(AIOKafkaProducer):  # type: ignore[misc]
         try:
             return await self._lookup(*about)
         except KafkaConnectionError as error:
-            raise NodeNotReadyError(str(error)) from error  # what it does try again after
+            raise NodeNotReadyError(str(error)) from error  # which it does retry
 
 
 async def _connect(settings: dict[str, Any]) -> AIOKafkaProducer:
@@ -321,7 +321,7 @@ async def _await_answers(answers: list[tuple[str, asyncio.Future[Any]]]) -> None
 
 
 def _retrieve_exception(answer: asyncio.Future[Any]) -> None:
-    """Take note of a failure that nobody may ask for any more."""
+    """Retrieve an exception that nobody may await any more."""
     if not answer.cancelled():
         answer.exception()
 
@@ -339,7 +339,7 @@ def _loop_thread() -> LoopThread:
 
 
 async def _log_loop_errors() -> None:
-    """Let asyncio say in the log that nobody looked at a failure: aiokafka has told us otherwise before."""
+    """Log exceptions that asyncio calls unretrieved: aiokafka has reported them in another way already."""
     asyncio.get_running_loop().set_exception_handler(_log_loop_error)
 
 

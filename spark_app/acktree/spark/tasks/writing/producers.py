@@ -40,7 +40,7 @@ class TaskOutput(Protocol):
     def serve(self) -> None: ...
 
     def flush_tuples(self) -> None:
-        """See that tuples sent so far are seen no later than what is sent next."""
+        """Make tuples sent so far visible no later than what is sent next."""
         ...
 
     def flush_and_commit(self) -> None:
@@ -53,7 +53,7 @@ class TaskOutput(Protocol):
 
 
 class TaskProducer(BufferedProducer):
-    """What a task sends with, and the edges of its tuples."""
+    """A producer without transactions, with the edges of its tuples."""
 
     def __init__(self, bootstrap: str, user: Settings, **ours: Any) -> None:
         settings = producer_settings(bootstrap, user, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, **ours)
@@ -61,7 +61,7 @@ class TaskProducer(BufferedProducer):
         self.edges = EdgeSource()
 
     def flush_tuples(self) -> None:
-        """See that the tuples sent so far are in the log before what is sent next. Raises DeliveryFailed."""
+        """Wait until the tuples sent so far are in the log. Raises DeliveryFailed."""
         self.flush(FLUSH_TIMEOUT_S)
 
     def flush_and_commit(self) -> None:
@@ -69,14 +69,14 @@ class TaskProducer(BufferedProducer):
         self.flush(FLUSH_TIMEOUT_S)
 
     def abort(self) -> None:
-        """Forget a task that failed: what it sent stays."""
+        """Do nothing: what the failed task has sent stays."""
 
 
 _task_producers: dict[tuple[Any, ...], TaskProducer] = {}
 
 
 def task_producer(bootstrap: str, user: Settings, limits: Settings | None = None) -> TaskProducer:
-    """Return this process's outbox for a broker and settings; ``limits`` are what topics ask for."""
+    """Return this process's producer for a broker and settings; ``limits`` are what topics ask for."""
     settings = {**(limits or {}), **user}
     place = (os.getpid(), bootstrap, tuple(sorted(settings.items())))
     if place not in _task_producers:

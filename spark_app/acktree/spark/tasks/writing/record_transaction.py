@@ -1,4 +1,4 @@
-"""The transaction of a Spark task by librdkafka, record by record: for all settings that this has."""
+"""The transaction of a Spark task by librdkafka, record by record: it supports every setting."""
 
 import logging
 import time
@@ -17,9 +17,9 @@ from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTask
 from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S, TaskOutput, TaskProducer
 
 TRANSACTION_TIMEOUT_MS = 300_000
-"""The longest task. A transaction whose driver is dead and not started again holds readers so long."""
+"""The longest task. The transaction of a dead driver that is not restarted blocks readers this long."""
 COMMIT_RECORD_TIMEOUT_S = 2 * BROKER_TIMEOUT_S
-"""How long librdkafka may take to put a mark into a transaction before it is taken for stuck."""
+"""How long librdkafka may take to add the batch commit record before it counts as stuck."""
 
 log = logging.getLogger("acktree.spark")
 
@@ -38,15 +38,16 @@ def lost(error: KafkaError) -> TransactionLost:
 
 
 class Transaction(TaskOutput, Protocol):
-    """A box whose ``flush_and_commit`` commits all or nothing; kept over the tasks of one share's place."""
+    """An output whose ``flush_and_commit`` commits all or nothing; kept for later tasks of its partition."""
 
     is_spent: bool
     """It must not be used again."""
 
     def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
-        """Begin the transaction of a share; return False if the share is written already.
+        """Begin the transaction of a task; return False if its output is committed already.
 
-        Its mark is committed again then: its batch may be run again later still, and Kafka forgets old ones.
+        Its batch commit record is then committed again: the batch may be run yet again, and Kafka expires
+        old offsets.
 
         Raises:
             KafkaException: fenced, or the broker does not answer.
@@ -54,7 +55,7 @@ class Transaction(TaskOutput, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
 
 
@@ -74,7 +75,7 @@ class RecordTransaction(TaskProducer):
             self.producer.init_transactions(BROKER_TIMEOUT_S)
 
     def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
-        """Begin the transaction of a share; see there."""
+        """Begin the transaction of a task; see ``Transaction``."""
         commit_record = commit_of_task(batch, task)
         is_written = commits.is_set(commit_record)
         self.producer.begin_transaction()
@@ -84,7 +85,7 @@ class RecordTransaction(TaskProducer):
         return not is_written
 
     def _add_commit_record(self, commit_record: TopicPartition, commits: BatchCommits) -> None:
-        """Put the mark into the transaction; a call that ignores its time-out is left behind."""
+        """Add the batch commit record to the transaction; a call that ignores its timeout is abandoned."""
         group = commits.consumer.consumer_group_metadata()
         until_s = time.monotonic() + COMMIT_RECORD_TIMEOUT_S
         send = partial(self.producer.send_offsets_to_transaction, [commit_record], group, BROKER_TIMEOUT_S)
@@ -117,7 +118,7 @@ class RecordTransaction(TaskProducer):
             log.info("not aborted: %s", error.args[0].str(), extra={"action": "transaction_not_aborted"})
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         with suppress(DeliveryFailed, KafkaException):
             self.flush(RELIEF_S)
 

@@ -1,4 +1,4 @@
-"""What the topics of a stage take, so that a row which one never takes fails its records and no others.
+"""The limits of a stage's topics: a row that its topic can never accept fails its own records, no others.
 
 Invariant: no client and no broker refuses a row that passes here, neither for its size nor for a missing key,
 and no batch is larger than the smallest limit: a broker refuses a batch as a whole. Limits are asked for once
@@ -58,7 +58,7 @@ class StageLimits:
 
 
 def read_stage_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> StageLimits:
-    """Ask the broker what topics take; where it may not say, librdkafka's defaults hold.
+    """Read the limits of topics; without the right to, librdkafka's defaults hold.
 
     Raises:
         BrokerUnreachable: no broker answers.

@@ -1,8 +1,8 @@
-"""One transaction per Spark task: its tuples, its inits or acks, and the mark that says so.
+"""One transaction per Spark task: its tuples, its inits or acks, and its batch commit record.
 
-Invariant: a share of a batch is written once for read_committed readers, however often its task runs. The
-transactional id belongs to the share's first partition, so who begins later fences who began before; only
-then the mark is looked at, so no attempt can commit behind the look.
+Invariant: what a read task emits is written once for read_committed readers, however often the task runs. The
+transactional id belongs to the first partition it reads, so a later attempt fences the earlier one; only then
+is the batch commit record read, so no attempt can commit after that check.
 """
 
 import logging
@@ -22,7 +22,7 @@ MAX_OPEN = 16
 log = logging.getLogger("acktree.spark")
 
 open_transactions: dict[tuple[Any, ...], Transaction] = {}
-"""Those kept for the tasks to come, by process and by what they write for."""
+"""Transactions kept for later tasks, by process and by what they write for."""
 
 
 def begin_transaction(
@@ -33,7 +33,7 @@ def begin_transaction(
     task: ReadTaskName,
     limits: Settings | None = None,
 ) -> Transaction | None:
-    """Return a transaction for a share of a batch, None if the share is written already.
+    """Return a transaction for a read task of a batch, None if its output is committed already.
 
     ``limits`` are the producer's settings that the topics ask for; the user's win. A producer kept from an
     earlier batch is used again unless another process has fenced it meanwhile.

@@ -83,7 +83,7 @@ class Writer:
         self._limit = plan.limits.by_topic.get(topic)
 
     def write(self, batch: pa.RecordBatch) -> list[RootUpdates]:
-        """Write rows (value, anchors, optional key, headers, fail); return what they say of their roots."""
+        """Write rows (value, anchors, optional key, headers, fail); return what they add to their roots."""
         updates: list[RootUpdates] = []
         if "fail" in batch.schema.names and batch.column("fail").null_count < len(batch):
             rejected = batch.filter(pc.is_valid(batch.column("fail")))
@@ -197,7 +197,7 @@ def without_transaction(plan: StagePlan) -> TaskOutput:
 def write_tuples(
     batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, runs: TaskRuns
 ) -> Iterator[pa.RecordBatch]:
-    """Write rows to a topic; yield what they say of their roots."""
+    """Write rows to a topic; yield what they add to their roots."""
     output = task_producer(plan.bootstrap, plan.user, plan.limits.settings)
     writer = Writer(plan, topic, output)
     for batch in batches:
@@ -208,7 +208,7 @@ def write_tuples(
 
 
 def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
-    """Yield what the inputs themselves add per root, so that a record that yields no row is told, too."""
+    """Yield what the inputs add per root, so that a record without output rows gets an init or ack, too."""
     for batch in batches:
         anchors = b"".join(filter(None, batch.column("anchors").to_pylist()))
         yield from map(to_arrow, fold(own_values(np.frombuffer(anchors, ANCHOR), plan.own_hashes)))
@@ -246,7 +246,7 @@ def write_fails(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[
 
 
 def _send_acker_updates(folded: list[RootUpdates], plan: StagePlan, output: TaskOutput) -> int:
-    """Tell the acker of every root, and wait; return how many there are."""
+    """Send the updates of every root to the acker and wait; return how many roots."""
     output.flush_tuples()
     acker_updates = plan.acker_updates(output)
     for updates in folded:
