@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from acktree.producers.kafka.deadline_call import RELIEF_S, CallTimedOut, call_with_deadline
 from acktree.producers.kafka.done_above import decode_owner
-from acktree.schemas.clients import Settings, admin_settings, is_passing, make_producer, metadata_of
+from acktree.schemas.clients import Settings, admin_settings, is_transient, make_producer, metadata_of
 
 ASK_S = 5.0
 """How long a question waits for the broker before it is asked again."""
@@ -67,7 +67,7 @@ def _insist(ask: Callable[[], object], may_wait: MayWait, what: str) -> bool:
             return False
         except KafkaException as error:
             told = error.args[0]
-            if not is_passing(told) or not may_wait():
+            if not is_transient(told) or not may_wait():
                 log.warning("no answer: %s: %s", what, told.str(), extra={"action": "not_taken_over"})
                 return False
         time.sleep(RELIEF_S)
