@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import lacking
 from acktree.console.commands.options import bootstrap_option, parse_settings
 from acktree.console.devbroker import ports
-from acktree.console.main import COMMANDS, Command, MissingExtra, load, main
+from acktree.console.main import COMMANDS, Command, CommandUnavailable, load, main
 
 ACKTREE = Path(sys.executable).with_name("acktree")
 WAIT_S = 120
@@ -290,7 +290,7 @@ def test_a_process_ends_with_its_own_code_and_before_the_exit_functions_of_libra
 
 
 def test_a_missing_extra_is_named():
-    with pytest.raises(MissingExtra, match=r"needs no_such_package: pip install 'acktree\[spark\]'"):
+    with pytest.raises(CommandUnavailable, match=r"needs no_such_package: pip install 'acktree\[spark\]'"):
         load("spark", Command("no_such_package.module:spark", "", "spark"))
 
 

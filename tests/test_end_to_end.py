@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console.demo.account import committed_offsets, counted_words
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.demo.text import count_words, library_lines
 from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 LINES = 3_000
 PARTITIONS = 2
 FAIL_EVERY = 100
-DEADLINE_S = 300
+DEADLINE_S = 800
 TOPOLOGY = """
 name = "{name}"
 ackers = {ackers}
@@ -42,7 +42,7 @@ reads = ["{name}.words"]
 
 
 @contextmanager
-def pipeline(bootstrap: str, name: str, folder: Path, fail_every: int) -> Iterator[dict[str, Child]]:
+def pipeline(bootstrap: str, name: str, folder: Path, fail_every: int) -> Iterator[dict[str, ChildProcess]]:
     common = ["--topology", name, "-b", bootstrap]
     spark = ["spark", "run", "split_lines:words", "--spout", "lines", "--trigger", "available-now"]
     commands = {
@@ -59,7 +59,9 @@ def pipeline(bootstrap: str, name: str, folder: Path, fail_every: int) -> Iterat
     with ExitStack() as running:
         children = {}
         for child, command in commands.items():
-            children[child] = Child(child, command, wordcount_folder(), folder / f"{child}.log", environment)
+            children[child] = ChildProcess(
+                child, command, wordcount_folder(), folder / f"{child}.log", environment
+            )
             running.callback(children[child].stop)
             children[child].start()
         yield children
@@ -90,13 +92,13 @@ def send(bootstrap: str, topic: str) -> list[str]:
     return lines
 
 
-def check_running(children: dict[str, Child], deadline: float) -> None:
+def check_running(children: dict[str, ChildProcess], deadline: float) -> None:
     """Fail, with what the processes said, if the time is up or Spark has ended."""
     assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
     assert children["spark"].exit_code is None, children["spark"].tail()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "victim",
     [
@@ -129,7 +131,7 @@ def test_the_account_is_exact_whoever_is_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_the_acker_count_changes_under_load_without_a_replay(
     bootstrap: str, unique: str, tmp_path: Path
 ) -> None:

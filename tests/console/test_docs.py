@@ -19,7 +19,7 @@ SHAPES = [
     for module in (documents, letters, trace, tree)
     for shape in vars(module).values()
     if dataclasses.is_dataclass(shape)
-    and shape not in (tree.Found, tree.Gathered, search.Search, search.Target)
+    and shape not in (tree.FoundTuple, tree.RootFindings, search.Search, search.TraceTarget)
 ]
 
 

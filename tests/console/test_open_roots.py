@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acktree.console.view.open_roots import OpenRoots, Said
+from acktree.console.view.open_roots import AppendedRecord, OpenRoots
 from acktree.schemas.codec import ENTRY, Ack, AckInit, Fail
 
 ROOTS = st.integers(1, 4)
@@ -24,19 +24,19 @@ def entries(*pairs):
 
 
 def init(root, value, at=0, append_ms=1_000):
-    return Said(AckInit(0, 1, entries((root, value))), at, append_ms)
+    return AppendedRecord(AckInit(0, 1, entries((root, value))), at, append_ms)
 
 
 def ack(root, value, append_ms=1_000):
-    return Said(Ack("t", 1, entries((root, value))), 0, append_ms)
+    return AppendedRecord(Ack("t", 1, entries((root, value))), 0, append_ms)
 
 
 def fail(root):
-    return Said(Ack("t", 1, fails=[Fail(root, "no")]), 0, 1_000)
+    return AppendedRecord(Ack("t", 1, fails=[Fail(root, "no")]), 0, 1_000)
 
 
 def reset(root, append_ms):
-    return Said(Ack("t", 1, resets=np.array([root], np.uint64)), 0, append_ms)
+    return AppendedRecord(Ack("t", 1, resets=np.array([root], np.uint64)), 0, append_ms)
 
 
 def fold(*said):

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from starlette.testclient import TestClient
 
 import lacking
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.console.main import main
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
@@ -74,7 +74,7 @@ class Running:
 
     bootstrap: str
     name: str
-    children: dict[str, Child]
+    children: dict[str, ChildProcess]
 
     @property
     def source(self) -> str:
@@ -135,7 +135,7 @@ def running(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     }
     with ExitStack() as stack:
         children = {
-            child: Child(child, command, folder, folder / f"{child}.log", {"PYTHONUNBUFFERED": "1"})
+            child: ChildProcess(child, command, folder, folder / f"{child}.log", {"PYTHONUNBUFFERED": "1"})
             for child, command in commands.items()
         }
         for child, process in children.items():
@@ -341,7 +341,7 @@ def dom_of(url: str, folder: Path) -> str:
 def test_chromium_shows_the_page_live_and_runs_no_foreign_script(running: Running, tmp_path: Path) -> None:
     log = tmp_path / "ui.log"
     command = ["ui", "--topology", running.name, "-b", running.bootstrap, "--port", "0", "--format", "json"]
-    child = Child("ui", command, tmp_path, log, {"PYTHONUNBUFFERED": "1"})
+    child = ChildProcess("ui", command, tmp_path, log, {"PYTHONUNBUFFERED": "1"})
     child.start()
     try:
         child.wait_ready(lambda: None)

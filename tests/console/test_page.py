@@ -14,10 +14,10 @@ from acktree.console.page.frame import PageSettings
 from acktree.console.page.graph import make_graph
 from acktree.console.page.rendering import make_environment, render
 from acktree.console.page.status_page import held_for
-from acktree.console.view.cluster import Committed, Group
-from acktree.console.view.documents import SourcePartition
+from acktree.console.view.cluster import CommittedOffset, GroupStatus
+from acktree.console.view.documents import PartitionStatus
 from acktree.console.view.reports import WINDOWS_S, Reports
-from acktree.console.view.snapshot import Seen
+from acktree.console.view.snapshot import Snapshot
 from acktree.console.view.source_view import SlotView
 from acktree.console.view.status import make_status
 from acktree.schemas import clients
@@ -144,19 +144,19 @@ def published(name="t", topic="lines"):
 
 def seen(topology):
     slot = topology.slots[0]
-    view = SlotView.of_commit(slot, Committed(5, ""))
+    view = SlotView.of_commit(slot, CommittedOffset(5, ""))
     view.next_offset = 8
     places = {(slot.topic, 0): 10, ("words", 0): 20, (f"{topology.name}.dead-letter", 0): 2}
-    return Seen(
+    return Snapshot(
         topology,
         1_700_000_000_000,
         dict.fromkeys(places, 0),
         places,
-        {topology.group_of("count"): Group("STABLE", ("a",))},
+        {topology.group_of("count"): GroupStatus("STABLE", ("a",))},
         {},
         {0: view},
         0,
-        {"count": {("words", 0): Committed(12, "")}, "sum": {}},
+        {"count": {("words", 0): CommittedOffset(12, "")}, "sum": {}},
         0,
         0,
         [f"a note with {HOSTILE}"],
@@ -224,7 +224,7 @@ def test_a_loop_in_the_topology_is_drawn_once():
 )
 def test_the_parts_of_a_bar_lie_side_by_side_and_none_is_invisible(frontier, emitted, above, end):
     pending = (emitted or 0) - (frontier or 0) - above
-    partition = SourcePartition(
+    partition = PartitionStatus(
         "s", "t", 0, 0, 0, 0, end, frontier, emitted, above, pending, 0, held_by=None, held_s=None
     )
     *parts, edge = bar(partition, False)

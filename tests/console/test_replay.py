@@ -2,7 +2,7 @@
 
 import pytest
 
-from acktree.console.replay import NotReplayable, ReplayPlan, Standing, Wanted, plan_replay
+from acktree.console.replay import NotReplayable, PartitionState, ReplayPlan, Wanted, plan_replay
 from acktree.schemas.codec import (
     MAX_REPLAY_SPANS,
     ReplayCommand,
@@ -29,9 +29,9 @@ def published() -> Published:
 
 def plan(*spans: tuple[int, int], partition: int = 0, frontier: int | None = 100) -> ReplayPlan:
     standings = {
-        ("a", 0): Standing("id", 10, 200, frontier),
-        ("a", 1): Standing("other", 0, 5, 5),
-        ("b", 0): Standing("id-b", 0, 0, None),
+        ("a", 0): PartitionState("id", 10, 200, frontier),
+        ("a", 1): PartitionState("other", 0, 5, 5),
+        ("b", 0): PartitionState("id-b", 0, 0, None),
     }
     wanted = Wanted("a", partition, tuple(Span(*span) for span in spans))
     return plan_replay(published(), [wanted], standings)
@@ -48,7 +48,7 @@ def test_a_range_becomes_one_command_for_the_task_of_its_newest_slot() -> None:
 
 def test_spans_that_overlap_or_touch_are_joined_and_many_are_split() -> None:
     assert plan((30, 40), (20, 31), (40, 41), (60, 61)).pieces[0].spans == (Span(20, 41), Span(60, 61))
-    standings = {("a", 0): Standing("id", 0, 10_000, 10_000)}
+    standings = {("a", 0): PartitionState("id", 0, 10_000, 10_000)}
     singles = tuple(Span(2 * n, 2 * n + 1) for n in range(MAX_REPLAY_SPANS + 1))
     made = plan_replay(published(), [Wanted("a", 0, singles)], standings)
     assert [len(piece.spans) for piece in made.pieces] == [MAX_REPLAY_SPANS, 1]
@@ -82,9 +82,9 @@ def test_what_cannot_be_replayed_is_said_in_one_sentence(
     topic: str, partition: int, span: tuple[int, int], told: str
 ) -> None:
     standings = {
-        ("a", 0): Standing("id", 10, 200, None),
-        ("a", 1): Standing("other", 0, 5, 5),
-        ("b", 0): Standing("id-b", 0, 0, None),
+        ("a", 0): PartitionState("id", 10, 200, None),
+        ("a", 1): PartitionState("other", 0, 5, 5),
+        ("b", 0): PartitionState("id-b", 0, 0, None),
     }
     with pytest.raises(NotReplayable, match=told):
         plan_replay(published(), [Wanted(topic, partition, (Span(*span),))], standings)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.search import Search, Target, leave_other_blocks, may_be_emissions
+from acktree.console.view.search import Search, TraceTarget, leave_other_blocks, may_be_emissions
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import Slot
 
@@ -24,10 +24,10 @@ def test_a_root_stands_for_its_own_offset_and_those_behind_it_up_to_the_block(
     block: int, found: list[int]
 ) -> None:
     offsets = [0, 6, 11, 15, 16, 20]
-    mine = may_be_emissions(Target(SLOT, 15, block), np.array([root(o) for o in offsets], np.uint64))
+    mine = may_be_emissions(TraceTarget(SLOT, 15, block), np.array([root(o) for o in offsets], np.uint64))
     assert [offset for offset, is_mine in zip(offsets, mine, strict=True) if is_mine] == found
     assert not may_be_emissions(
-        Target(SLOT, 15, block), np.array([root(15, slot=2), root(15, slot=4)], np.uint64)
+        TraceTarget(SLOT, 15, block), np.array([root(15, slot=2), root(15, slot=4)], np.uint64)
     ).any()
 
 
@@ -43,7 +43,7 @@ def test_a_root_stands_for_its_own_offset_and_those_behind_it_up_to_the_block(
     ],
 )  # fmt: skip
 def test_of_each_run_the_last_block_before_the_record_is_its_own(seen: list[int], left: list[int]) -> None:
-    search = Search(cast(Cluster, None), Target(SLOT, 18, 10), 0.0, None)
+    search = Search(cast(Cluster, None), TraceTarget(SLOT, 18, 10), 0.0, None)
     for each in seen:
         search.of(each)
     leave_other_blocks(search)

@@ -3,7 +3,7 @@
 import numpy as np
 from pyroaring import BitMap64
 
-from acktree.console.view.cluster import Committed
+from acktree.console.view.cluster import CommittedOffset
 from acktree.console.view.open_roots import OPEN
 from acktree.console.view.source_view import (
     EMITTED,
@@ -25,7 +25,7 @@ NOW_MS = 1_000_000
 
 def view(frontier=10, done=()):
     text = encode_metadata(1, "id", frontier, BitMap64(done)).text
-    return SlotView.of_commit(SLOT, Committed(frontier, text))
+    return SlotView.of_commit(SLOT, CommittedOffset(frontier, text))
 
 
 def root(offset, run=1, attempt=0):
@@ -69,7 +69,7 @@ def test_a_pending_record_inside_a_block_is_shown_with_the_blocks_root():
 
 
 def test_a_commit_that_is_an_operators_says_where_the_group_stands():
-    seen = standing(SlotView.of_commit(SLOT, Committed(7, "")))
+    seen = standing(SlotView.of_commit(SLOT, CommittedOffset(7, "")))
     assert (seen.frontier, seen.pending) == (7, 0)
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from acktree.console.demo.progress import Watch
-from acktree.console.demo.run import FAIL_EVERY, KILL_AT, account, paced, send_text, show
+from acktree.console.demo.progress import ProgressView
+from acktree.console.demo.run import FAIL_EVERY, KILL_AT, account, send_text, show, with_small_max_pending
 from acktree.console.demo.text import library_lines
 from acktree.console.devbroker.jars import broker_jars
 from acktree.schemas.publish import apply_topology
@@ -182,10 +182,10 @@ def run_text(began_s: float) -> bool:
     until(lambda: all(health(name) == "healthy" for name in roles), "containers to be healthy")
     console.print(f"healthy: {', '.join(sorted(roles))}", highlight=False)
     text = list(library_lines(int(os.environ.get("LINES", "20000"))))
-    apply_topology(KAFKA, paced(topology, len(text)), {})
+    apply_topology(KAFKA, with_small_max_pending(topology, len(text)), {})
     sent = send_text(KAFKA, text)
     lines, started_s = len(sent.lines), time.monotonic()
-    with Watch(console, KAFKA, topology.stats_topic, lines, sent.failures()) as watch:
+    with ProgressView(console, KAFKA, topology.stats_topic, lines, sent.failures()) as watch:
         killed = False
         deadline_s = time.monotonic() + LIMIT_S
         while watch.counts["completed"] < lines and time.monotonic() < deadline_s:

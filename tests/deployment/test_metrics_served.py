@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 import lacking
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.console.devbroker import ports
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -92,7 +92,7 @@ Figures = dict[str, float]
 class Pipeline:
     """The running processes and the source that feeds them."""
 
-    def __init__(self, children: dict[str, Child], producer: Producer, topic: str) -> None:
+    def __init__(self, children: dict[str, ChildProcess], producer: Producer, topic: str) -> None:
         self.children = children
         self._producer, self._topic = producer, topic
 
@@ -132,7 +132,9 @@ def pipeline(bootstrap: str, name: str, tmp_path_factory: pytest.TempPathFactory
         children = {}
         for process, command in PROCESSES.items():
             arguments = [*command, "--topology", name, "-b", bootstrap, "--metrics-port", "0"]
-            child = Child(process, arguments, folder, folder / f"{process}.log", {"PYTHONUNBUFFERED": "1"})
+            child = ChildProcess(
+                process, arguments, folder, folder / f"{process}.log", {"PYTHONUNBUFFERED": "1"}
+            )
             children[process] = child
             stack.callback(child.stop)
             child.start()

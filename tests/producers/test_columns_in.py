@@ -13,7 +13,7 @@ from acktree.producers.native.librdkafka import NoColumns
 from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
 from acktree.schemas.header import HEADER, find_header
 from acktree.spark.tasks.reading import columns_in
-from acktree.spark.tasks.reading.columns_in import Cells, ColumnsIn, Taken
+from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn, FetchedColumns
 from acktree.spark.tasks.warm_up import warm_up
 from hypothesis_profiles import examples
 from producers.cluster import Cluster, until
@@ -53,10 +53,12 @@ class Reading:
             producer.produce(self.topic, b"%d" % number, partition=0)
         assert producer.flush(30) == 0
 
-    def until_error(self, own: bool = False, most: int = 1000) -> tuple[list[Taken], KafkaError, int]:
-        taken: list[Taken] = []
+    def until_error(
+        self, own: bool = False, max_records: int = 1000
+    ) -> tuple[list[FetchedColumns], KafkaError, int]:
+        taken: list[FetchedColumns] = []
         for _ in range(200):
-            taken.append(self.columns.take(most, 0.2, own))
+            taken.append(self.columns.take(max_records, 0.2, own))
             for error, offset in taken[-1].errors:
                 return taken, error, offset
         raise AssertionError("no error within 40 s, not even the end of the partition")
@@ -71,7 +73,7 @@ def reading(cluster: Cluster) -> Iterator[Reading]:
     reading.consumer.close()
 
 
-def cells(column: Cells | None, count: int) -> list[bytes | None]:
+def cells(column: BytesColumn | None, count: int) -> list[bytes | None]:
     assert column is not None
     assert len(column.bounds) == count + 1
     there = [True] * count if column.is_there is None else column.is_there.tolist()
@@ -79,7 +81,7 @@ def cells(column: Cells | None, count: int) -> list[bytes | None]:
     return [row if is_there else None for row, is_there in zip(rows, there, strict=True)]
 
 
-def rows_of(taken: Taken) -> list[tuple]:
+def rows_of(taken: FetchedColumns) -> list[tuple]:
     count = len(taken.offsets)
     columns = (cells(column, count) for column in (taken.keys, taken.values, taken.own))
     stamps = zip(taken.kinds.tolist(), taken.stamps_ms.tolist(), strict=True)
@@ -100,7 +102,7 @@ def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
     send()
     assert producer.flush(30) == 0
     reading.assign(0)
-    taken, error, end = reading.until_error(own=True, most=7)
+    taken, error, end = reading.until_error(own=True, max_records=7)
     assert (error.code(), end) == (KafkaError._PARTITION_EOF, sum(sent))
     rows = [row for each in taken for row in rows_of(each)]
     plain = consumer_of(cluster, group_instance_id="plain")

@@ -9,7 +9,7 @@ import pytest
 
 from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import DeliveryFailed, Misuse, WrongThread
-from acktree.producers.kafka.output import AtLeastOnce
+from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.testing import BoltDouble
 from acktree.schemas.header import HEADER
 from producers.cluster import Cluster, until

@@ -85,6 +85,27 @@ def test_what_is_written_behind_a_killed_workers_transaction_is_read_once_anothe
     cluster.close()
 
 
+def test_a_bolt_that_became_at_least_once_ends_what_its_dead_exactly_once_predecessor_left_open(
+    cluster: Cluster, tmp_path: Path
+):
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    cluster.emit(range(10), 0)
+    topic = cluster.topic("b")
+    process = start_process(cluster, tmp_path, 29)
+    until(lambda: values(cluster, topic).total() == 10, "the first ones are committed")
+    cluster.emit(range(10, 30), 0)
+    until(lambda: count_written(cluster, topic) >= 30, "an open transaction holds the others")
+    process.kill()
+    process.wait()
+    cluster.apply(exactly_once=False, first=(["a"], ["b"]))
+    first = cluster.start(Pass(), "first")
+    until(lambda: values(cluster, topic) == Counter(range(30)) or first.error, "all is read, once")
+    first.stop()
+    assert not cluster.open_roots()
+    group, places = f"{cluster.name}.first", [(cluster.topic("a"), 0)]
+    assert find_owners(cluster.bootstrap, {}, group, places, lambda: True) == set()
+
+
 def test_commits_name_a_worker_while_it_works_and_not_when_it_has_left(cluster: Cluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(100))

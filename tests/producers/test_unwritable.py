@@ -1,10 +1,11 @@
 """Children that their topic never takes: their tuples fail, once, and the worker goes on."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from acktree.producers import BatchBolt, Bolt, Spout
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Spout
 from acktree.producers.batch import BatchCollector
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
 from acktree.producers.kafka.intake import Intake
@@ -198,6 +199,76 @@ def test_a_window_whose_child_is_refused_fails_its_tuples_and_the_worker_goes_on
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"fine"] * 2
     assert (worker.unwritable, worker.emitted) == (4, 2)
     assert cluster.committed("only") == cluster.ends()
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("kind", [BasicBolt, Bolt, BatchBolt, AsyncBolt])
+def test_a_child_whose_time_its_topic_does_not_take_fails_its_tuple_alone(
+    cluster: Cluster, kind: type, exactly_once: bool
+):
+    now_ms = int(time.time() * 1000)
+    times = {b"3": now_ms + 2 * HOUR_MS, b"5": now_ms - 2 * HOUR_MS}
+
+    class Basic(BasicBolt):
+        def execute(self, tuple, emit):
+            emit(tuple.value, timestamp_ms=times.get(tuple.value, now_ms))
+
+    class ByHand(Bolt):
+        def execute(self, tuple, collector):
+            collector.emit(tuple.value, anchors=tuple, timestamp_ms=times.get(tuple.value))
+            collector.ack(tuple)
+
+    class Batch(BatchBolt):
+        def execute(self, tuples, collector):
+            for each in tuples:
+                collector.emit(each.value, anchors=[each], timestamp_ms=times.get(each.value))
+
+    class Async(AsyncBolt):
+        async def execute(self, tuple, emit):
+            emit(tuple.value, timestamp_ms=times.get(tuple.value))
+
+    bolts = {BasicBolt: Basic, Bolt: ByHand, BatchBolt: Batch, AsyncBolt: Async}
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.set_topic(
+        "b", message_timestamp_before_max_ms=str(HOUR_MS), message_timestamp_after_max_ms=str(HOUR_MS)
+    )
+    cluster.emit(range(10), 0)
+    worker = cluster.start(bolts[kind]())
+    until(lambda: worker.error or worker.acked + worker.failed == 10)
+    worker.stop()
+    fails = {origin_of(fail.root).offset: fail.reason for ack in cluster.acks() for fail in ack.fails}
+    assert fails.keys() == {3, 5}
+    assert all(reason.startswith("InvalidTimestamp: a record of the time ") for reason in fails.values())
+    assert "message.timestamp.after.max.ms is 3600000" in fails[3]
+    assert "message.timestamp.before.max.ms is 3600000" in fails[5]
+    assert sorted(int(record.value()) for record in cluster.read(cluster.topic("b"))) == [
+        0,
+        1,
+        2,
+        4,
+        6,
+        7,
+        8,
+        9,
+    ]
+    assert cluster.committed("only") == cluster.ends()
+
+
+def test_a_topic_that_stamps_records_itself_takes_any_time(cluster: Cluster):
+    class Far(BasicBolt):
+        def execute(self, tuple, emit):
+            emit(tuple.value, timestamp_ms=int(time.time() * 1000) + 100 * HOUR_MS)
+
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.set_topic("b", message_timestamp_type="LogAppendTime")
+    cluster.emit([0])
+    worker = cluster.start(Far())
+    until(lambda: worker.error or worker.acked + worker.failed == 1)
+    worker.stop()
+    assert (worker.acked, len(cluster.read(cluster.topic("b")))) == (1, 1)
 
 
 def test_a_compacted_topic_takes_records_with_a_key_be_it_empty_and_tombstones(cluster: Cluster):

@@ -11,8 +11,8 @@ import pytest
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import DeliveryFailed, UnknownComponent
+from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
-from acktree.producers.kafka.output import AtLeastOnce
 from acktree.producers.worker.loop import Worker
 from acktree.schemas.header import Anchor, encode_header
 from acktree.schemas.ids import origin_of, root_id

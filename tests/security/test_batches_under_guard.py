@@ -60,7 +60,7 @@ def write(address: str, user: dict[str, str], topic: str) -> None:
         with clear_errors(address):
             assert transaction.begin(BATCH, share, held)
             transaction.produce_rows(topic, Rows([b"value"]))
-            transaction.settle()
+            transaction.flush_and_commit()
             assert not transaction.begin(BATCH, share, held)
     finally:
         transaction.close()

@@ -53,7 +53,7 @@ from acktree.spark.driver.source_topics import UnknownPartition
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import SourceOptions
-from acktree.spark.tasks.reading.read_task import read_offsets, shares
+from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_whole
 from producers.cluster import Cluster, Running, until
 from security.secure_broker import WAIT_S, SecureBroker
@@ -237,7 +237,7 @@ def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
         driver.service(0.1)
         if (batch := driver.next_batch(ends, None)) is None:
             continue
-        rows = [rows for share in shares(options, published, batch) for rows in read_offsets(share)]
+        rows = [rows for share in read_tasks(options, published, batch) for rows in read_offsets(share)]
         rows = [one.append_column("fail", pa.array(["no", *[None] * (len(one) - 1)])) for one in rows]
         plan = StagePlan(*place, BatchName(uuid.uuid4().hex, 0), spout="lines")
         run_as_sparks_worker_does(write_whole(iter(rows), plan, "guarded.a", in_transaction))
@@ -300,7 +300,7 @@ def test_a_forbidden_report_is_said_by_the_call_that_learns_of_it(secure: Secure
     )
     report = Report("spout", "lines", "lines-0", 0, {})
     reporter.send("guarded.stats", [report])
-    reporter.settle()
+    reporter.flush()
     with pytest.raises(NotAuthorized, match="acl plan --role"):
         reporter.check()
     with pytest.raises(NotAuthorized, match="acl plan --role"):

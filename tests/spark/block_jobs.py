@@ -12,7 +12,7 @@ def same(rows: DataFrame) -> DataFrame:
     return rows.select("value", "anchors")
 
 
-class Keep(BasicBolt):
+class RecordExecutions(BasicBolt):
     """Notes each execution in SQLite; fails every thousandth record in its first emission."""
 
     name = "keep"

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from acktree.spark import app
-from spark.spouts import Spout
-from spark.tester import Tester
+from spark.spouts import SpoutTester
+from spark.tester import StageTester
 
 FD_SETSIZE = 1024
 
@@ -21,11 +21,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_TESTS, os.environ.get(
 
 
 @pytest.fixture
-def spout(bootstrap: str, unique: str) -> Iterator[Callable[..., Spout]]:
-    testers: list[Spout] = []
+def spout(bootstrap: str, unique: str) -> Iterator[Callable[..., SpoutTester]]:
+    testers: list[SpoutTester] = []
 
-    def make(**arguments: Any) -> Spout:
-        testers.append(Spout(bootstrap, unique, **arguments))
+    def make(**arguments: Any) -> SpoutTester:
+        testers.append(SpoutTester(bootstrap, unique, **arguments))
         return testers[-1]
 
     yield make
@@ -45,6 +45,6 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
-    with Tester.running(spark, bootstrap, unique, tmp_path) as made:
+def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[StageTester]:
+    with StageTester.running(spark, bootstrap, unique, tmp_path) as made:
         yield made

@@ -11,7 +11,7 @@ import numpy as np
 
 from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import generation_of, next_run, origin_of, root_id
-from acktree.spark.driver.group_offsets import Committed
+from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.driver.takeover import Takeover, is_too_old
 from acktree.spark.ledger.blocks import block_firsts
 from acktree.spark.ledger.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, fits
@@ -19,17 +19,17 @@ from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.result_cut import ResultCut
 from acktree.spark.ledger.retries import RetryPolicy
-from acktree.spark.ledger.task import SourcePartition, TaskLedger
-from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.spark.runtime.logged_batch import PlannedBatch
 
-POLICY = RetryPolicy(initial_s=1, most_s=60, max_attempts=3)
+POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 LOG_END = 120
 ABSENT = frozenset(offset for offset in range(LOG_END) if offset % 7 == 3 or 40 <= offset < 52)
 """Offsets that hold no record: reading past them proves it."""
 A_DAY_S = 86_400.0
 
 
-class Obeyed(NamedTuple):
+class AppliedCommand(NamedTuple):
     """What a claim and its log keep of a replay command."""
 
     position: int
@@ -52,42 +52,42 @@ class SpoutModel:
     def __init__(self) -> None:
         self.run, self.floor, self.now_s, self.block, self.log_end = 1, 1, 0.0, 5, 0
         self.roots: dict[tuple[int, int], frozenset[int]] = {}
-        self.judged: set[tuple[int, int]] = set()
+        self.finished: set[tuple[int, int]] = set()
         self.done: set[int] = set()
         self.proven: set[int] = set()
         """Offsets of which the log says that they hold no record: whoever reads that may call them done."""
         self.floors = [1] * LOG_END
         self.log: list[Result | Absent] = []
-        self.logged: Batch | None = None
-        self.planned: Batch | None = None
+        self.logged: PlannedBatch | None = None
+        self.planned: PlannedBatch | None = None
         self.batches_logged = 0
-        self.told: set[int] = set()
-        self.letters: list[int] = []
-        self.obeyed: list[Obeyed] = []
+        self.root_id_: set[int] = set()
+        self.dead_letters: list[int] = []
+        self.applied: list[AppliedCommand] = []
         self.commands = 0
         self.cut = ResultCut(0)
-        self.committed: Committed | None = None
+        self.committed: CommittedOffset | None = None
         self.position = 0
         self._open(PartitionLedger(0, 0, 1, self.policy, 5))
         self.commit()
 
     def _open(self, led: PartitionLedger) -> None:
         self.led = led
-        source = SourcePartition(0, "t", 0, "id")
+        source = SourceSlot(0, "t", 0, "id")
         self.task = TaskLedger(0, self.run, {0: source}, {0: led}, 30.0)
 
-    def _plan(self, most: int, seconds: float) -> Batch:
+    def _plan(self, limit: int, seconds: float) -> PlannedBatch:
         self.now_s += seconds
         self.known = set(range(self.led.frontier)) | set(self.led.done)
         if self.task.is_run_used_up:
             self._begin_run()
         replays = self.task.replay_due(self.now_s, 1_000)
         again = self.task.emit_again(20, self.now_s)
-        fresh = self.task.emit({0: self.log_end}, most, self.now_s)
+        fresh = self.task.emit({0: self.log_end}, limit, self.now_s)
         parts = (tuple(fresh), tuple(replays), tuple(again), tuple(self.task.progress()))
-        batch = Batch(1, *parts, tuple(self.task.attempts(1_000)), tuple(self.task.blocks()))
+        batch = PlannedBatch(1, *parts, tuple(self.task.attempts(1_000)), tuple(self.task.blocks()))
         self.planned = batch if batch.records else self.planned
-        again_from_json = Batch.from_json(json.loads(json.dumps(batch.to_json())))
+        again_from_json = PlannedBatch.from_json(json.loads(json.dumps(batch.to_json())))
         assert again_from_json == batch
         return again_from_json
 
@@ -97,7 +97,7 @@ class SpoutModel:
             self.led.renew(self.run)
         self.floor = self.led.floor
 
-    def _read_batch(self, batch: Batch) -> None:
+    def _read_batch(self, batch: PlannedBatch) -> None:
         """Do what the batch's tasks do: make roots, tell what is absent."""
         emitted: dict[tuple[int, int], set[int]] = {}
         for each in (*batch.ranges, *batch.again):
@@ -125,14 +125,14 @@ class SpoutModel:
         """Be asked for a batch by Spark, which names the last one it has logged."""
         if self.logged is not None and self.logged == self.planned:
             self.planned = None
-            self.cut.written(self.task.take_answered())
+            self.cut.written(self.task.pop_answered())
         self.read()
 
-    def batch(self, more: int, most: int, seconds: float) -> None:
+    def batch(self, more: int, limit: int, seconds: float) -> None:
         """Be asked, plan a batch if there is something to emit, and run it."""
         self.log_end = min(LOG_END, self.log_end + more)
         self.asked()
-        batch = self._plan(most, seconds)
+        batch = self._plan(limit, seconds)
         if batch.records:
             self.logged = batch
             self.batches_logged += 1
@@ -140,20 +140,20 @@ class SpoutModel:
 
     def open_roots(self) -> list[tuple[int, int]]:
         """Return the roots (generation, first offset) without a verdict."""
-        return sorted(root for root in self.roots if root not in self.judged)
+        return sorted(root for root in self.roots if root not in self.finished)
 
-    def judge(self, root: tuple[int, int], is_good: bool) -> None:
+    def finish(self, root: tuple[int, int], is_good: bool) -> None:
         """Let the acker write its verdict."""
-        self.judged.add(root)
-        told = root_id(0, *root)
+        self.finished.add(root)
+        root_id_ = root_id(0, *root)
         if is_good:
-            self.log.append(Result(0, np.array([told], np.uint64)))
+            self.log.append(Result(0, np.array([root_id_], np.uint64)))
             run = root[0] >> 4
             self.done.update(o for o in self.roots[root] if run >= self.floors[o])
         else:
-            self.log.append(Result(0, np.array([], np.uint64), [Failure(told, Cause.FAILED, "b", "no")]))
+            self.log.append(Result(0, np.array([], np.uint64), [Failure(root_id_, Cause.FAILED, "b", "no")]))
 
-    def tell_again(self, place: int) -> None:
+    def send_again(self, place: int) -> None:
         """Let an acker that was cut off write one of its results a second time."""
         if isinstance(result := self.log[place], Result):
             self.log.append(result)
@@ -163,32 +163,32 @@ class SpoutModel:
         for place in range(self.cut.next_offset, len(self.log)):
             record = self.log[place]
             if isinstance(record, Absent):
-                effect = self.task.take_absent(record)
+                effect = self.task.apply_absent(record)
             else:
-                effect = self.task.take(record, self.now_s, 0.0)
-            for letter in effect.letters:
+                effect = self.task.apply(record, self.now_s, 0.0)
+            for exhausted in effect.exhausted:
                 origin = origin_of(record.failed[0].root)
-                assert letter.offset in self.roots[origin.generation, origin.offset]
-                self.done.add(letter.offset)
-                self.letters.append(letter.offset)
-                self.task.bury(letter)
-            self.cut.note(place, effect.highest, effect.opened)
+                assert exhausted.offset in self.roots[origin.generation, origin.offset]
+                self.done.add(exhausted.offset)
+                self.dead_letters.append(exhausted.offset)
+                self.task.finish_record(exhausted)
+            self.cut.record(place, effect.highest, effect.opened)
 
     def commit(self) -> None:
         """Commit all that has changed."""
         led = self.led
         led.end_command()
         on_record = {command.position for command in led.commands.on_record}
-        self.obeyed = [each for each in self.obeyed if each.position in on_record]
-        made = encode_metadata(1, "id", led.frontier, led.done, led.told, self.metadata_chars)
+        self.applied = [each for each in self.applied if each.position in on_record]
+        made = encode_metadata(1, "id", led.frontier, led.done, led.committed_done, self.metadata_chars)
         ours = decode_metadata(made.text, led.frontier)
         assert ours is not None
-        assert ours.done == made.told
-        assert {offset for offset in self.told if offset >= led.frontier} <= set(ours.done), "taken back"
-        self.committed, led.told = Committed(led.frontier, ours), made.told
-        self.told = set(ours.done)
+        assert ours.done == made.committed
+        assert {offset for offset in self.root_id_ if offset >= led.frontier} <= set(ours.done), "taken back"
+        self.committed, led.committed_done = CommittedOffset(led.frontier, ours), made.committed
+        self.root_id_ = set(ours.done)
         self.position = self.cut.cut({0: made.reach}, self.task.is_open)
-        led.forget_blocks(made.reach)
+        led.discard_blocks(made.reach)
 
     def restart(self, keeps: bool, unlogged: bool, block: int, runs: int = 1) -> None:
         """Start a driver that was killed again, with its checkpoint or without; ``runs`` drivers at once.
@@ -207,10 +207,10 @@ class SpoutModel:
             self._take_over(self.logged)
             self.commit()
 
-    def _take_over(self, logged: Batch | None) -> None:
+    def _take_over(self, logged: PlannedBatch | None) -> None:
         self.run, self.planned = next_run(self.run), None
         assert self.run > 1, "runs have gone round"
-        commands = [LiveReplay.of(0, c.position, c.floor, c.spans, c.end) for c in self.obeyed]
+        commands = [LiveReplay.of(0, c.position, c.floor, c.spans, c.end) for c in self.applied]
         takeover = Takeover({0: self.committed}, {}, {0: self.floor}, {0: commands}, logged)
         self.cut = ResultCut(self.position)
         self._open(takeover.slot(0, self.run, self.policy, self.now_s, self.block))
@@ -225,7 +225,7 @@ class SpoutModel:
             self.floor = self.run
             self.done = set(range(offset)) | self.proven
             self.floors[offset:] = [self.run] * (LOG_END - offset)
-            self.told = set()
+            self.root_id_ = set()
         self.done |= set(range(offset))
         self.led.rewind(offset, self.run)
         self.commit()
@@ -238,13 +238,13 @@ class SpoutModel:
         live = LiveReplay.of(0, self.commands, next_run(self.run), asked, end, self.led.block)
         if self.led.command is not None or not live.offsets:
             return
-        if not fits(*self.led.opened(live, self.led.told), self.metadata_chars):
+        if not fits(*self.led.opened(live, self.led.committed_done), self.metadata_chars):
             return
-        self.led.obey(live)
+        self.led.apply(live)
         self._begin_run()
-        self.obeyed.append(Obeyed(self.commands, self.run, end, asked))
+        self.applied.append(AppliedCommand(self.commands, self.run, end, asked))
         self.done -= set(live.offsets) - self.proven
-        self.told -= set(live.offsets)
+        self.root_id_ -= set(live.offsets)
         for offset in live.offsets:
             self.floors[offset] = self.run
         self.commit()
@@ -260,7 +260,7 @@ class SpoutModel:
                 break
             self.batch(0, 200, 1_000.0)
             for root in self.open_roots():
-                self.judge(root, True)
+                self.finish(root, True)
             self.read()
             self.commit()
             self.check()

@@ -25,7 +25,7 @@ from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.ledger.blocks import block_firsts
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.runtime.logged_batch import PlannedBatch
 
 TOPOLOGY = """
 name = "{name}"
@@ -44,7 +44,7 @@ reads = ["{name}.out"]
 DEADLINE_S = 30
 
 
-class Spout:
+class SpoutTester:
     """A spout on its own topology, driven call by call; time passes only when the test says so."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Spout:
         self.producer = Producer({"bootstrap.servers": bootstrap})
         self.send(records)
         self.drivers: list[SpoutDriver] = []
-        self.batch: Batch | None = None
+        self.batch: PlannedBatch | None = None
         self.driver = self.start()
 
     def apply(self) -> None:
@@ -96,20 +96,20 @@ class Spout:
         """Start a driver as Spark would after a crash: with the last batch that it has logged."""
         self.driver = SpoutDriver(self.options(), monotonic=lambda: self.now_s, jitter=lambda: 0.0)
         self.drivers.append(self.driver)
-        self.driver.open(self.batch and Batch.from_json(json.loads(json.dumps(self.batch.to_json()))))
+        self.driver.open(self.batch and PlannedBatch.from_json(json.loads(json.dumps(self.batch.to_json()))))
         self.batch = self.batch or self.driver.position()
         return self.driver
 
-    def next_batch(self, most: int | None = None) -> Batch | None:
+    def next_batch(self, limit: int | None = None) -> PlannedBatch | None:
         """Do what one call of latestOffset does."""
         assert self.batch is not None
         self.driver.written(self.batch)
         self.driver.service(0.0)
-        batch = self.driver.next_batch(self.driver.log_ends(), most)
+        batch = self.driver.next_batch(self.driver.log_ends(), limit)
         self.batch = batch or self.batch
         return batch
 
-    def emitted(self, batch: Batch | None) -> list[tuple[int, int]]:
+    def emitted(self, batch: PlannedBatch | None) -> list[tuple[int, int]]:
         """Return (offset, generation) of all that a batch reads."""
         if batch is None:
             return []
@@ -117,7 +117,7 @@ class Spout:
         fresh = [(o, generation_of(r.run, 0)) for r in ranges for o in range(r.start, r.end)]
         return fresh + [(o, r.generation) for r in batch.replays for o in r.offsets]
 
-    def roots(self, batch: Batch | None) -> dict[tuple[int, int], list[int]]:
+    def roots(self, batch: PlannedBatch | None) -> dict[tuple[int, int], list[int]]:
         """Return which offsets stand under each root (first offset, generation) of a batch."""
         found: dict[tuple[int, int], list[int]] = {}
         for r in (*batch.again, *batch.ranges) if batch else ():
@@ -130,7 +130,7 @@ class Spout:
                 found[first, replays.generation] = [o for span in spans for o in range(*span)]
         return found
 
-    def tell(
+    def send_result(
         self,
         acked: list[tuple[int, int]] = (),
         failed: list[tuple[int, int, Cause]] = (),

@@ -16,7 +16,7 @@ from acktree.schemas.ids import EdgeSource, emitted_values, fnv1a64, root_ids
 from acktree.spark.tasks.binary_rows import binary_of
 from acktree.spark.tasks.writing import anchoring
 from acktree.spark.tasks.writing.anchoring import (
-    Told,
+    RootUpdates,
     anchor_rows,
     fold,
     fold_in_order,
@@ -35,12 +35,12 @@ def inputs(offsets: list[int], version: int = 1, generation: int = 16) -> NDArra
     return rows
 
 
-def told(offsets: list[int], version: int = 1) -> Told:
+def updates(offsets: list[int], version: int = 1) -> RootUpdates:
     """Return what somebody says of the roots of offsets, each time another value."""
     entries = np.empty(len(offsets), ENTRY)
     entries["root"] = inputs(offsets)["root"]
     entries["value"] = np.arange(1, len(offsets) + 1) * 0x1234567
-    return Told(version, entries)
+    return RootUpdates(version, entries)
 
 
 def folded(entries: NDArray[np.void]) -> list[tuple[int, int]]:
@@ -89,7 +89,7 @@ def test_the_fold_in_order_is_the_fold_where_it_folds(read: list[int], data: Any
     said = data.draw(st.lists(st.sampled_from(read), max_size=40)) if read and data else []
     for offsets in (said, sorted(said)):
         rows = inputs(read)
-        parts = [told(offsets[:7]), told(offsets[7:])]
+        parts = [updates(offsets[:7]), updates(offsets[7:])]
         fast = fold_in_order(rows, parts)
         slow = fold([*own_values(rows, ()), *parts])
         if fast is not None:
@@ -103,13 +103,13 @@ def test_the_fold_in_order_is_the_fold_where_it_folds(read: list[int], data: Any
 @pytest.mark.parametrize(
     ("read", "said"),
     [
-        (inputs([1, 2, 3]), [told([2, 1])]),
-        (inputs([1, 2, 3]), [told([1, 9])]),
+        (inputs([1, 2, 3]), [updates([2, 1])]),
+        (inputs([1, 2, 3]), [updates([1, 9])]),
         (inputs([2, 1]), []),
         (inputs([1, 2, 1]), []),
         (np.concatenate([inputs([1, 2]), inputs([3], version=2)]), []),
-        (inputs([1, 2]), [told([1], version=2)]),
-        (inputs([1, 2]), [Told(1, told([1]).entries, {int(inputs([1])["root"][0]): "bad"})]),
+        (inputs([1, 2]), [updates([1], version=2)]),
+        (inputs([1, 2]), [RootUpdates(1, updates([1]).entries, {int(inputs([1])["root"][0]): "bad"})]),
         (inputs([]), []),
     ],
     ids=[
@@ -123,7 +123,7 @@ def test_the_fold_in_order_is_the_fold_where_it_folds(read: list[int], data: Any
         "none",
     ],
 )
-def test_what_is_not_in_order_is_left_to_the_fold(read: NDArray[np.void], said: list[Told]) -> None:
+def test_what_is_not_in_order_is_left_to_the_fold(read: NDArray[np.void], said: list[RootUpdates]) -> None:
     assert fold_in_order(read, said) is None
 
 
@@ -134,11 +134,13 @@ def test_without_compiled_code_all_is_left_to_the_fold(monkeypatch: pytest.Monke
 
 
 def test_what_was_told_goes_through_arrow_unchanged() -> None:
-    failed = Told(2, told([4, 5]).entries, {int(inputs([5])["root"][0]): "no good"})
-    batches = [*map(to_arrow, fold([told([1, 2, 1]), failed, told([1])]))]
+    failed = RootUpdates(2, updates([4, 5]).entries, {int(inputs([5])["root"][0]): "no good"})
+    batches = [*map(to_arrow, fold([updates([1, 2, 1]), failed, updates([1])]))]
     back = {each.version: each for each in fold(from_arrow(batches))}
     assert set(back) == {1, 2}
-    assert folded(back[1].entries) == folded(np.concatenate([told([1, 2, 1]).entries, told([1]).entries]))
+    assert folded(back[1].entries) == folded(
+        np.concatenate([updates([1, 2, 1]).entries, updates([1]).entries])
+    )
     assert folded(back[2].entries) == folded(failed.entries)
     assert back[2].failed == failed.failed
     assert not back[1].failed
@@ -146,7 +148,7 @@ def test_what_was_told_goes_through_arrow_unchanged() -> None:
 
 def test_the_first_reason_of_a_root_stands() -> None:
     root = int(inputs([1])["root"][0])
-    said = [Told(1, told([1]).entries, {root: reason}) for reason in ("first", "second")]
+    said = [RootUpdates(1, updates([1]).entries, {root: reason}) for reason in ("first", "second")]
     assert fold(said)[0].failed == {root: "first"}
     back = fold(from_arrow(pa.Table.from_batches([*map(to_arrow, said)]).to_batches()))
     assert back[0].failed == {root: "first"}

@@ -14,9 +14,9 @@ from acktree.spark.runtime.logged_batch import (
     MAX_ATTEMPT_SPANS,
     MAX_REPLAYS,
     Attempts,
-    Batch,
     CheckpointMismatch,
     EmittedBlocks,
+    PlannedBatch,
     Progress,
     Range,
     Replays,
@@ -29,7 +29,7 @@ OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: 
 
 @given(st.lists(OFFSETS, max_size=4))
 def test_a_batch_comes_back_from_its_json(groups: list[tuple[int, ...]]) -> None:
-    batch = Batch(
+    batch = PlannedBatch(
         3,
         (Range("lines", 0, 0, 2, 10, 20, 100), Range("lines", 1, 1, 2, 5, 5)),
         (
@@ -41,7 +41,7 @@ def test_a_batch_comes_back_from_its_json(groups: list[tuple[int, ...]]) -> None
         tuple(group_attempts(0, [Replay(o, 17, 0) for offsets in groups for o in offsets], 1_000)),
         (EmittedBlocks(0, 0, 150, 100, 2),),
     )
-    assert Batch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+    assert PlannedBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
     assert batch.records == 14 + sum(map(len, groups)) + 17
 
 
@@ -55,7 +55,7 @@ def test_a_batch_that_was_logged_before_there_were_blocks_is_read_as_single_reco
         "progress": [[0, 71, 4]],
         "attempts": [],
     }
-    batch = Batch.from_json(logged)
+    batch = PlannedBatch.from_json(logged)
     assert batch.ranges[0].block == 1
     assert batch.replays == (Replays("lines", 0, 0, 33, 1, (4, 6)),)
     assert (batch.progress, batch.blocks, batch.records) == ((Progress(0, 71, 4, 1),), (), 12)
@@ -91,7 +91,7 @@ def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
     )
     emissions = [Replay(offset * 99_999, 17, 0) for offset in range(MAX_ATTEMPT_SPANS)]
     attempts = tuple(group_attempts(0, emissions, MAX_ATTEMPT_SPANS))
-    assert len(json.dumps(Batch(1, (), replays, attempts=attempts).to_json())) < 100_000
+    assert len(json.dumps(PlannedBatch(1, (), replays, attempts=attempts).to_json())) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
 )
 def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]) -> None:
     with pytest.raises(CheckpointMismatch, match="checkpoint"):
-        Batch.from_json(data)
+        PlannedBatch.from_json(data)
 
 
 def test_a_batch_of_offsets_that_root_ids_have_no_room_for_is_refused_before_it_is_planned() -> None:
     fits = Range("lines", 2, 0, 1, 2**40 - 5, 2**40)
-    check_offsets(Batch(1, (fits,)))
+    check_offsets(PlannedBatch(1, (fits,)))
     told = r"lines/2 has reached offset 1099511627776, .* \(40 bits\).* new topic.*complete=batch"
     with pytest.raises(OffsetTooLarge, match=told):
-        check_offsets(Batch(1, (fits._replace(end=2**40 + 1),)))
+        check_offsets(PlannedBatch(1, (fits._replace(end=2**40 + 1),)))
     with pytest.raises(OffsetTooLarge, match=told):
-        check_offsets(Batch(1, (fits,), (Replays("lines", 2, 0, 17, 1, (3, 2**40)),)))
+        check_offsets(PlannedBatch(1, (fits,), (Replays("lines", 2, 0, 17, 1, (3, 2**40)),)))

@@ -15,32 +15,32 @@ from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import read_history
 from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import BadOption
-from spark.spouts import Spout
+from spark.spouts import SpoutTester
 
 
-def fail(t: Spout, root: tuple[int, int]) -> None:
+def fail(t: SpoutTester, root: tuple[int, int]) -> None:
     failed = t.count("failed")
-    t.tell(failed=[(*root, Cause.FAILED)])
+    t.send_result(failed=[(*root, Cause.FAILED)])
     t.until(lambda: t.count("failed") > failed)
 
 
-def test_all_records_of_a_block_are_done_with_its_root(spout: Callable[..., Spout]) -> None:
+def test_all_records_of_a_block_are_done_with_its_root(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=25, block=10)
     roots = t.roots(t.next_batch())
     assert list(map(len, roots.values())) == [10, 10, 5]
     first, second, third = roots
-    t.tell(acked=[second, third])
+    t.send_result(acked=[second, third])
     t.until(lambda: t.count("completed") == 15)
     assert (t.committed(), t.pending) == (0, 10)
-    t.tell(acked=[first])
+    t.send_result(acked=[first])
     t.until(lambda: t.committed() == 25)
     assert t.result_position() == 2
 
 
-def test_a_failed_block_comes_again_whole_under_one_root(spout: Callable[..., Spout]) -> None:
+def test_a_failed_block_comes_again_whole_under_one_root(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=30, block=10)
     first, second, third = t.roots(t.next_batch())
-    t.tell(acked=[first])
+    t.send_result(acked=[first])
     fail(t, second)
     t.until(lambda: t.committed() == 10)
     assert t.result_position() == 1
@@ -49,13 +49,13 @@ def test_a_failed_block_comes_again_whole_under_one_root(spout: Callable[..., Sp
     assert replays == {(10, second[1] + 1): list(range(10, 20))}
     assert (t.count("failed"), t.count("replayed")) == (10, 10)
     t.next_batch()
-    t.driver.settle()
+    t.driver.commit_and_report()
     assert t.result_position() == 2
-    t.tell(acked=[*replays, third])
+    t.send_result(acked=[*replays, third])
     t.until(lambda: t.committed() == 30)
 
 
-def test_a_driver_that_was_killed_knows_the_blocks_in_flight(spout: Callable[..., Spout]) -> None:
+def test_a_driver_that_was_killed_knows_the_blocks_in_flight(spout: Callable[..., SpoutTester]) -> None:
     """Also those of earlier batches, which the end of a log has cut short."""
     t = spout(records=7, block=10)
     roots = list(t.roots(t.next_batch()))
@@ -63,7 +63,7 @@ def test_a_driver_that_was_killed_knows_the_blocks_in_flight(spout: Callable[...
         t.send(more)
         roots += t.roots(t.next_batch())
     assert [first for first, _ in roots] == [0, 7, 10, 11, 20]
-    t.tell(acked=[roots[1]], failed=[(*roots[3], Cause.FAILED)])
+    t.send_result(acked=[roots[1]], failed=[(*roots[3], Cause.FAILED)])
     t.start()
     assert t.next_batch() is None
     t.until(lambda: (t.count("completed"), t.count("failed")) == (3, 9))
@@ -71,12 +71,12 @@ def test_a_driver_that_was_killed_knows_the_blocks_in_flight(spout: Callable[...
     (replay,) = t.roots(t.next_batch()).items()
     assert replay == ((11, generation_of(t.driver.tasks[0].run, 1)), list(range(11, 20)))
     t.start()
-    t.tell(acked=[roots[0], roots[2], roots[4], replay[0]])
+    t.send_result(acked=[roots[0], roots[2], roots[4], replay[0]])
     t.until(lambda: t.committed() == 23)
 
 
 def test_after_max_attempts_each_record_of_the_block_is_a_dead_letter_of_its_own(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=12, block=4, max_attempts=2)
     first, second, third = t.roots(t.next_batch())
@@ -84,7 +84,7 @@ def test_after_max_attempts_each_record_of_the_block_is_a_dead_letter_of_its_own
     t.now_s += 2
     (again,) = t.roots(t.next_batch())
     fail(t, again)
-    t.tell(acked=[first, third])
+    t.send_result(acked=[first, third])
     t.until(lambda: t.committed() == 12)
     assert (t.count("dead_lettered"), t.pending) == (4, 0)
     reader = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.test"})
@@ -100,41 +100,43 @@ def test_after_max_attempts_each_record_of_the_block_is_a_dead_letter_of_its_own
         assert (headers["acktree-attempts"], headers["kept"]) == (b"2", b"yes")
 
 
-def test_a_rewind_into_a_block_begins_with_the_rest_of_it(spout: Callable[..., Spout]) -> None:
+def test_a_rewind_into_a_block_begins_with_the_rest_of_it(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=30, block=10)
     old = t.roots(t.next_batch())
-    t.tell(acked=list(old)[:2])
+    t.send_result(acked=list(old)[:2])
     t.until(lambda: t.committed() == 20)
     t.operator_commits(13)
     t.until(lambda: t.count("rewinds") == 1)
     again = t.roots(t.next_batch())
     assert list(map(len, again.values())) == [7, 10]
-    t.tell(acked=list(old))
-    t.tell(acked=list(again)[1:])
+    t.send_result(acked=list(old))
+    t.send_result(acked=list(again)[1:])
     t.until(lambda: t.count("completed") == 30)
     assert t.committed() == 13
-    t.tell(acked=list(again)[:1])
+    t.send_result(acked=list(again)[:1])
     t.until(lambda: t.committed() == 30)
 
 
-def test_a_replay_command_opens_the_records_asked_for_and_no_others(spout: Callable[..., Spout]) -> None:
+def test_a_replay_command_opens_the_records_asked_for_and_no_others(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=30, block=10)
     old = t.roots(t.next_batch())
-    t.tell(acked=list(old)[1:])
+    t.send_result(acked=list(old)[1:])
     t.until(lambda: t.count("completed") == 20)
     t.command((4, 12))
     t.until(lambda: t.count("commands") == 1)
     again = t.roots(t.next_batch())
     assert list(again.values()) == [[4, 5, 6, 7, 8, 9], [10, 11]]
-    t.tell(acked=list(old)[:1])
+    t.send_result(acked=list(old)[:1])
     t.until(lambda: t.committed() == 4)
     t.start()
-    t.tell(acked=list(again))
+    t.send_result(acked=list(again))
     t.until(lambda: t.committed() == 30)
 
 
 def test_blocks_in_flight_stay_as_they_are_when_another_size_is_published(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=20, block=10)
     old = t.roots(t.next_batch())
@@ -145,23 +147,25 @@ def test_blocks_in_flight_stay_as_they_are_when_another_size_is_published(
     new = t.roots(t.next_batch())
     assert list(new.values()) == [[20], [21, 22, 23]]
     t.start()
-    t.tell(acked=list(new))
+    t.send_result(acked=list(new))
     t.until(lambda: t.count("completed") == 4)
-    t.tell(acked=list(old))
+    t.send_result(acked=list(old))
     t.until(lambda: t.committed() == 24)
 
 
-def test_no_more_blocks_are_in_flight_than_max_pending_has_room_for(spout: Callable[..., Spout]) -> None:
+def test_no_more_blocks_are_in_flight_than_max_pending_has_room_for(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=100, block=10, max_pending=35)
     roots = t.roots(t.next_batch())
     assert Counter(map(len, roots.values())) == {10: 3}
     assert t.next_batch() is None
-    t.tell(acked=list(roots)[1:2])
+    t.send_result(acked=list(roots)[1:2])
     t.until(lambda: t.count("completed") == 10)
     assert list(t.roots(t.next_batch()).values()) == [list(range(30, 40))]
 
 
-def test_the_progress_counts_records_where_roots_stand_for_blocks(spout: Callable[..., Spout]) -> None:
+def test_the_progress_counts_records_where_roots_stand_for_blocks(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=30, block=10, max_pending=20)
     first, second = t.roots(t.next_batch())
 
@@ -170,7 +174,7 @@ def test_the_progress_counts_records_where_roots_stand_for_blocks(spout: Callabl
         return [progress[name] for name in ("pending", "frontierLag", "emitted", *names)]
 
     assert told() == [20, 30, 20]
-    t.tell(acked=[second])
+    t.send_result(acked=[second])
     t.until(lambda: t.count("completed") == 10)
     assert told("completed") == [10, 30, 20, 10]
     fail(t, first)
@@ -179,7 +183,7 @@ def test_the_progress_counts_records_where_roots_stand_for_blocks(spout: Callabl
     assert told("failed", "replayed") == [20, 30, 30, 10, 10]
 
 
-def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[..., Spout]) -> None:
+def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=25, block=10)
     _, second, _ = t.roots(t.next_batch())
     root = root_id(0, second[1], second[0])
@@ -191,7 +195,7 @@ def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[...
     packer.add(1, root, 7)
     packer.flush()
     t.producer.flush()
-    t.driver.settle()
+    t.driver.commit_and_report()
     common = ["--topology", t.name, "-b", t.bootstrap, "--format", "json"]
     traced = CliRunner().invoke(main, ["trace", f"{t.name}.source", "0", "17", *common])
     assert traced.exit_code == 0, traced.output
@@ -206,20 +210,20 @@ def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[...
     assert told["notes"] == ["up to 10 records share a root, that of the first of them"]
 
 
-def test_blocks_and_complete_batch_are_refused_together(spout: Callable[..., Spout]) -> None:
+def test_blocks_and_complete_batch_are_refused_together(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=0, block=10)
     with pytest.raises(BadOption, match="cannot have block = 10; take block out of the topology"):
         SpoutDriver(t.options(complete="batch"))
 
 
 def test_a_driver_asked_for_the_first_offset_alone_takes_no_result_of_a_block_that_spark_has_logged(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     """Spark runs a cut-off first batch again: it asks where to begin, and says later what it has logged."""
     t = spout(records=30, block=10)
     roots = list(t.roots(t.next_batch()))
     logged, t.batch = t.batch, None
-    t.tell(acked=roots)
+    t.send_result(acked=roots)
     t.start()
     t.driver.close()
     t.drivers.remove(t.driver)

@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from acktree.console.demo.account import committed_offsets
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.schemas.ids import Origin, origin_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from spark import crashing_jobs
 from spark.test_stage_crashes import BIG, SMALL, crash, killed_run
-from spark.tester import Tester
+from spark.tester import StageTester
 
 __all__ = ["crash"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -30,8 +30,8 @@ DEADLINE_S = 400
 
 
 @pytest.fixture
-def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
-    with Tester.running(spark, bootstrap, unique, tmp_path, block=BLOCK) as made:
+def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[StageTester]:
+    with StageTester.running(spark, bootstrap, unique, tmp_path, block=BLOCK) as made:
         yield made
 
 
@@ -40,7 +40,7 @@ def blocks(*records: int) -> int:
     return sum(ceil(count / BLOCK) for count in records)
 
 
-def origins(tester: Tester) -> list[Origin]:
+def origins(tester: StageTester) -> list[Origin]:
     return [origin_of(root) for root in tester.inits]
 
 
@@ -58,7 +58,7 @@ def doubled(rows: DataFrame, name: str) -> dict[str, DataFrame]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("transform", "tuples_each"), [(halves, 1), (doubled, 2)])
 def test_a_block_has_one_init_over_all_its_rows_and_fails_and_comes_again_whole(
-    tester: Tester, transform: Callable[[DataFrame, str], dict[str, DataFrame]], tuples_each: int
+    tester: StageTester, transform: Callable[[DataFrame, str], dict[str, DataFrame]], tuples_each: int
 ) -> None:
     """The blocks at 100 are failed by a bolt; the first block by the stage, which rejects one of its rows."""
     tester.send([f"{n}" for n in range(250)])
@@ -86,7 +86,7 @@ def test_a_block_has_one_init_over_all_its_rows_and_fails_and_comes_again_whole(
 
 @pytest.mark.slow
 def test_a_narrow_batch_of_blocks_whose_driver_was_killed_is_written_exactly_once(
-    tester: Tester, crash: Callable[[str, str], None]
+    tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
     tester.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
     tester.send([f"{n}" for n in range(SMALL)], partition=1)
@@ -101,7 +101,7 @@ def test_a_narrow_batch_of_blocks_whose_driver_was_killed_is_written_exactly_onc
 
 @pytest.mark.slow
 def test_the_blocks_of_a_shuffled_batch_that_was_cut_off_come_again(
-    tester: Tester, crash: Callable[[str, str], None]
+    tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
     tester.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
     crash("task", "some is written")
@@ -145,14 +145,16 @@ def test_spout_blocks_worker_and_acker_keep_an_exact_account_over_a_kill_of_the_
     spark = ["spark", "run", "spark.block_jobs:same", "--spout", "in", "--trigger", "available-now"]
     commands = {
         "acker": ["acker", "run", *common],
-        "worker": ["bolt", "run", "spark.block_jobs:Keep", *common],
+        "worker": ["bolt", "run", "spark.block_jobs:RecordExecutions", *common],
         "spark": [*spark, "--checkpoint", str(tmp_path / "checkpoint"), *common],
     }
     with ExitStack() as running:
         children = {}
         for name, command in commands.items():
             environment = {"KEEP_DATABASE": str(database)}
-            children[name] = Child(name, command, Path(__file__).parents[1], tmp_path / name, environment)
+            children[name] = ChildProcess(
+                name, command, Path(__file__).parents[1], tmp_path / name, environment
+            )
             running.callback(children[name].stop)
             children[name].start()
         deadline = time.monotonic() + DEADLINE_S

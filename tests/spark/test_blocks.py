@@ -8,12 +8,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from acktree.schemas.codec import Span
 from acktree.schemas.ids import generation_of
-from acktree.spark.driver.spout_figures import Crowds
+from acktree.spark.driver.spout_figures import CrowdedSlots
 from acktree.spark.ledger.blocks import BlockRange
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import Replay, Verdict
-from acktree.spark.ledger.task import SourcePartition, TaskLedger
+from acktree.spark.ledger.retries import FailureOutcome, Replay
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.runtime.logged_batch import Range
 from spark.spout_model import LOG_END, POLICY, SpoutModel
 
@@ -59,8 +59,8 @@ def test_a_rewind_into_the_middle_of_a_block_starts_with_a_short_one() -> None:
 def test_a_failed_block_is_replayed_whole_but_for_what_is_done_of_it() -> None:
     led = ledger(20)
     led.finish(13, 15)
-    assert led.failed(FIRST, 10, 0.0, counts=True) is Verdict.RETRY
-    (replay,) = led.take_due(5, RUN, 9)
+    assert led.failed(FIRST, 10, 0.0, counts=True) is FailureOutcome.RETRY
+    (replay,) = led.emit_due(5, RUN, 9)
     assert replay == Replay(10, generation_of(RUN, 1), 1)
     assert list(led.left_of(replay.generation, 10)) == [10, 11, 12, *range(15, 20)]
     assert ack(led, 10, generation=replay.generation) == 8
@@ -78,29 +78,29 @@ def test_an_older_emission_in_other_blocks_finishes_its_first_record_alone() -> 
     led = PartitionLedger(0, 0, RUN, POLICY)
     led.emit(10, 100, 0.0, 2, 10)
     assert ack(led, 0, generation=FIRST) == 1
-    assert led.failed(FIRST, 0, 0.0, counts=True) is Verdict.IGNORED
+    assert led.failed(FIRST, 0, 0.0, counts=True) is FailureOutcome.IGNORED
     assert ack(led, 0, generation=generation_of(2, 0)) == 9
 
 
 def test_blocks_are_forgotten_once_they_are_done_and_committed() -> None:
     led = ledger(7, 15)
     ack(led, 7, 10)
-    led.forget_blocks(10)
-    assert led.blocks.stretches == [BlockRange(0, 7, 10, RUN), BlockRange(7, 15, 10, RUN)]
-    led.forget_blocks(15)
-    assert led.blocks.stretches == [BlockRange(0, 7, 10, RUN)]
+    led.discard_blocks(10)
+    assert led.blocks.ranges == [BlockRange(0, 7, 10, RUN), BlockRange(7, 15, 10, RUN)]
+    led.discard_blocks(15)
+    assert led.blocks.ranges == [BlockRange(0, 7, 10, RUN)]
     ack(led, 0)
-    led.forget_blocks(15)
-    assert not led.blocks.stretches
+    led.discard_blocks(15)
+    assert not led.blocks.ranges
 
 
 def test_aligned_batches_are_one_stretch() -> None:
-    assert ledger(10, 50, 120).blocks.stretches == [BlockRange(0, 120, 10, RUN)]
+    assert ledger(10, 50, 120).blocks.ranges == [BlockRange(0, 120, 10, RUN)]
 
 
 def test_a_command_takes_part_of_a_block_and_both_end() -> None:
     led = ledger(30)
-    led.obey(LiveReplay.of(0, 0, 2, [Span(10, 14)], 30, 10))
+    led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 30, 10))
     assert led.emit_again(100, 9, 0.0) == [(10, 14)]
     assert ack(led, 10) == 6
     assert ack(led, 10, generation=generation_of(2, 0)) == 4
@@ -108,11 +108,11 @@ def test_a_command_takes_part_of_a_block_and_both_end() -> None:
 
 def test_a_block_whose_first_records_a_command_took_gets_a_root_of_its_own() -> None:
     led = ledger(20)
-    led.obey(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20, 10))
+    led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20, 10))
     led.emit_again(100, 9, 0.0)
     led.failed(FIRST, 10, 0.0, counts=True)
     led.failed(generation_of(2, 0), 10, 0.0, counts=True)
-    assert led.take_due(5, 2, 9) == [
+    assert led.emit_due(5, 2, 9) == [
         Replay(14, generation_of(2, 1), 1),
         Replay(10, generation_of(2, 1), 1),
     ]
@@ -123,25 +123,25 @@ def test_a_block_whose_first_records_a_command_took_gets_a_root_of_its_own() -> 
 def test_a_command_waits_for_room_for_a_whole_block_and_takes_a_larger_one_when_idle() -> None:
     led = ledger(100)
     ack(led, *range(0, 100, 10))
-    led.obey(LiveReplay.of(0, 0, 2, [Span(5, 40)], 100, 10))
+    led.apply(LiveReplay.of(0, 0, 2, [Span(5, 40)], 100, 10))
     assert led.emit_again(20, 9, 0.0) == [(5, 20)]
     assert led.emit_again(20, 9, 0.0) == []
     ack(led, 5, 10, generation=generation_of(2, 0))
     assert led.emit_again(7, 9, 0.0) == [(20, 30)]
 
 
-@pytest.mark.parametrize("most", [0, 1, 2])
-def test_overdue_blocks_come_again_once_each(most: int) -> None:
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_overdue_blocks_come_again_once_each(limit: int) -> None:
     led = ledger(25)
     ack(led, 10)
-    assert led.fail_overdue(1.0, 100.0, most) == min(most, 2)
-    assert [replay.offset for replay in led.take_due(100.0, RUN, 9)] == [0, 20][:most]
-    assert led.fail_overdue(1.0, 100.0, 9) == 2 - min(most, 2)
+    assert led.fail_overdue(1.0, 100.0, limit) == min(limit, 2)
+    assert [replay.offset for replay in led.emit_due(100.0, RUN, 9)] == [0, 20][:limit]
+    assert led.fail_overdue(1.0, 100.0, 9) == 2 - min(limit, 2)
 
 
 def task(block: int) -> TaskLedger:
     slots = {slot: PartitionLedger(0, 0, RUN, POLICY, block) for slot in range(2)}
-    sources = {slot: SourcePartition(slot, "t", slot, "id") for slot in slots}
+    sources = {slot: SourceSlot(slot, "t", slot, "id") for slot in slots}
     return TaskLedger(0, RUN, sources, slots, 30.0)
 
 
@@ -165,10 +165,10 @@ def test_a_block_is_no_larger_than_a_trigger_may_read() -> None:
 def test_a_slot_with_too_many_stretches_in_flight_waits_and_is_said_to_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    made, crowds = task(10), Crowds()
+    made, crowds = task(10), CrowdedSlots()
     for end in range(1, 2000, 3):
         made.emit({0: end, 1: 0}, 100, 0.0)
-        crowds.say([made])
+        crowds.log_new([made])
     waiting = made.slots[0].next_offset
     assert waiting < 1000
     assert [line.action for line in caplog.records] == ["crowded"]
@@ -178,7 +178,7 @@ def test_a_slot_with_too_many_stretches_in_flight_waits_and_is_said_to_once(
     made.emit({0: waiting, 1: 0}, 100, 0.0)
     assert made.counters["crowded"] == waits, "with nothing to emit nothing waits"
     made.slots[0].finish(3, waiting)
-    made.slots[0].forget_blocks(waiting)
+    made.slots[0].discard_blocks(waiting)
     assert spans(made.emit({0: 2000, 1: 0}, 100_000, 0.0))
     assert not made.crowded
 
@@ -192,19 +192,19 @@ class SpoutMachine(RuleBasedStateMachine):
         super().__init__()
         self.model = self.model_of()
 
-    @rule(more=st.integers(0, 15), most=st.integers(0, 40), seconds=st.sampled_from([0.0, 1.0, 100.0]))
-    def batch(self, more: int, most: int, seconds: float) -> None:
-        self.model.batch(more, most, seconds)
+    @rule(more=st.integers(0, 15), limit=st.integers(0, 40), seconds=st.sampled_from([0.0, 1.0, 100.0]))
+    def batch(self, more: int, limit: int, seconds: float) -> None:
+        self.model.batch(more, limit, seconds)
 
     @precondition(lambda self: self.model.open_roots())
     @rule(data=st.data(), is_good=st.booleans())
     def judged_by_the_acker(self, data: st.DataObject, is_good: bool) -> None:
-        self.model.judge(data.draw(st.sampled_from(self.model.open_roots())), is_good)
+        self.model.finish(data.draw(st.sampled_from(self.model.open_roots())), is_good)
 
     @precondition(lambda self: self.model.log)
     @rule(data=st.data())
     def told_twice(self, data: st.DataObject) -> None:
-        self.model.tell_again(data.draw(st.integers(0, len(self.model.log) - 1)))
+        self.model.send_again(data.draw(st.integers(0, len(self.model.log) - 1)))
 
     @rule()
     def read(self) -> None:
@@ -249,21 +249,21 @@ class ModelShortOfMetadata(SpoutModel):
     absent = frozenset()
 
 
-class ShortOfMetadata(SpoutMachine):
+class MachineShortOfMetadata(SpoutMachine):
     """Much of what is done does not fit into the metadata."""
 
     model_of = ModelShortOfMetadata
 
 
-TestShortOfMetadata = ShortOfMetadata.TestCase
-TestShortOfMetadata.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestMachineShortOfMetadata = MachineShortOfMetadata.TestCase
+TestMachineShortOfMetadata.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def test_a_restarted_driver_goes_on_with_the_blocks_that_a_command_was_emitted_in() -> None:
     model = SpoutModel()
     model.batch(15, 40, 0.0)
     for root in model.open_roots():
-        model.judge(root, True)
+        model.finish(root, True)
     model.read()
     model.command(0, 10)
     model.batch(0, 0, 0.0)
@@ -277,7 +277,7 @@ def test_a_lost_checkpoint_lets_no_older_ack_finish_what_a_command_asked_for() -
     model.command(0, 1)
     model.restart(keeps=False, unlogged=False, block=1)
     model.batch(0, 1, 0.0)
-    model.judge((FIRST, 0), True)
+    model.finish((FIRST, 0), True)
     model.read()
     model.check()
     model.end()
@@ -287,11 +287,11 @@ def test_a_block_is_known_after_a_crash_though_the_metadata_has_no_room_for_it()
     model = ModelShortOfMetadata()
     model.batch(91, 200, 0.0)
     model.batch(3, 200, 0.0)
-    model.judge((FIRST, 91), True)
+    model.finish((FIRST, 91), True)
     model.read()
     model.commit()
     for first in range(5, 70, 10):
-        model.judge((FIRST, first), True)
+        model.finish((FIRST, first), True)
     model.batch(1, 200, 0.0)
     model.commit()
     model.restart(keeps=True, unlogged=False, block=5)

@@ -15,10 +15,10 @@ from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.spark.driver.source_topics import VanishedPartition
-from acktree.spark.driver.source_watch import LOOK_INTERVAL_S
+from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch
-from acktree.spark.tasks.reading.read_task import read_offsets, shares
+from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 
 TOPOLOGY = """
 name = "{name}"
@@ -33,7 +33,7 @@ DEADLINE_S = 30
 FORGIVING = {"failOnDataLoss": "false"}
 
 
-class Bolt:
+class BoltTester:
     """A bolt on a topology of its own, driven call by call; the test plays Spark and the operator."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
@@ -88,16 +88,16 @@ class Bolt:
         place = TopicPartition(self.out, 0, offset)
         self.admin.delete_records([place])[place].result()
 
-    def start(self, logged: Batch | None = None, **more: str) -> BoltDriver:
+    def start(self, logged: PlannedBatch | None = None, **more: str) -> BoltDriver:
         place = {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, "bolt": "b"}
         self.options = SourceOptions.parse({**place, **more})
         self._drivers.append(BoltDriver(self.options, monotonic=lambda: self.now_s))
         self._drivers[-1].open(logged)
         return self._drivers[-1]
 
-    def read(self, driver: BoltDriver, batch: Batch) -> int:
+    def read(self, driver: BoltDriver, batch: PlannedBatch) -> int:
         """Do what Spark's tasks do; return how many rows there are."""
-        todo = shares(self.options, driver.topology, batch)
+        todo = read_tasks(self.options, driver.topology, batch)
         return sum(len(rows) for share in todo for rows in read_offsets(share))
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Bolt:
             driver.close()
 
 
-def next_batch(driver: BoltDriver) -> Batch:
+def next_batch(driver: BoltDriver) -> PlannedBatch:
     """Return what there is to read, once there is something."""
     deadline_s = time.monotonic() + DEADLINE_S
     while (batch := driver.next_batch(driver.log_ends(), None)) is None:
@@ -122,14 +122,16 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def bolt(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bolt]:
-    monkeypatch.setattr("acktree.spark.driver.log_bounds.PATIENCE_S", 0.05)  # one broker: no other leader
-    made = Bolt(bootstrap, unique)
+def bolt(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[BoltTester]:
+    monkeypatch.setattr(
+        "acktree.spark.driver.log_bounds.END_CHECK_INTERVAL_S", 0.05
+    )  # one broker: no other leader
+    made = BoltTester(bootstrap, unique)
     yield made
     made.close()
 
 
-def test_retention_that_passes_what_a_batch_names_is_said_or_counted_as_done(bolt: Bolt):
+def test_retention_that_passes_what_a_batch_names_is_said_or_counted_as_done(bolt: BoltTester):
     bolt.send(10)
     driver = bolt.start()
     batch = next_batch(driver)
@@ -140,7 +142,7 @@ def test_retention_that_passes_what_a_batch_names_is_said_or_counted_as_done(bol
     assert bolt.read(driver, next_batch(driver)) == 6
 
 
-def test_an_offset_behind_the_end_is_said_or_gone_back_from(bolt: Bolt):
+def test_an_offset_behind_the_end_is_said_or_gone_back_from(bolt: BoltTester):
     bolt.send(3)
     bolt.commit(10)
     with pytest.raises(DataLoss, match=r"ends at offset 3, but group .* stands at 10"):
@@ -150,7 +152,7 @@ def test_an_offset_behind_the_end_is_said_or_gone_back_from(bolt: Bolt):
     assert bolt.read(driver, next_batch(driver)) == 2
 
 
-def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(bolt: Bolt):
+def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(bolt: BoltTester):
     bolt.send(5)
     driver = bolt.start()
     driver.written(next_batch(driver))
@@ -160,7 +162,7 @@ def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
         next_batch(driver)
 
 
-def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(bolt: Bolt):
+def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(bolt: BoltTester):
     bolt.send(5)
     driver = bolt.start()
     next_batch(driver)
@@ -169,7 +171,7 @@ def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(bolt: Bolt):
         next_batch(driver)
 
 
-def test_a_partition_count_that_shrank_is_said_at_the_next_trigger(bolt: Bolt):
+def test_a_partition_count_that_shrank_is_said_at_the_next_trigger(bolt: BoltTester):
     bolt.send(5)
     driver = bolt.start()
     next_batch(driver)
@@ -178,20 +180,20 @@ def test_a_partition_count_that_shrank_is_said_at_the_next_trigger(bolt: Bolt):
         next_batch(driver)
 
 
-def test_a_partition_that_is_added_is_read_from_its_beginning_by_a_live_bolt(bolt: Bolt):
+def test_a_partition_that_is_added_is_read_from_its_beginning_by_a_live_bolt(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start(startingOffsets="latest")
     bolt.grow(3)
     bolt.send(2, partition=2)
     assert driver.next_batch(driver.log_ends(), None) is None, "it stands at the end"
-    bolt.now_s += LOOK_INTERVAL_S
+    bolt.now_s += CHECK_INTERVAL_S
     batch = next_batch(driver)
     assert [(r.partition, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(2, 0, 2)]
     driver.written(batch)
     assert [bolt.committed(partition) for partition in range(3)] == [3, 0, 2]
 
 
-def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(bolt: Bolt):
+def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start(startingOffsets="latest")
     driver.written(driver.position())
@@ -201,7 +203,7 @@ def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(bolt: 
     assert bolt.read(driver, next_batch(driver)) == 2
 
 
-def test_a_batch_logged_before_a_topic_grew_is_committed_where_it_was_read(bolt: Bolt):
+def test_a_batch_logged_before_a_topic_grew_is_committed_where_it_was_read(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start()
     batch = next_batch(driver)
@@ -212,7 +214,7 @@ def test_a_batch_logged_before_a_topic_grew_is_committed_where_it_was_read(bolt:
     assert driver.all_done(driver.log_ends())
 
 
-def test_a_quiet_bolt_commits_again_before_kafka_forgets(bolt: Bolt):
+def test_a_quiet_bolt_commits_again_before_kafka_forgets(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start()
     driver.written(next_batch(driver))
@@ -224,7 +226,7 @@ def test_a_quiet_bolt_commits_again_before_kafka_forgets(bolt: Bolt):
     assert bolt.committed() == 3
 
 
-def test_a_bolt_whose_group_has_forgotten_its_offsets_goes_on_behind_the_logged_batch(bolt: Bolt):
+def test_a_bolt_whose_group_has_forgotten_its_offsets_goes_on_behind_the_logged_batch(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start()
     batch = next_batch(driver)
@@ -236,12 +238,12 @@ def test_a_bolt_whose_group_has_forgotten_its_offsets_goes_on_behind_the_logged_
         assert bolt.read(driver, next_batch(driver)) == 1
 
 
-def test_a_topic_created_anew_under_a_live_bolt_is_said_though_it_is_long_enough(bolt: Bolt):
+def test_a_topic_created_anew_under_a_live_bolt_is_said_though_it_is_long_enough(bolt: BoltTester):
     bolt.send(2)
     driver = bolt.start()
     driver.written(next_batch(driver))
     bolt.recreate(partitions=2)
     bolt.send(5)
-    bolt.now_s += LOOK_INTERVAL_S
+    bolt.now_s += CHECK_INTERVAL_S
     with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
         driver.service(0.0)

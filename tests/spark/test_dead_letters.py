@@ -10,24 +10,26 @@ from acktree.console.main import main
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.schemas.codec import Cause
-from acktree.spark.tasks.reading.read_task import read_offsets, shares
-from spark.spouts import Spout
+from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
+from spark.spouts import SpoutTester
 
 WITH_NULLS = [("null", None), ("empty", b""), ("acktree-note", None), ("text", b"yes")]
 
 
-def dead_letter(t: Spout, *about: str) -> str:
+def dead_letter(t: SpoutTester, *about: str) -> str:
     done = CliRunner().invoke(main, ["dead-letter", *about, "--topology", t.name, "-b", t.bootstrap])
     assert done.exit_code == 0, done.output
     return done.output
 
 
-def test_a_header_without_a_value_is_listed_shown_and_replayed_as_such(spout: Callable[..., Spout]) -> None:
+def test_a_header_without_a_value_is_listed_shown_and_replayed_as_such(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=0, max_attempts=1)
     t.producer.produce(f"{t.name}.source", b"poison", headers=WITH_NULLS)
     t.producer.flush()
     (emitted,) = t.emitted(t.next_batch())
-    t.tell(failed=[(*emitted, Cause.FAILED)])
+    t.send_result(failed=[(*emitted, Cause.FAILED)])
     t.until(lambda: t.count("dead_lettered") == 1)
 
     (listed,) = json.loads(dead_letter(t, "list", "--format", "json"))["dead_letters"]
@@ -47,7 +49,7 @@ def test_a_header_without_a_value_is_listed_shown_and_replayed_as_such(spout: Ca
     t.until(lambda: t.count("commands") == 1)
     batch = t.next_batch()
     assert batch is not None
-    reading = shares(t.options(includeHeaders="true"), t.driver.topology, batch)
+    reading = read_tasks(t.options(includeHeaders="true"), t.driver.topology, batch)
     (row,) = [row for share in reading for rows in read_offsets(share) for row in rows.to_pylist()]
     assert row["value"] == b"poison"
     assert [(header["key"], header["value"]) for header in row["headers"]] == WITH_NULLS

@@ -9,40 +9,40 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from acktree.schemas.codec import Cause
 from acktree.spark.source import AcktreeStreamReader
-from spark.spouts import DEADLINE_S, Spout
+from spark.spouts import DEADLINE_S, SpoutTester
 
 NO_TRACKING = [{"ackers": 0}, {"options": {"complete": "batch"}}]
 
 
 def test_a_replay_that_failed_before_its_driver_died_is_replayed_by_the_next_one(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=2)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=emitted[1:], failed=[(*emitted[0], Cause.FAILED)])
+    t.send_result(acked=emitted[1:], failed=[(*emitted[0], Cause.FAILED)])
     t.until(lambda: t.count("failed") == 1)
     t.now_s += 2
     (replay,) = t.emitted(t.next_batch())
-    t.tell(failed=[(*replay, Cause.FAILED)])
+    t.send_result(failed=[(*replay, Cause.FAILED)])
     t.until(lambda: t.count("failed") == 2)
     assert t.next_batch() is None, "in its back-off; Spark names the batch of the first replay once more"
-    t.driver.settle()
+    t.driver.commit_and_report()
     t.start()
     t.until(lambda: t.count("failed") == 1)
     t.now_s += 5
     (again,) = t.emitted(t.next_batch())
     assert again[0] == 0
-    t.tell(acked=[again])
+    t.send_result(acked=[again])
     t.until(lambda: t.committed() == 2)
 
 
 @pytest.mark.parametrize("untracked", NO_TRACKING)
 def test_without_tracking_a_batch_is_committed_before_the_next_one_is_planned(
-    spout: Callable[..., Spout], untracked: dict[str, object]
+    spout: Callable[..., SpoutTester], untracked: dict[str, object]
 ) -> None:
     t = spout(records=10, **untracked)
-    assert len(t.emitted(t.next_batch(most=5))) == 5
-    assert len(t.emitted(t.next_batch(most=5))) == 5
+    assert len(t.emitted(t.next_batch(limit=5))) == 5
+    assert len(t.emitted(t.next_batch(limit=5))) == 5
     t.start()
     assert t.next_batch() is None
     t.until(lambda: t.committed() == 10)
@@ -50,7 +50,7 @@ def test_without_tracking_a_batch_is_committed_before_the_next_one_is_planned(
 
 @pytest.mark.parametrize("untracked", NO_TRACKING)
 def test_without_tracking_overdue_replays_are_done_with_their_batch(
-    spout: Callable[..., Spout], untracked: dict[str, object]
+    spout: Callable[..., SpoutTester], untracked: dict[str, object]
 ) -> None:
     """They are of batches that an earlier release, or an acker before, left in flight."""
     t = spout(records=10, **untracked)
@@ -67,7 +67,7 @@ def test_without_tracking_overdue_replays_are_done_with_their_batch(
 
 
 def test_records_written_behind_a_truncation_are_in_flight_for_the_next_driver(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, options={"failOnDataLoss": "false"})
     t.next_batch()
@@ -79,15 +79,15 @@ def test_records_written_behind_a_truncation_are_in_flight_for_the_next_driver(
     assert [offset for offset, _ in again] == [10, 11]
     t.start()
     assert (t.committed(), t.driver.tasks[0].pending) == (10, 2)
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 12)
 
 
 def test_a_command_obeyed_before_a_first_batch_that_was_cut_off_is_not_taken_for_done(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=30, max_pending=30)
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 30)
     t.driver.close()
     t.command((0, 20))

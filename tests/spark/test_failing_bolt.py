@@ -15,7 +15,7 @@ from acktree.producers.worker.loop import Worker
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, emitted_value, root_id
 from acktree.schemas.registry import read_history
-from spark.spouts import DEADLINE_S, Spout
+from spark.spouts import DEADLINE_S, SpoutTester
 
 
 class Unreadable(BasicBolt):
@@ -24,7 +24,7 @@ class Unreadable(BasicBolt):
             raise UnicodeError(f"no such letter in {tuple.value!r}")
 
 
-def emit(t: Spout, emitted: list[tuple[int, int]]) -> None:
+def emit(t: SpoutTester, emitted: list[tuple[int, int]]) -> None:
     """Write each (offset, generation) as a tuple, and its init."""
     history = read_history(t.bootstrap, t.name, {})
     version, edges = history.latest.version, EdgeSource()
@@ -41,7 +41,7 @@ def emit(t: Spout, emitted: list[tuple[int, int]]) -> None:
     t.producer.flush()
 
 
-def dead_letter(t: Spout) -> dict[str, bytes]:
+def dead_letter(t: SpoutTester) -> dict[str, bytes]:
     """Return the headers of the first dead letter."""
     consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
@@ -51,7 +51,7 @@ def dead_letter(t: Spout) -> dict[str, bytes]:
     return dict(letter.headers() or [])
 
 
-def test_an_exceptions_type_text_and_task_stand_in_the_dead_letter(spout: Callable[..., Spout]) -> None:
+def test_an_exceptions_type_text_and_task_stand_in_the_dead_letter(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3, max_attempts=2)
     bolt = Worker(t.bootstrap, t.name, Unreadable())
     roles: list[Worker | Acker] = [bolt, Acker(t.bootstrap, t.name)]

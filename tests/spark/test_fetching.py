@@ -16,7 +16,7 @@ from acktree.spark.options import SourceOptions
 from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.bolt_anchors import BoltAnchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
-from acktree.spark.tasks.reading.read_task import SMALL_BATCH, Piece, read_records
+from acktree.spark.tasks.reading.read_task import SMALL_BATCH, ReadRange, read_records
 from producers.cluster import Cluster
 
 RECORDS = 300
@@ -43,7 +43,7 @@ def fetch(way: Fetching) -> Fetched:
     way.assign(0)
     parts: list[Fetched] = []
     for _ in range(200):
-        parts.append(way.take(50, 0.2))
+        parts.append(way.fetch(50, 0.2))
         if parts[-1].errors:
             break
     way.close()
@@ -130,7 +130,7 @@ def test_a_partition_read_to_its_end_is_let_go_and_one_with_more_is_kept(bootstr
     assert producer.flush(30) == 0
     source = fetching(of, topic, 0)
     for start, end, is_kept in ((0, half, True), (half, 2 * half, False)):
-        read = read_records(Piece(of, topic, 0, 0, 16, 1, False, None, start, end))
+        read = read_records(ReadRange(of, topic, 0, 0, 16, 1, False, None, start, end))
         assert [offset for fetched in read for offset in fetched.offsets.tolist()] == list(range(start, end))
         assert bool(source.consumer.assignment()) is is_kept
         assert source.position == (end if is_kept else None)

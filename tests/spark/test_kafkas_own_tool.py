@@ -12,7 +12,7 @@ import pytest
 import lacking
 from acktree.console.devbroker.jars import KAFKA_VERSION
 from acktree.console.devbroker.java import MissingJava, find_java
-from spark.spouts import Spout
+from spark.spouts import SpoutTester
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 RECORDS = 10
@@ -27,10 +27,10 @@ def command() -> tuple[str, ...]:
         ]
         return (str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars)), TOOL)
     except (MissingJava, RuntimeError, OSError) as reason:
-        lacking.give_up(f"no kafka-consumer-groups to test with: {reason}")
+        lacking.abort(f"no kafka-consumer-groups to test with: {reason}")
 
 
-def consumer_groups(t: Spout, *arguments: str) -> str:
+def consumer_groups(t: SpoutTester, *arguments: str) -> str:
     """Run kafka-consumer-groups for the spout's group and return what it printed."""
     group = ("--bootstrap-server", t.bootstrap, "--group", f"{t.name}.in")
     done = subprocess.run([*command(), *group, *arguments], capture_output=True, text=True, timeout=240)
@@ -38,18 +38,18 @@ def consumer_groups(t: Spout, *arguments: str) -> str:
     return done.stdout
 
 
-def reset(t: Spout, *how: str) -> None:
+def reset(t: SpoutTester, *how: str) -> None:
     told = consumer_groups(t, "--reset-offsets", "--topic", f"{t.name}.source", *how, "--execute")
     assert f"{t.name}.source" in told, told
 
 
-def finished(spout: Callable[..., Spout]) -> tuple[Spout, int]:
+def finished(spout: Callable[..., SpoutTester]) -> tuple[SpoutTester, int]:
     """Return a spout whose records are all done, and a time in ms between its sixth and seventh record."""
     t = spout(records=0)
     between_ms = int(time.time() * 1000) - 60_000
     t.send(6, between_ms - 1_000)
     t.send(RECORDS - 6, between_ms + 1_000)
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == RECORDS)
     return t, between_ms
 
@@ -63,7 +63,7 @@ def finished(spout: Callable[..., Spout]) -> tuple[Spout, int]:
     ],
 )
 def test_a_reset_backwards_replays_exactly_the_rewound_range(
-    spout: Callable[..., Spout], how: str, first: int, live: bool
+    spout: Callable[..., SpoutTester], how: str, first: int, live: bool
 ) -> None:
     t, between_ms = finished(spout)
     if not live:
@@ -78,29 +78,29 @@ def test_a_reset_backwards_replays_exactly_the_rewound_range(
         t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(first, RECORDS))
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == RECORDS)
 
 
 @pytest.mark.slow
 def test_a_reset_forwards_skips_and_the_lag_it_prints_is_the_records_not_done(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=RECORDS)
-    emitted = t.emitted(t.next_batch(most=4))
-    t.tell(acked=emitted[:1])
+    emitted = t.emitted(t.next_batch(limit=4))
+    t.send_result(acked=emitted[:1])
     t.until(lambda: t.committed() == 1)
     assert lag(t) == RECORDS - 1
     reset(t, "--to-offset", "8")
     t.until(lambda: t.count("rewinds") == 1)
     rest = t.emitted(t.next_batch())
     assert [offset for offset, _ in rest] == [8, 9]
-    t.tell(acked=rest)
+    t.send_result(acked=rest)
     t.until(lambda: t.committed() == RECORDS)
     assert lag(t) == 0
 
 
-def lag(t: Spout) -> int:
+def lag(t: SpoutTester) -> int:
     """Return the LAG that the tool describes for the source partition."""
     rows = [line.split() for line in consumer_groups(t, "--describe").splitlines()]
     (head,) = [row for row in rows if "LAG" in row]

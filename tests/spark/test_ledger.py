@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from acktree.schemas.ids import generation_of
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import Replay, RetryPolicy, Verdict
+from acktree.spark.ledger.retries import FailureOutcome, Replay, RetryPolicy
 
-POLICY = RetryPolicy(initial_s=1, most_s=60, max_attempts=3)
+POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 FIRST = generation_of(1, 0)
 
 
@@ -65,35 +65,35 @@ def test_an_ack_of_what_was_never_emitted_is_ignored() -> None:
 def test_an_ack_of_any_generation_counts() -> None:
     led = ledger()
     led.failed(FIRST, 4, 0.0, counts=True)
-    led.take_due(10, run=1, most=10)
+    led.emit_due(10, run=1, limit=10)
     assert ack(led, 4, generation=FIRST) == 1
     assert not led.left_of(FIRST, 4)
 
 
 def test_a_failure_is_due_after_its_back_off_under_a_generation_of_its_own() -> None:
     led = ledger()
-    assert led.failed(FIRST, 4, 100.0, counts=True) is Verdict.RETRY
-    assert led.take_due(100.9, run=1, most=10) == []
-    assert led.take_due(101.0, run=1, most=10) == [Replay(4, generation_of(1, 1), 1)]
-    assert led.take_due(999.0, run=1, most=10) == []
+    assert led.failed(FIRST, 4, 100.0, counts=True) is FailureOutcome.RETRY
+    assert led.emit_due(100.9, run=1, limit=10) == []
+    assert led.emit_due(101.0, run=1, limit=10) == [Replay(4, generation_of(1, 1), 1)]
+    assert led.emit_due(999.0, run=1, limit=10) == []
 
 
 def test_only_the_failed_offset_is_replayed() -> None:
     led = ledger()
     led.failed(FIRST, 4, 0.0, counts=True)
     ack(led, *(offset for offset in range(10) if offset != 4))
-    assert [replay.offset for replay in led.take_due(10, 1, 10)] == [4]
+    assert [replay.offset for replay in led.emit_due(10, 1, 10)] == [4]
     assert led.emit(10, 100, 0.0) == []
 
 
 def test_a_failure_of_a_done_offset_an_old_generation_or_twice_is_ignored() -> None:
     led = ledger()
     ack(led, 3)
-    assert led.failed(FIRST, 3, 0.0, counts=True) is Verdict.IGNORED
+    assert led.failed(FIRST, 3, 0.0, counts=True) is FailureOutcome.IGNORED
     led.failed(FIRST, 4, 0.0, counts=True)
-    assert led.failed(FIRST, 4, 0.0, counts=True) is Verdict.IGNORED
-    led.take_due(10, 1, 10)
-    assert led.failed(FIRST, 4, 0.0, counts=True) is Verdict.IGNORED
+    assert led.failed(FIRST, 4, 0.0, counts=True) is FailureOutcome.IGNORED
+    led.emit_due(10, 1, 10)
+    assert led.failed(FIRST, 4, 0.0, counts=True) is FailureOutcome.IGNORED
 
 
 def test_attempts_end_and_are_counted_once_each() -> None:
@@ -102,9 +102,9 @@ def test_attempts_end_and_are_counted_once_each() -> None:
     for _ in range(3):
         verdicts.append(led.failed(generation, 4, now_s, counts=True))
         now_s += 100
-        if replays := led.take_due(now_s, 1, 10):
+        if replays := led.emit_due(now_s, 1, 10):
             generation = replays[0].generation
-    assert verdicts == [Verdict.RETRY, Verdict.RETRY, Verdict.EXHAUSTED]
+    assert verdicts == [FailureOutcome.RETRY, FailureOutcome.RETRY, FailureOutcome.EXHAUSTED]
 
 
 def test_failures_that_do_not_count_are_replayed_for_ever_and_no_two_emissions_share_a_root_id() -> None:
@@ -112,10 +112,10 @@ def test_failures_that_do_not_count_are_replayed_for_ever_and_no_two_emissions_s
     generation, now_s, run = FIRST, 0.0, 1
     emissions = {generation}
     for number in range(1, 80):
-        assert led.failed(generation, 4, now_s, counts=False) is Verdict.RETRY
+        assert led.failed(generation, 4, now_s, counts=False) is FailureOutcome.RETRY
         now_s += 100
         run += led.is_run_used_up(run)
-        (replay,) = led.take_due(now_s, run, 10)
+        (replay,) = led.emit_due(now_s, run, 10)
         generation = replay.generation
         emissions.add(generation)
         assert len(emissions) == number + 1
@@ -124,7 +124,7 @@ def test_failures_that_do_not_count_are_replayed_for_ever_and_no_two_emissions_s
 
 def test_attempts_of_an_earlier_run_are_read_from_the_generation() -> None:
     led = ledger()
-    assert led.failed(generation_of(1, 2), 4, 0.0, counts=True) is Verdict.EXHAUSTED
+    assert led.failed(generation_of(1, 2), 4, 0.0, counts=True) is FailureOutcome.EXHAUSTED
 
 
 def test_the_back_off_doubles_up_to_its_limit() -> None:
@@ -153,7 +153,7 @@ def test_a_rewind_backwards_emits_again_and_old_acks_do_not_finish_it() -> None:
     led.rewind(2, run=2)
     assert led.emit(10, 100, 0.0) == [(2, 10)]
     assert ack(led, *range(10)) == 0
-    assert led.failed(FIRST, 9, 0.0, counts=True) is Verdict.IGNORED
+    assert led.failed(FIRST, 9, 0.0, counts=True) is FailureOutcome.IGNORED
     assert ack(led, *range(2, 10), generation=generation_of(2, 0)) == 8
 
 
@@ -177,14 +177,14 @@ def test_an_emission_without_a_verdict_is_replayed_when_its_control_records_have
     ack(led, 0, 2)
     assert led.fail_overdue(0.0, 100.0, 10) == 0
     assert led.fail_overdue(1.0, 100.0, 10) == 2
-    assert [(r.offset, r.generation) for r in led.take_due(100.0, 1, 10)] == [
+    assert [(r.offset, r.generation) for r in led.emit_due(100.0, 1, 10)] == [
         (1, generation_of(1, 1)),
         (3, generation_of(1, 1)),
     ]
     assert led.fail_overdue(51.0, 101.0, 10) == 2
-    assert [r.offset for r in led.take_due(101.0, 1, 10)] == [4, 5]
+    assert [r.offset for r in led.emit_due(101.0, 1, 10)] == [4, 5]
     assert led.fail_overdue(101.0, 200.0, 10) == 2
-    assert [r.generation for r in led.take_due(200.0, 1, 10)] == [generation_of(1, 2)] * 2
+    assert [r.generation for r in led.emit_due(200.0, 1, 10)] == [generation_of(1, 2)] * 2
 
 
 @given(st.permutations(list(range(12))), st.integers(1, 5))
@@ -228,14 +228,14 @@ class LedgerMachine(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from(sorted(self.emitted)))
         generation = data.draw(st.sampled_from(self.emitted[offset]))
         verdict = self.led.failed(generation, offset, self.now_s, counts=counts)
-        if verdict is Verdict.RETRY:
+        if verdict is FailureOutcome.RETRY:
             assert offset not in self.done
             assert generation == self.emitted[offset][-1]
 
     @rule(seconds=st.integers(0, 5))
     def replay(self, seconds: int) -> None:
         self.now_s += seconds
-        for replay in self.led.take_due(self.now_s, self.run, 100):
+        for replay in self.led.emit_due(self.now_s, self.run, 100):
             assert replay.offset not in self.done
             self.emitted[replay.offset].append(replay.generation)
 
@@ -270,9 +270,9 @@ TestLedgerMachine = LedgerMachine.TestCase
 def test_a_replay_of_a_written_batch_is_the_newest_emission_after_a_restart(attempt: int) -> None:
     led = PartitionLedger(0, 10, 1, RetryPolicy(1, 60, 30))
     led.restore_replay(Replay(4, generation_of(1, attempt), attempt), 0.0)
-    assert led.failed(FIRST, 4, 0.0, counts=True) is Verdict.IGNORED
-    assert led.failed(generation_of(1, attempt), 4, 0.0, counts=True) is Verdict.RETRY
-    assert led.take_due(100, 2, 10) == [Replay(4, generation_of(2, attempt + 1), attempt + 1)]
+    assert led.failed(FIRST, 4, 0.0, counts=True) is FailureOutcome.IGNORED
+    assert led.failed(generation_of(1, attempt), 4, 0.0, counts=True) is FailureOutcome.RETRY
+    assert led.emit_due(100, 2, 10) == [Replay(4, generation_of(2, attempt + 1), attempt + 1)]
 
 
 def test_the_frontier_is_held_since_its_record_was_emitted():

@@ -13,24 +13,24 @@ from acktree.schemas.codec import Cause
 from acktree.spark.driver.group_offsets import ZombieDriver
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.driver.spout_driver import SpoutDriver
-from spark.spouts import DEADLINE_S, Spout
+from spark.spouts import DEADLINE_S, SpoutTester
 
 LATEST = {"startingOffsets": "latest"}
 
 
-def forget_group(t: Spout) -> None:
+def forget_group(t: SpoutTester) -> None:
     """Do what the broker does once all offsets of a group have expired."""
     t.admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
 
 
-def done(t: Spout, records: int) -> None:
+def done(t: SpoutTester, records: int) -> None:
     """Emit all there is, have it acked, and log a batch that knows of it."""
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     t.until(lambda: t.committed() == records)
 
 
-def log_a_batch_more(t: Spout, count: int) -> list[tuple[int, int]]:
+def log_a_batch_more(t: SpoutTester, count: int) -> list[tuple[int, int]]:
     t.send(count)
     return t.emitted(t.next_batch())
 
@@ -43,7 +43,7 @@ def serve(driver: SpoutDriver) -> None:
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_where_the_group_has_forgotten_its_offsets_the_checkpoint_says_where_to_go_on(
-    spout: Callable[..., Spout], starting: str
+    spout: Callable[..., SpoutTester], starting: str
 ) -> None:
     t = spout(records=0, options={"startingOffsets": starting})
     t.send(10)
@@ -57,12 +57,12 @@ def test_where_the_group_has_forgotten_its_offsets_the_checkpoint_says_where_to_
     assert [offset for offset, _ in again] == [10, 11, 12, 13, 14], (
         "none lost, and what is known done left out"
     )
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 15)
 
 
 def test_a_checkpoint_that_knows_no_frontier_is_proof_that_the_group_is_not_new(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0, options=LATEST)
     log_a_batch_more(t, 4)
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_knows_no_frontier_is_proof_that_the_group_is_not_new(
 
 
 def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_floor(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=6)
     old = t.emitted(t.next_batch())
@@ -84,13 +84,13 @@ def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_f
     t.start()
     new = t.emitted(t.next_batch())
     assert [offset for offset, _ in new] == [0, 1, 2, 3, 4, 5]
-    t.tell(acked=old)
-    t.tell(acked=new[:3])
+    t.send_result(acked=old)
+    t.send_result(acked=new[:3])
     t.until(lambda: t.committed() == 3)
     assert t.count("completed") == 3
 
 
-def test_a_live_driver_commits_again_what_its_group_has_forgotten(spout: Callable[..., Spout]) -> None:
+def test_a_live_driver_commits_again_what_its_group_has_forgotten(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=5)
     done(t, 5)
     claim = t.claim()
@@ -100,11 +100,11 @@ def test_a_live_driver_commits_again_what_its_group_has_forgotten(spout: Callabl
     assert t.claim() == claim
 
 
-def test_a_quiet_driver_commits_again_before_kafka_forgets(spout: Callable[..., Spout]) -> None:
+def test_a_quiet_driver_commits_again_before_kafka_forgets(spout: Callable[..., SpoutTester]) -> None:
     """Seen by a claim that somebody has overwritten: nothing else has changed for the driver to commit."""
     t = spout(records=5)
     done(t, 5)
-    t.driver.settle()
+    t.driver.commit_and_report()
     ours = t.claim()
     t.write_claim(ours.__class__(ours.epoch, ours.run, 0, {}, {}))
     t.now_s += 1
@@ -116,23 +116,23 @@ def test_a_quiet_driver_commits_again_before_kafka_forgets(spout: Callable[..., 
 
 
 def test_without_a_checkpoint_acks_that_were_not_read_yet_are_taken_in_before_anything_is_emitted(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=50)
     emitted = t.emitted(t.next_batch())
     t.driver.close()
-    t.tell(acked=emitted[:20])
-    t.tell(acked=emitted[30:], failed=[(*emitted[25], Cause.FAILED)])
+    t.send_result(acked=emitted[:20])
+    t.send_result(acked=emitted[30:], failed=[(*emitted[25], Cause.FAILED)])
     t.batch = None
     t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(20, 30))
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 50)
 
 
 def test_a_zombie_that_wakes_up_commits_nothing_before_it_has_looked_who_is_the_driver(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5)
     done(t, 5)
@@ -143,18 +143,18 @@ def test_a_zombie_that_wakes_up_commits_nothing_before_it_has_looked_who_is_the_
     with pytest.raises(ZombieDriver):
         serve(zombie)
     with pytest.raises(ZombieDriver):
-        zombie.settle()
+        zombie.commit_and_report()
     assert t.claim() == claim
     assert t.committed() == 5
 
 
 def test_where_group_and_checkpoint_are_gone_no_ack_of_an_earlier_emission_finishes_a_new_one(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     """Results of the forgotten runs still come in: a tree of theirs was open when the group was deleted."""
     t = spout(records=3)
     earlier = t.emitted(t.next_batch())
-    t.tell(acked=earlier[:1])
+    t.send_result(acked=earlier[:1])
     t.until(lambda: t.committed() == 1)
     t.driver.close()
     forget_group(t)
@@ -166,10 +166,10 @@ def test_where_group_and_checkpoint_are_gone_no_ack_of_an_earlier_emission_finis
     assert not set(again) & set(earlier), "a root id that was used before"
 
 
-class Counting:
+class CountingConsumer:
     """A consumer of the spout's group that counts how often it asks where a log ends."""
 
-    def __init__(self, t: Spout) -> None:
+    def __init__(self, t: SpoutTester) -> None:
         self.asked = 0
         self.consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
 
@@ -181,9 +181,9 @@ class Counting:
         return self.consumer.get_watermark_offsets(place, **limits)
 
 
-def asked_at_a_start(t: Spout) -> int:
+def asked_at_a_start(t: SpoutTester) -> int:
     """Take the spout over, and return how often it was asked where its result topics end."""
-    counting = Counting(t)
+    counting = CountingConsumer(t)
     commits = SpoutCommits(counting, t.driver.topology, t.options(), time.monotonic)  # type: ignore[arg-type]
     commits.claim([0])
     commits.take_over(t.driver.topics.partitions, None)
@@ -192,7 +192,7 @@ def asked_at_a_start(t: Spout) -> int:
 
 
 def test_a_start_asks_for_the_ends_of_results_only_where_no_claim_says_which_runs_there_were(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=1)
     assert asked_at_a_start(t) == 0
@@ -202,14 +202,14 @@ def test_a_start_asks_for_the_ends_of_results_only_where_no_claim_says_which_run
 
 
 def test_a_claim_of_a_driver_that_died_before_it_had_opened_does_not_say_which_runs_there_were(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=2)
     t.driver.close()
     t.start()
     assert t.claim().run == 2
     earlier = t.emitted(t.next_batch())
-    t.tell(acked=earlier[:1])
+    t.send_result(acked=earlier[:1])
     t.until(lambda: t.committed() == 1)
     t.driver.close()
     forget_group(t)

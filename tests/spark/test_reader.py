@@ -4,26 +4,28 @@ from collections.abc import Callable
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.spark.source import AcktreeStreamReader
-from spark.spouts import Spout
+from spark.spouts import SpoutTester
 
 
-def test_the_first_batch_is_run_by_the_driver_that_planned_it(spout: Callable[..., Spout]) -> None:
+def test_the_first_batch_is_run_by_the_driver_that_planned_it(spout: Callable[..., SpoutTester]) -> None:
     """Spark asks for the initial offset to plan the first batch, and again to run it."""
     t = spout(records=10)
     reader = AcktreeStreamReader(t.options())
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     claimed = t.claim()
-    assert Batch.from_json(end).records == 10
+    assert PlannedBatch.from_json(end).records == 10
     assert reader.initialOffset() == start
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert t.claim() == claimed, "another driver would have taken a run and an epoch of its own"
     reader.stop()
 
 
-def test_a_first_batch_that_was_logged_before_a_crash_is_gone_on_behind(spout: Callable[..., Spout]) -> None:
+def test_a_first_batch_that_was_logged_before_a_crash_is_gone_on_behind(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=10)
     crashed = AcktreeStreamReader(t.options())
     end = crashed.latestOffset(crashed.initialOffset(), ReadAllAvailable())

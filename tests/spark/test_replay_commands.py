@@ -9,27 +9,27 @@ from click.testing import CliRunner
 from acktree.console.main import main
 from acktree.schemas.codec import Cause
 from acktree.schemas.ids import next_run
-from spark.spouts import Spout
+from spark.spouts import SpoutTester
 
 
-def done(spout: Callable[..., Spout], records: int = 10) -> Spout:
+def done(spout: Callable[..., SpoutTester], records: int = 10) -> SpoutTester:
     """Return a spout whose records are all done."""
     t = spout(records=records)
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == records)
     return t
 
 
-def obeyed(t: Spout, commands: int = 1) -> None:
+def obeyed(t: SpoutTester, commands: int = 1) -> None:
     t.until(lambda: t.count("commands") == commands)
 
 
 def test_a_range_that_is_done_is_emitted_again_and_old_acks_do_not_finish_it(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
     first = t.emitted(t.next_batch())
-    t.tell(acked=first)
+    t.send_result(acked=first)
     t.until(lambda: t.committed() == 10)
     t.command((3, 6))
     obeyed(t)
@@ -37,15 +37,15 @@ def test_a_range_that_is_done_is_emitted_again_and_old_acks_do_not_finish_it(
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [3, 4, 5]
     assert not {generation for _, generation in again} & {generation for _, generation in first}
-    t.tell(acked=first)
-    t.tell(acked=again[:1])
+    t.send_result(acked=first)
+    t.send_result(acked=again[:1])
     t.until(lambda: t.committed() == 4)
-    t.tell(acked=again[1:])
+    t.send_result(acked=again[1:])
     t.until(lambda: t.committed() == 10)
 
 
 def test_what_is_in_flight_is_emitted_anew_and_the_rest_of_it_stays_in_flight(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
     first = t.emitted(t.next_batch())
@@ -53,14 +53,14 @@ def test_what_is_in_flight_is_emitted_anew_and_the_rest_of_it_stays_in_flight(
     obeyed(t)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [2, 3, 8, 9]
-    t.tell(acked=first)
+    t.send_result(acked=first)
     t.until(lambda: t.committed() == 2)
     assert t.pending == 4
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_command_given_while_no_driver_ran_is_obeyed_once(spout: Callable[..., Spout]) -> None:
+def test_a_command_given_while_no_driver_ran_is_obeyed_once(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.driver.close()
     t.command((0, 2))
@@ -70,49 +70,51 @@ def test_a_command_given_while_no_driver_ran_is_obeyed_once(spout: Callable[...,
     assert [offset for offset, _ in again] == [0, 1]
     t.start()
     assert t.next_batch() is None
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
     t.start()
     t.until(lambda: t.driver.all_done({}))
     assert (t.next_batch(), t.count("commands")) == (None, 0)
 
 
-def test_a_crash_before_the_batch_is_written_emits_it_again(spout: Callable[..., Spout]) -> None:
+def test_a_crash_before_the_batch_is_written_emits_it_again(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.command((4, 6))
     obeyed(t)
     t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [4, 5]
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_crash_in_the_middle_goes_on_where_the_written_batch_ends(spout: Callable[..., Spout]) -> None:
+def test_a_crash_in_the_middle_goes_on_where_the_written_batch_ends(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=30, max_pending=10)
     for done in (10, 20, 30):
-        t.tell(acked=t.emitted(t.next_batch()))
+        t.send_result(acked=t.emitted(t.next_batch()))
         t.until(lambda done=done: t.committed() == done)
     t.command((1, 9), (11, 20))
     obeyed(t)
     first = t.emitted(t.next_batch())
     assert [offset for offset, _ in first] == [*range(1, 9), 11, 12]
-    t.tell(acked=first[1:6])
+    t.send_result(acked=first[1:6])
     t.start()
     t.until(lambda: t.pending == 5)
     second = t.emitted(t.next_batch())
     assert [offset for offset, _ in second] == list(range(13, 18))
     t.start()
-    t.tell(acked=first + second)
+    t.send_result(acked=first + second)
     t.until(lambda: t.pending == 0)
     third = t.emitted(t.next_batch())
     assert [offset for offset, _ in third] == [18, 19]
-    t.tell(acked=third)
+    t.send_result(acked=third)
     t.until(lambda: t.committed() == 30)
 
 
 def test_a_crash_between_the_two_commits_of_a_command_obeys_it_once_more(
-    spout: Callable[..., Spout], monkeypatch: pytest.MonkeyPatch
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     t = done(spout)
     t.command((4, 6))
@@ -125,59 +127,59 @@ def test_a_crash_between_the_two_commits_of_a_command_obeys_it_once_more(
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [4, 5]
 
 
-def test_a_lost_checkpoint_emits_what_is_left_of_it(spout: Callable[..., Spout]) -> None:
+def test_a_lost_checkpoint_emits_what_is_left_of_it(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.command((4, 7))
     obeyed(t)
     again = t.emitted(t.next_batch())
-    t.tell(acked=again[1:2])
+    t.send_result(acked=again[1:2])
     t.until(lambda: t.pending == 2)
-    t.driver.settle()
+    t.driver.commit_and_report()
     t.batch = None
     t.start()
     rest = t.emitted(t.next_batch())
     assert [offset for offset, _ in rest] == [4, 6]
-    t.tell(acked=rest)
+    t.send_result(acked=rest)
     t.until(lambda: t.committed() == 10)
 
 
-def test_commands_for_one_partition_are_obeyed_one_after_another(spout: Callable[..., Spout]) -> None:
+def test_commands_for_one_partition_are_obeyed_one_after_another(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.command((2, 4))
     t.command((3, 5))
     obeyed(t)
     first = t.emitted(t.next_batch())
     assert [offset for offset, _ in first] == [2, 3]
-    t.driver.settle()
+    t.driver.commit_and_report()
     t.start()
-    t.tell(acked=first)
+    t.send_result(acked=first)
     obeyed(t)
     second = t.emitted(t.next_batch())
     assert [offset for offset, _ in second] == [3, 4]
-    t.tell(acked=second)
+    t.send_result(acked=second)
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_replayed_record_that_fails_has_all_its_attempts_again(spout: Callable[..., Spout]) -> None:
+def test_a_replayed_record_that_fails_has_all_its_attempts_again(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=1)
     (pair,) = t.emitted(t.next_batch())
     for attempt in (1, 2):
-        t.tell(failed=[(*pair, Cause.FAILED)])
+        t.send_result(failed=[(*pair, Cause.FAILED)])
         t.until(lambda attempt=attempt: t.count("failed") == attempt)
         t.now_s += 100
         (pair,) = t.emitted(t.next_batch())
     t.command((0, 1))
     obeyed(t)
     (again,) = t.emitted(t.next_batch())
-    t.tell(failed=[(*pair, Cause.FAILED), (*again, Cause.FAILED)])
+    t.send_result(failed=[(*pair, Cause.FAILED), (*again, Cause.FAILED)])
     t.until(lambda: t.count("failed") == 3)
     assert t.count("dead_lettered") == 0
     t.now_s += 100
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 1)
 
 
-def test_a_rewind_over_a_command_takes_its_place(spout: Callable[..., Spout]) -> None:
+def test_a_rewind_over_a_command_takes_its_place(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.command((4, 6))
     obeyed(t)
@@ -185,20 +187,20 @@ def test_a_rewind_over_a_command_takes_its_place(spout: Callable[..., Spout]) ->
     t.until(lambda: t.count("rewinds") == 1)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(2, 10))
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
 
 
-def test_two_hundred_runs_later_verdicts_still_count(spout: Callable[..., Spout]) -> None:
+def test_two_hundred_runs_later_verdicts_still_count(spout: Callable[..., SpoutTester]) -> None:
     """Each command and each rewind takes a run, and runs go round: floors are raised with them."""
     t = spout(records=3)
     for _ in range(200):
         t.driver.commits.use_run(next_run(t.driver.commits.run))
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 3)
 
 
-def test_the_command_line_plans_first_and_replays_with_execute(spout: Callable[..., Spout]) -> None:
+def test_the_command_line_plans_first_and_replays_with_execute(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     asked = ("replay", f"{t.name}.source", 0, 3, 6, "-b", t.bootstrap)
     plan = CliRunner().invoke(main, [*map(str, asked), "--format", "json"])
@@ -212,5 +214,5 @@ def test_the_command_line_plans_first_and_replays_with_execute(spout: Callable[.
     obeyed(t)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [3, 4, 5]
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)

@@ -1,8 +1,8 @@
 """How far the result topic may be committed."""
 
-from acktree.spark.ledger.result_cut import Emission, Opened, ResultCut
+from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure, ResultCut
 
-FIRST, SECOND = Emission(0, 16, 7), Emission(0, 17, 7)
+FIRST, SECOND = BlockEmission(0, 16, 7), BlockEmission(0, 17, 7)
 """Two emissions of one record."""
 
 
@@ -11,7 +11,7 @@ class Cut:
 
     def __init__(self) -> None:
         self.results = ResultCut(100)
-        self.open: set[Emission] = set()
+        self.open: set[BlockEmission] = set()
 
     def cut(self, **reach: int) -> int:
         told = {int(slot[1:]): upto for slot, upto in reach.items()}
@@ -24,37 +24,37 @@ def test_with_nothing_read_the_position_stays() -> None:
 
 def test_an_ack_inside_the_commit_lets_the_position_pass() -> None:
     tester = Cut()
-    tester.results.note(100, {0: 49}, ())
+    tester.results.record(100, {0: 49}, ())
     assert tester.cut(s0=50) == 101
 
 
 def test_an_ack_beyond_the_reach_of_the_commit_holds_the_position() -> None:
     tester = Cut()
-    tester.results.note(100, {0: 10}, ())
-    tester.results.note(101, {0: 50}, ())
-    tester.results.note(102, {0: 20}, ())
+    tester.results.record(100, {0: 10}, ())
+    tester.results.record(101, {0: 50}, ())
+    tester.results.record(102, {0: 20}, ())
     assert tester.cut(s0=50) == 101
     assert tester.cut(s0=51) == 103
 
 
 def test_every_slot_of_a_record_must_be_reached() -> None:
     tester = Cut()
-    tester.results.note(100, {0: 10, 1: 99}, ())
+    tester.results.record(100, {0: 10, 1: 99}, ())
     assert tester.cut(s0=50, s1=99) == 100
     assert tester.cut(s0=50, s1=100) == 101
 
 
 def test_a_slot_that_is_no_longer_read_holds_nothing() -> None:
     tester = Cut()
-    tester.results.note(100, {0: 10, 1: 99}, [Opened(Emission(1, 16, 5), 5)])
+    tester.results.record(100, {0: 10, 1: 99}, [OpenFailure(BlockEmission(1, 16, 5), 5)])
     assert tester.cut(s0=50) == 101
 
 
 def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
     tester = Cut()
     tester.open = {FIRST}
-    tester.results.note(100, {}, [Opened(FIRST, 7)])
-    tester.results.note(101, {0: 3}, ())
+    tester.results.record(100, {}, [OpenFailure(FIRST, 7)])
+    tester.results.record(101, {0: 3}, ())
     assert tester.cut(s0=5) == 100
     tester.results.written([FIRST])
     assert tester.cut(s0=5) == 102
@@ -62,7 +62,7 @@ def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
 
 def test_a_failure_that_was_finished_since_holds_it_until_the_commit_tells_so() -> None:
     tester = Cut()
-    tester.results.note(100, {}, [Opened(FIRST, 7)])
+    tester.results.record(100, {}, [OpenFailure(FIRST, 7)])
     assert tester.cut(s0=7) == 100
     assert tester.cut(s0=8) == 101
 
@@ -70,10 +70,10 @@ def test_a_failure_that_was_finished_since_holds_it_until_the_commit_tells_so() 
 def test_the_failure_of_a_replay_holds_whatever_is_said_of_the_failure_before_it() -> None:
     tester = Cut()
     tester.open = {FIRST, SECOND}
-    tester.results.note(100, {}, [Opened(FIRST, 7)])
+    tester.results.record(100, {}, [OpenFailure(FIRST, 7)])
     tester.results.written([FIRST])
     assert tester.cut(s0=5) == 101
-    tester.results.note(101, {}, [Opened(SECOND, 7)])
+    tester.results.record(101, {}, [OpenFailure(SECOND, 7)])
     tester.results.written([FIRST])
     assert tester.cut(s0=5) == 101
     tester.results.written([SECOND])

@@ -8,13 +8,13 @@ from pyspark.sql import functions as f
 from acktree.producers.errors import MissingKey
 from acktree.schemas.ids import origin_of
 from acktree.spark.tasks.writing.row_limits import RowLimit
-from spark.tester import Tester
+from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_a_row_that_its_topic_never_takes_fails_its_record_alone_and_one_that_it_just_takes_is_written(
-    tester: Tester,
+    tester: StageTester,
 ) -> None:
     """The broker takes 1,048,588 bytes a batch; librdkafka's own limit of 1,000,000 is not the topic's."""
     rows = ["small"] * 1_000 + ["huge", "large"] + ["small"] * 1_000

@@ -27,7 +27,7 @@ from acktree.schemas.topology import parse_topology
 from acktree.spark import app
 from acktree.spark.driver.timeout_resets import resetting
 from producers.cluster import Cluster, Running, until
-from spark.tester import Tester
+from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 MESSAGE_TIMEOUT_S = 8.0
@@ -63,7 +63,7 @@ def quick_and_slow(rows: DataFrame, released: Path) -> DataFrame:
 def test_a_bolts_stage_asks_for_more_time_for_what_it_has_in_hand_be_its_plan_narrow_or_shuffled(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
-    with Tester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
+    with StageTester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
         released, plans = tmp_path / "released", [slow]
         tester.start_bolt(lambda rows: plans[-1](rows, released), "two", "")
         for offset, plan in enumerate((slow, slow_and_shuffled)):
@@ -79,7 +79,7 @@ def test_a_bolts_stage_asks_for_more_time_for_what_it_has_in_hand_be_its_plan_na
 def test_a_spouts_shuffled_stage_asks_for_more_time_for_what_it_has_in_hand(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
-    with Tester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
+    with StageTester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
         released = tmp_path / "released"
         tester.send([b"%d" % SLOW])
         tester.start(lambda rows: {f"{unique}.a": quick_and_slow(rows, released)})
@@ -105,7 +105,7 @@ reads = ["{name}.a"]
 """
 
 
-class Keep(BasicBolt):
+class KeepTuples(BasicBolt):
     """Notes what it executes, in which attempt."""
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ def test_no_tree_times_out_while_a_spouts_shuffled_batch_has_it_in_hand(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 1)])[topic].result()
     apply_topology(bootstrap, parse_topology(SPOUT.format(name=unique, timeout_s=MESSAGE_TIMEOUT_S)), {})
-    acker, kept, control = Acker(bootstrap, unique), Keep(), Control(bootstrap, unique)
+    acker, kept, control = Acker(bootstrap, unique), KeepTuples(), Control(bootstrap, unique)
     thread = threading.Thread(target=acker.run, daemon=True)
     thread.start()
     worker = Running(Worker(bootstrap, unique, kept, name="keep"))

@@ -15,7 +15,7 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.source import FORMAT
-from spark.test_task_notes import notes
+from spark.test_handoff import notes
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 200
@@ -26,7 +26,7 @@ topics = ["{name}.one", "{name}.two"]
 """
 
 
-class Tester:
+class SourceTester:
     """A spout on two topics, the second compacted, read without a stage; rows are kept as they come."""
 
     __test__ = False
@@ -83,14 +83,14 @@ class Tester:
 
 
 @pytest.fixture
-def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
-    yield Tester(spark, bootstrap, unique, tmp_path)
+def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[SourceTester]:
+    yield SourceTester(spark, bootstrap, unique, tmp_path)
     for query in spark.streams.active:
         query.stop()
 
 
 def test_without_stage_and_acker_it_reads_several_topics_and_commits_what_its_batches_have_done(
-    tester: Tester,
+    tester: SourceTester,
 ) -> None:
     """Rows have all of a record, progress says how far the source is, no note stays; a second run goes on."""
     before = notes()
@@ -118,7 +118,7 @@ def test_without_stage_and_acker_it_reads_several_topics_and_commits_what_its_ba
     assert notes() == before
 
 
-def check_rows(tester: Tester, headers: list[tuple[str, bytes | None]], stamp_ms: int) -> None:
+def check_rows(tester: SourceTester, headers: list[tuple[str, bytes | None]], stamp_ms: int) -> None:
     """Check what was read of the two whole records, and that each other one was read once."""
     first, second = sorted((row for row in tester.rows if row.partition == 1), key=lambda row: row.offset)
     assert (first.topic, first.partition, first.offset) == (f"{tester.name}.one", 1, 0)
@@ -131,7 +131,7 @@ def check_rows(tester: Tester, headers: list[tuple[str, bytes | None]], stamp_ms
 
 
 @pytest.mark.slow
-def test_records_that_compaction_removed_do_not_hold_the_frontier(tester: Tester) -> None:
+def test_records_that_compaction_removed_do_not_hold_the_frontier(tester: SourceTester) -> None:
     """Slow, as the broker looks for what it can compact when it pleases: the test waits until it has."""
     first_ms = int(time.time() * 1000) - 200_000
     for number in range(200):  # a second lies between them: each closes the segment before it

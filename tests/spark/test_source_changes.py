@@ -15,23 +15,23 @@ from acktree.schemas.ids import generation_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.log_bounds import DataLoss, OffsetOutOfRange
-from acktree.spark.driver.source_watch import LOOK_INTERVAL_S, check_source
+from acktree.spark.driver.source_watch import CHECK_INTERVAL_S, check_source
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch
-from acktree.spark.tasks.reading.read_task import read_offsets, shares
-from spark.spouts import DEADLINE_S, Spout
+from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
+from spark.spouts import DEADLINE_S, SpoutTester
 
 FORGIVING = {"failOnDataLoss": "false"}
 
 
-def grow(t: Spout, partitions: int) -> None:
+def grow(t: SpoutTester, partitions: int) -> None:
     source = f"{t.name}.source"
     t.admin.create_partitions([NewPartitions(source, partitions)])[source].result()
     until(lambda: len(t.admin.list_topics(source, timeout=10).topics[source].partitions) == partitions)
     t.producer = Producer({"bootstrap.servers": t.bootstrap})
 
 
-def recreate(t: Spout, partitions: int = 1) -> None:
+def recreate(t: SpoutTester, partitions: int = 1) -> None:
     source = f"{t.name}.source"
     t.admin.delete_topics([source])[source].result()
     until(lambda: source not in t.admin.list_topics(timeout=10).topics)
@@ -42,10 +42,10 @@ def recreate(t: Spout, partitions: int = 1) -> None:
 @pytest.fixture(autouse=True)
 def _no_other_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one broker there is nothing to be patient for."""
-    monkeypatch.setattr("acktree.spark.driver.log_bounds.PATIENCE_S", 0.05)
+    monkeypatch.setattr("acktree.spark.driver.log_bounds.END_CHECK_INTERVAL_S", 0.05)
 
 
-def remove_before(t: Spout, offset: int) -> None:
+def remove_before(t: SpoutTester, offset: int) -> None:
     """Do what retention does."""
     place = TopicPartition(f"{t.name}.source", 0, offset)
     t.admin.delete_records([place])[place].result()
@@ -58,34 +58,34 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def serve_until(t: Spout, error: type[Exception], match: str) -> None:
+def serve_until(t: SpoutTester, error: type[Exception], match: str) -> None:
     """Serve the driver until it stops with an error."""
     with pytest.raises(error, match=match):
         t.until(lambda: False)
 
 
 def test_a_partition_that_is_added_is_found_published_and_read_from_its_beginning(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=3)
     first = t.emitted(t.next_batch())
     grow(t, 2)
     t.producer.produce(f"{t.name}.source", "early", partition=1)
     t.producer.flush()
-    t.now_s += LOOK_INTERVAL_S + 1
+    t.now_s += CHECK_INTERVAL_S + 1
     t.until(lambda: len(t.driver.topics.partitions) == 2)
     batch = t.next_batch()
     assert batch is not None
     assert [(r.partition, r.slot, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(1, 1, 0, 1)]
     assert batch.version == t.driver.topology.version == 2
     assert [slot.partition for slot in t.driver.topology.slots] == [0, 1]
-    t.tell(acked=first)
+    t.send_result(acked=first)
     t.until(lambda: t.committed() == 3)
     assert t.place(f"{t.name}.source", 1).offset == 0
 
 
 def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=1, options={"startingOffsets": "latest"})
     assert t.next_batch() is None, "startingOffsets holds where the group has no offset"
@@ -100,16 +100,18 @@ def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(
     assert [(r.partition, r.start, r.end) for r in batch.ranges if r.start < r.end] == [(1, 0, 1)]
 
 
-def test_tasks_that_are_added_live_are_claimed_and_their_results_read(spout: Callable[..., Spout]) -> None:
+def test_tasks_that_are_added_live_are_claimed_and_their_results_read(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=4)
     emitted = t.emitted(t.next_batch())
     apply_topology(t.bootstrap, parse_topology(t.text.replace("tasks = 1", "tasks = 2")), {})
     t.until(lambda: t.driver.topology.version == 2)
-    t.tell(acked=emitted, task=1)
+    t.send_result(acked=emitted, task=1)
     t.until(lambda: t.committed() == 4)
 
 
-def test_limits_of_a_newer_version_hold_for_a_live_driver(spout: Callable[..., Spout]) -> None:
+def test_limits_of_a_newer_version_hold_for_a_live_driver(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=1)
     emitted = t.emitted(t.next_batch())
     text = t.text.replace("max_attempts = 3", "max_attempts = 4")
@@ -117,36 +119,40 @@ def test_limits_of_a_newer_version_hold_for_a_live_driver(spout: Callable[..., S
     t.until(lambda: t.driver.topology.version == 2)
     for attempt in range(1, 5):
         assert t.count("dead_lettered") == 0
-        t.tell(failed=[(*pair, Cause.FAILED) for pair in emitted])
+        t.send_result(failed=[(*pair, Cause.FAILED) for pair in emitted])
         t.until(lambda attempt=attempt: t.count("failed") == attempt)
         t.now_s += 100
         emitted = t.emitted(t.next_batch())
     assert (t.count("dead_lettered"), emitted) == (1, [])
 
 
-def test_a_topic_created_anew_stops_a_live_driver_with_a_clear_sentence(spout: Callable[..., Spout]) -> None:
+def test_a_topic_created_anew_stops_a_live_driver_with_a_clear_sentence(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=3)
     t.next_batch()
     recreate(t)
-    t.now_s += LOOK_INTERVAL_S + 1
+    t.now_s += CHECK_INTERVAL_S + 1
     serve_until(t, DataLoss, "created anew.*failOnDataLoss=false")
 
 
-def test_a_topic_that_vanished_stops_a_live_driver_with_a_clear_sentence(spout: Callable[..., Spout]) -> None:
+def test_a_topic_that_vanished_stops_a_live_driver_with_a_clear_sentence(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=3)
     t.next_batch()
     t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
-    t.now_s += LOOK_INTERVAL_S + 1
+    t.now_s += CHECK_INTERVAL_S + 1
     serve_until(t, MissingTopic, "if it was deleted, what was not done of it is lost")
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_topic_created_anew_is_refused_at_the_start_though_it_was_published_again(
-    spout: Callable[..., Spout], partitions: int
+    spout: Callable[..., SpoutTester], partitions: int
 ) -> None:
     """With fewer partitions than before, too: that is how a partition count shrinks."""
     t = spout(records=5, partitions=2)
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 5)
     t.driver.close()
     recreate(t, partitions)
@@ -163,7 +169,7 @@ def test_a_topic_created_anew_is_refused_at_the_start_though_it_was_published_ag
     assert set(t.claim().floors) == set(t.driver.topics.task_of), "what is gone takes no room in the claim"
 
 
-def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., Spout]) -> None:
+def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., SpoutTester]) -> None:
     """Were it kept by both, an older one could count after a rewind: old acks finished what was rewound."""
     t = spout(records=4, tasks=2, partitions=2)
     t.next_batch()
@@ -175,7 +181,7 @@ def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., Spout]
 
 
 def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5)
     t.next_batch()
@@ -186,11 +192,11 @@ def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
 
 
 def test_a_topic_created_anew_with_fewer_records_is_read_from_its_beginning_where_loss_is_allowed(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5, options=FORGIVING)
     old = t.emitted(t.next_batch())
-    t.tell(acked=old[:3])
+    t.send_result(acked=old[:3])
     t.until(lambda: t.count("completed") == 3)
     recreate(t)
     t.send(2)
@@ -199,12 +205,12 @@ def test_a_topic_created_anew_with_fewer_records_is_read_from_its_beginning_wher
     until(lambda: t.next_batch() is not None)
     assert [offset for offset, _ in t.emitted(t.batch)] == [0, 1]
     assert t.count("lost") == 2
-    t.tell(acked=old)
-    t.tell(acked=t.emitted(t.batch), slot=1)
+    t.send_result(acked=old)
+    t.send_result(acked=t.emitted(t.batch), slot=1)
     t.until(lambda: t.committed() == 2)
 
 
-def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(spout: Callable[..., Spout]) -> None:
+def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3)
     t.next_batch()
     t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
@@ -213,7 +219,7 @@ def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(spout: Callabl
 
 
 def test_a_partition_count_that_shrank_while_running_is_said_at_the_next_trigger(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=3, partitions=2)
     t.next_batch()
@@ -229,15 +235,15 @@ def test_a_partition_count_that_shrank_while_running_is_said_at_the_next_trigger
 
 
 def test_retention_that_passes_the_next_offset_is_noticed_before_it_is_read(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, max_pending=4)
     t.next_batch()
     remove_before(t, 4)
-    t.now_s += LOOK_INTERVAL_S + 1
+    t.now_s += CHECK_INTERVAL_S + 1
     assert t.next_batch() is None, "what is gone was read"
     remove_before(t, 6)
-    t.now_s += LOOK_INTERVAL_S + 1
+    t.now_s += CHECK_INTERVAL_S + 1
     serve_until(t, DataLoss, r"begins at offset 6, but group .* stands at 4.*failOnDataLoss=false")
     with pytest.raises(DataLoss, match="begins at offset 6"):
         t.start()
@@ -246,11 +252,13 @@ def test_retention_that_passes_the_next_offset_is_noticed_before_it_is_read(
     assert t.pending == 4
 
 
-def test_a_record_given_up_that_retention_took_is_no_silent_dead_letter(spout: Callable[..., Spout]) -> None:
+def test_a_record_given_up_that_retention_took_is_no_silent_dead_letter(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=3, max_attempts=1)
     (first, *_) = t.emitted(t.next_batch())
     remove_before(t, 2)
-    t.tell(failed=[(*first, Cause.FAILED)])
+    t.send_result(failed=[(*first, Cause.FAILED)])
     serve_until(t, DataLoss, r"/0/0 is given up, but the topic begins at offset 2.*failOnDataLoss=false")
     t.more = FORGIVING
     t.start()
@@ -258,25 +266,27 @@ def test_a_record_given_up_that_retention_took_is_no_silent_dead_letter(spout: C
     assert (t.count("lost"), t.count("dead_lettered")) == (1, 0)
 
 
-def read_alone(t: Spout, batch: Batch, monkeypatch: pytest.MonkeyPatch, **more: str) -> list[int]:
+def read_alone(
+    t: SpoutTester, batch: PlannedBatch, monkeypatch: pytest.MonkeyPatch, **more: str
+) -> list[int]:
     """Return the offsets that the only task of a batch reads, outside of Spark."""
     for note in ("begin_handoff", "add_to_handoff"):
         monkeypatch.setattr(
             f"acktree.spark.tasks.reading.read_task.{note}", lambda *_: None
         )  # only inside of a Spark task
-    (share,) = shares(t.options(**more), t.driver.topology, batch)
+    (share,) = read_tasks(t.options(**more), t.driver.topology, batch)
     return [offset for rows in read_offsets(share) for offset in rows.column("offset").to_pylist()]
 
 
 @pytest.mark.parametrize(("at_once", "there"), [(10, [0, 1]), (5, [])])
 def test_a_batch_whose_topic_was_created_anew_meanwhile_ends_where_loss_is_allowed(
-    spout: Callable[..., Spout], monkeypatch: pytest.MonkeyPatch, at_once: int, there: list[int]
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch, at_once: int, there: list[int]
 ) -> None:
     """Spark reads the batch that it has logged before anything else, again and again until it ends."""
     monkeypatch.setattr("acktree.spark.tasks.reading.read_task.STALL_S", 1.0)
     t = spout(records=10)
-    batch = t.next_batch(most=at_once)
-    batch = t.next_batch(most=at_once) or batch
+    batch = t.next_batch(limit=at_once)
+    batch = t.next_batch(limit=at_once) or batch
     assert batch is not None
     recreate(t)
     t.send(2)
@@ -286,10 +296,10 @@ def test_a_batch_whose_topic_was_created_anew_meanwhile_ends_where_loss_is_allow
 
 
 def test_records_removed_by_retention_are_said_or_counted_as_done(
-    spout: Callable[..., Spout], monkeypatch: pytest.MonkeyPatch
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     t = spout(records=10)
-    batch = t.next_batch(most=6)
+    batch = t.next_batch(limit=6)
     assert batch is not None
     remove_before(t, 4)
     told = r"holds offsets 4 to 9 and no longer 0 to 3.*failOnDataLoss=false"
@@ -301,7 +311,7 @@ def test_records_removed_by_retention_are_said_or_counted_as_done(
 
 
 def test_an_offset_behind_the_end_of_the_topic_is_said_or_gone_back_from(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
     t.driver.close()
@@ -315,7 +325,7 @@ def test_an_offset_behind_the_end_of_the_topic_is_said_or_gone_back_from(
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [10]
 
 
-def test_an_offset_set_behind_the_end_while_running_is_said(spout: Callable[..., Spout]) -> None:
+def test_an_offset_set_behind_the_end_while_running_is_said(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.next_batch()
     t.operator_commits(50)
@@ -324,26 +334,26 @@ def test_an_offset_set_behind_the_end_while_running_is_said(spout: Callable[...,
 
 
 def test_acks_from_before_a_live_driver_went_back_to_the_end_finish_nothing_behind_it(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, options=FORGIVING)
     (_, generation), *_ = t.emitted(t.next_batch())
     t.operator_commits(12)
     t.until(lambda: [stands.end for stands in t.driver.position().ranges] == [12])
     assert t.next_batch() is None
-    t.tell(acked=[(10, generation), (11, generation)])
+    t.send_result(acked=[(10, generation), (11, generation)])
     t.send(2)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [10, 11]
     t.until(lambda: t.result_position() == 1)
     assert t.pending == 2
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 12)
 
 
 @pytest.mark.parametrize("frontier", [4, 10])
 def test_a_log_that_was_truncated_is_read_anew_from_its_end_or_from_the_frontier_where_loss_is_allowed(
-    spout: Callable[..., Spout], frontier: int
+    spout: Callable[..., SpoutTester], frontier: int
 ) -> None:
     """What was emitted behind the end has gone; acks of it say nothing of what is written there later."""
     t = spout(records=10)
@@ -352,23 +362,23 @@ def test_a_log_that_was_truncated_is_read_anew_from_its_end_or_from_the_frontier
     (emitted,) = batch.ranges
     t.batch = replace(batch, ranges=(emitted._replace(end=15),))
     old = [(offset, generation_of(emitted.run, 0)) for offset in range(15)]
-    t.tell(acked=old[:frontier])
+    t.send_result(acked=old[:frontier])
     t.until(lambda: t.committed() == frontier)
     t.driver.close()
     t.more = FORGIVING
     t.start()
     assert t.count("lost") == 5
     t.send(4)
-    t.tell(acked=old)
+    t.send_result(acked=old)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(frontier, 14))
     t.until(lambda: t.driver.all_done({}))
     assert t.pending == 14 - frontier
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 14)
 
 
-def test_metadata_of_a_stranger_counts_as_an_operators_commit(spout: Callable[..., Spout]) -> None:
+def test_metadata_of_a_stranger_counts_as_an_operators_commit(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.driver.close()
     t.batch = None
@@ -377,7 +387,7 @@ def test_metadata_of_a_stranger_counts_as_an_operators_commit(spout: Callable[..
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
 
 
-def test_the_option_is_true_or_false(spout: Callable[..., Spout]) -> None:
+def test_the_option_is_true_or_false(spout: Callable[..., SpoutTester]) -> None:
     with pytest.raises(AcktreeError, match="failOnDataLoss='maybe' is no good"):
         SourceOptions.parse(
             {"kafka.bootstrap.servers": "x", "topology": "t", "spout": "s", "failOnDataLoss": "maybe"}

@@ -7,23 +7,23 @@ from spark.spout_model import SpoutModel
 FIRST = generation_of(1, 0)
 
 
-class Small(SpoutModel):
+class SmallModel(SpoutModel):
     """A log without holes; a root for each record or for blocks of five."""
 
     absent = frozenset()
 
 
-class Patient(Small):
+class PatientModel(SmallModel):
     """Failures never lead to a dead letter."""
 
-    policy = RetryPolicy(initial_s=1, most_s=60, max_attempts=10_000)
+    policy = RetryPolicy(initial_s=1, max_s=60, max_attempts=10_000)
 
 
-class Cramped(Small):
+class Cramped(SmallModel):
     """Commits tell 72 offsets, or few runs of them; a record has one attempt."""
 
     metadata_chars = 69
-    policy = RetryPolicy(initial_s=1, most_s=60, max_attempts=1)
+    policy = RetryPolicy(initial_s=1, max_s=60, max_attempts=1)
 
 
 def open_root(model: SpoutModel, offset: int) -> tuple[int, int]:
@@ -32,13 +32,13 @@ def open_root(model: SpoutModel, offset: int) -> tuple[int, int]:
 
 
 def test_a_replay_that_failed_is_replayed_after_its_driver_died_in_the_back_off() -> None:
-    model = Small()
+    model = SmallModel()
     model.batch(5, 5, 0.0)
-    model.judge((FIRST, 0), False)
+    model.finish((FIRST, 0), False)
     model.asked()
     model.batch(0, 0, 5.0)
     replay = open_root(model, 0)
-    model.judge(replay, False)
+    model.finish(replay, False)
     model.asked()
     model.commit()
     model.asked()  # Spark asks again and names the batch that holds the failed replay
@@ -52,9 +52,9 @@ def test_a_replay_that_failed_is_replayed_after_its_driver_died_in_the_back_off(
 
 
 def test_a_failure_whose_replay_was_planned_and_not_logged_holds_the_position() -> None:
-    model = Small()
+    model = SmallModel()
     model.batch(5, 5, 0.0)
-    model.judge((FIRST, 0), False)
+    model.finish((FIRST, 0), False)
     model.read()
     model.restart(keeps=True, unlogged=True, block=5)
     model.asked()
@@ -65,12 +65,12 @@ def test_a_failure_whose_replay_was_planned_and_not_logged_holds_the_position() 
 
 def ended_command(block: int = 5) -> SpoutModel:
     """Return a spout with a block of five in flight, of which a command took two records and has ended."""
-    model = Small()
+    model = SmallModel()
     model.batch(5, 5, 0.0)
     model.led.block = block
     model.command(0, 2)
     model.batch(0, 5, 0.0)
-    model.judge(open_root(model, 0), True)
+    model.finish(open_root(model, 0), True)
     model.read()
     model.commit()
     assert model.led.command is None
@@ -80,7 +80,7 @@ def ended_command(block: int = 5) -> SpoutModel:
 
 def test_a_commands_result_told_twice_after_its_end_finishes_nothing_of_the_block_it_took_it_from() -> None:
     model = ended_command()
-    model.tell_again(0)
+    model.send_again(0)
     model.read()
     model.check()
     assert model.led.pending == 3
@@ -90,29 +90,29 @@ def test_a_commands_result_told_twice_after_its_end_finishes_nothing_of_the_bloc
 def test_a_commands_result_told_twice_to_the_next_driver_finishes_nothing_either() -> None:
     model = ended_command()
     model.restart(keeps=True, unlogged=False, block=1)
-    model.tell_again(0)
+    model.send_again(0)
     model.read()
     model.check()
     assert model.led.pending == 3
-    model.judge((FIRST, 0), True)
+    model.finish((FIRST, 0), True)
     model.read()
     model.commit()
     model.commit()
-    assert (model.led.pending, model.obeyed) == (0, [])
+    assert (model.led.pending, model.applied) == (0, [])
 
 
 def test_the_rest_of_a_block_is_replayed_under_a_root_of_its_own_by_the_next_driver_too() -> None:
-    model = Small()
+    model = SmallModel()
     model.batch(5, 5, 0.0)
     model.command(0, 2)
     model.batch(0, 5, 0.0)
     model.restart(keeps=True, unlogged=False, block=5)
-    model.judge((FIRST, 0), False)
+    model.finish((FIRST, 0), False)
     model.batch(0, 0, 0.0)
     model.batch(0, 0, 5.0)
     rest = open_root(model, 4)
     assert model.roots[rest] == {2, 3, 4}
-    model.judge(rest, True)
+    model.finish(rest, True)
     model.read()
     model.check()
     assert model.led.pending == 2
@@ -120,14 +120,14 @@ def test_the_rest_of_a_block_is_replayed_under_a_root_of_its_own_by_the_next_dri
 
 
 def test_a_failure_told_twice_of_a_block_replayed_under_another_name_is_ignored() -> None:
-    model = Small()
+    model = SmallModel()
     model.batch(5, 5, 0.0)
     model.command(0, 2)
     model.batch(0, 5, 0.0)
-    model.judge((FIRST, 0), False)
+    model.finish((FIRST, 0), False)
     model.batch(0, 0, 0.0)
     model.batch(0, 0, 5.0)
-    model.judge((FIRST, 0), False)
+    model.finish((FIRST, 0), False)
     model.batch(0, 0, 0.0)
     model.batch(0, 0, 5.0)  # the model checks that each root id is new
     assert len(model.roots) == 3
@@ -139,13 +139,13 @@ def test_the_failure_of_a_commands_root_holds_though_its_first_record_is_a_hole(
     model.led.block = 1
     model.batch(10, 10, 0.0)
     for root in model.open_roots():
-        model.judge(root, True)
+        model.finish(root, True)
     model.read()
     model.commit()
     model.led.block = 5
     model.command(3, 2)  # 3 holds no record
     model.batch(0, 10, 0.0)
-    model.judge(open_root(model, 4), False)
+    model.finish(open_root(model, 4), False)
     model.read()
     model.commit()
     held = model.position
@@ -159,11 +159,11 @@ def test_the_failure_of_a_commands_root_holds_though_its_first_record_is_a_hole(
 
 def test_a_command_obeyed_before_a_first_batch_that_a_crash_cuts_off_is_obeyed_to_its_end() -> None:
     """Spark asks for the initial offset once more before it shows the batch that it has logged."""
-    model = Small()
+    model = SmallModel()
     model.led.block = 1
     model.batch(30, 30, 0.0)
     for root in model.open_roots():
-        model.judge(root, True)
+        model.finish(root, True)
     model.read()
     model.commit()
     model.restart(keeps=False, unlogged=False, block=1)
@@ -174,48 +174,48 @@ def test_a_command_obeyed_before_a_first_batch_that_a_crash_cuts_off_is_obeyed_t
     model.restart(keeps=True, unlogged=False, block=1)
     assert model.led.command is not None
     for root in model.open_roots():
-        model.judge(root, True)
+        model.finish(root, True)
     model.batch(0, 0, 0.0)
     assert len(model.open_roots()) == 26 - emitted
     model.end()
 
 
 def test_what_is_in_flight_for_a_hundred_runs_is_emitted_again_and_not_forgotten() -> None:
-    model = Patient()
+    model = PatientModel()
     model.batch(5, 5, 0.0)
     model.batch(5, 5, 0.0)
     model.restart(keeps=True, unlogged=False, block=5, runs=98)
-    model.judge((FIRST, 0), True)
+    model.finish((FIRST, 0), True)
     model.batch(0, 0, 0.0)
     assert model.led.frontier == 5, "a result of a run that is not too old counts"
     model.commit()
     model.restart(keeps=True, unlogged=False, block=5, runs=2)
     model.batch(0, 10, 0.0)
     assert open_root(model, 5)[0] == generation_of(model.run, 0)
-    model.judge((FIRST, 5), True)
+    model.finish((FIRST, 5), True)
     model.read()
     assert model.led.pending == 5, "its first emission says nothing any more"
     model.end()
 
 
 def test_a_driver_that_begins_a_hundred_runs_emits_again_what_is_in_flight() -> None:
-    model = Patient()
+    model = PatientModel()
     model.batch(5, 5, 0.0)
     while model.led.floor == 1:
-        model.judge(open_root(model, 0), False)
+        model.finish(open_root(model, 0), False)
         model.batch(0, 0, 0.0)
         model.batch(0, 10, 100.0)
     assert model.led.floor == model.run == 101
-    model.judge(open_root(model, 0), True)
+    model.finish(open_root(model, 0), True)
     model.read()
     assert model.led.frontier == 5
 
 
 def test_emissions_of_a_record_that_fails_for_ever_never_share_a_root_id() -> None:
-    model = Patient()
+    model = PatientModel()
     model.batch(5, 5, 0.0)
     for _ in range(70):
-        model.judge(open_root(model, 0), False)
+        model.finish(open_root(model, 0), False)
         model.batch(0, 0, 0.0)
         model.batch(0, 0, 100.0)  # the model checks that each root id is new
     assert len(model.roots) == 71
@@ -226,15 +226,15 @@ def test_emissions_of_a_record_that_fails_for_ever_never_share_a_root_id() -> No
 def test_a_dead_letter_that_was_told_as_done_is_written_once_though_little_fits_into_the_commit() -> None:
     model = Cramped()
     model.batch(100, 100, 0.0)
-    model.judge(open_root(model, 95), False)  # the only attempt: a letter for each of its records
+    model.finish(open_root(model, 95), False)  # the only attempt: a letter for each of its records
     model.read()
     model.commit()
     assert model.position == len(model.log)
     for first in range(5, 90, 10):
-        model.judge(open_root(model, first), True)
+        model.finish(open_root(model, first), True)
     model.read()
     model.commit()
     model.restart(keeps=True, unlogged=False, block=5)
     assert not model.led.left_of(FIRST, 95)
     model.end()
-    assert model.letters == [95, 96, 97, 98, 99]
+    assert model.dead_letters == [95, 96, 97, 98, 99]

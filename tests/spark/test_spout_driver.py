@@ -20,76 +20,78 @@ from acktree.spark.driver.source_topics import UnknownPartition
 from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.ledger.done_set import encode_metadata
 from acktree.spark.options import BadOption, SourceOptions
-from spark.spouts import DEADLINE_S, Spout
+from spark.spouts import DEADLINE_S, SpoutTester
 
 
-def test_a_record_is_committed_when_its_tree_is_done_and_not_before(spout: Callable[..., Spout]) -> None:
+def test_a_record_is_committed_when_its_tree_is_done_and_not_before(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     assert [offset for offset, _ in emitted] == list(range(10))
     assert t.committed() == 0
-    t.tell(acked=emitted[:4] + emitted[5:])
+    t.send_result(acked=emitted[:4] + emitted[5:])
     t.until(lambda: t.committed() == 4)
-    t.tell(acked=emitted[4:5])
+    t.send_result(acked=emitted[4:5])
     t.until(lambda: t.committed() == 10)
     assert t.result_position() == 2
 
 
-def test_a_restart_does_not_emit_again_what_is_in_flight_or_done(spout: Callable[..., Spout]) -> None:
+def test_a_restart_does_not_emit_again_what_is_in_flight_or_done(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=[emitted[7], emitted[2]])
+    t.send_result(acked=[emitted[7], emitted[2]])
     t.until(lambda: t.count("completed") == 2)
-    t.driver.settle()
+    t.driver.commit_and_report()
     t.start()
     assert t.emitted(t.next_batch()) == []
     assert t.pending == 8
-    t.tell(acked=[pair for pair in emitted if pair[0] not in (2, 7)])
+    t.send_result(acked=[pair for pair in emitted if pair[0] not in (2, 7)])
     t.until(lambda: t.committed() == 10)
 
 
-def test_verdicts_given_while_no_driver_ran_are_taken_in(spout: Callable[..., Spout]) -> None:
+def test_verdicts_given_while_no_driver_ran_are_taken_in(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     t.start()
     t.until(lambda: t.committed() == 10)
 
 
 def test_without_a_checkpoint_it_goes_on_at_the_frontier_and_leaves_out_what_is_done(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=[emitted[0], emitted[1], emitted[5]])
+    t.send_result(acked=[emitted[0], emitted[1], emitted[5]])
     t.until(lambda: t.committed() == 2)
     t.batch = None
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [2, 3, 4, 6, 7, 8, 9]
 
 
-def test_exactly_the_failed_record_is_replayed_after_its_back_off(spout: Callable[..., Spout]) -> None:
+def test_exactly_the_failed_record_is_replayed_after_its_back_off(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    t.tell(failed=[(*emitted[3], Cause.FAILED)])
+    t.send_result(failed=[(*emitted[3], Cause.FAILED)])
     t.driver.service(5.0)
     assert t.count("failed") == 1
     assert t.next_batch() is None
     t.now_s += 1.01
     replay = t.emitted(t.next_batch())
     assert replay == [(3, emitted[3][1] + 1)]
-    t.tell(acked=replay + [pair for pair in emitted if pair[0] != 3])
+    t.send_result(acked=replay + [pair for pair in emitted if pair[0] != 3])
     t.until(lambda: t.committed() == 10)
     assert t.count("replayed") == 1
 
 
 def test_a_failure_holds_the_result_position_until_its_replay_is_written(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=4)
     emitted = t.emitted(t.next_batch())
-    t.tell(failed=[(*emitted[3], Cause.FAILED)])
-    t.tell(acked=emitted[:3])
+    t.send_result(failed=[(*emitted[3], Cause.FAILED)])
+    t.send_result(acked=emitted[:3])
     t.until(lambda: t.committed() == 3)
     assert t.result_position() == 0
     t.start()
@@ -97,33 +99,33 @@ def test_a_failure_holds_the_result_position_until_its_replay_is_written(
     t.now_s += 2
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [3]
     t.next_batch()
-    t.driver.settle()
+    t.driver.commit_and_report()
     assert t.result_position() == 2
 
 
-def test_replays_are_not_held_back_by_max_pending(spout: Callable[..., Spout]) -> None:
+def test_replays_are_not_held_back_by_max_pending(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=50, max_pending=10)
     emitted = t.emitted(t.next_batch())
     assert len(emitted) == 10
     assert t.next_batch() is None
-    t.tell(failed=[(*pair, Cause.FAILED) for pair in emitted])
+    t.send_result(failed=[(*pair, Cause.FAILED) for pair in emitted])
     t.until(lambda: t.count("failed") == 10)
     t.now_s += 5
     assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(10))
 
 
-def test_a_limit_of_offsets_per_trigger_is_kept(spout: Callable[..., Spout]) -> None:
+def test_a_limit_of_offsets_per_trigger_is_kept(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=50)
-    assert len(t.emitted(t.next_batch(most=7))) == 7
+    assert len(t.emitted(t.next_batch(limit=7))) == 7
 
 
-def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable[..., Spout]) -> None:
+def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=2)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=emitted[1:])
+    t.send_result(acked=emitted[1:])
     pair = emitted[0]
     for attempt in (1, 2, 3):
-        t.tell(failed=[(*pair, Cause.FAILED)])
+        t.send_result(failed=[(*pair, Cause.FAILED)])
         t.until(lambda attempt=attempt: t.count("failed") == attempt)
         t.now_s += 100
         if attempt < 3:
@@ -146,11 +148,13 @@ def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable
     assert last_ms - first_ms >= 200_000, "of the driver's clock, which the test moves"
 
 
-def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(spout: Callable[..., Spout]) -> None:
+def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(
+    spout: Callable[..., SpoutTester],
+) -> None:
     t = spout(records=1)
     (pair,) = t.emitted(t.next_batch())
     for round_ in range(1, 7):
-        t.tell(failed=[(*pair, Cause.TIMED_OUT)])
+        t.send_result(failed=[(*pair, Cause.TIMED_OUT)])
         t.until(lambda round_=round_: t.count("timed_out") == round_)
         t.now_s += 100
         (pair,) = t.emitted(t.next_batch())
@@ -159,21 +163,21 @@ def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(spout: Call
 
 @pytest.mark.slow
 def test_attempts_survive_restarts_however_many_and_timeouts_that_did_not_count(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     """The generation holds four bits of the emissions; the batch tells how many of them counted."""
     t = spout(records=2, max_attempts=19)
     emitted = t.emitted(t.next_batch())
     pair = emitted[0]
     for _ in range(3):  # nothing is acked: these do not count
-        t.tell(failed=[(*pair, Cause.TIMED_OUT)])
+        t.send_result(failed=[(*pair, Cause.TIMED_OUT)])
         t.until(lambda: t.count("timed_out") == 1)
         t.now_s += 100
         (pair,) = t.emitted(t.next_batch())
         t.start()
     for attempt in range(1, 20):
         assert t.count("dead_lettered") == 0, attempt
-        t.tell(failed=[(*pair, Cause.FAILED)])
+        t.send_result(failed=[(*pair, Cause.FAILED)])
         t.until(lambda: t.count("failed") == 1)
         if attempt == 19:
             break
@@ -186,53 +190,53 @@ def test_attempts_survive_restarts_however_many_and_timeouts_that_did_not_count(
 
 
 def test_a_rewind_while_running_emits_the_range_again_and_old_acks_do_not_finish_it(
-    spout: Callable[..., Spout],
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=emitted[:8])
+    t.send_result(acked=emitted[:8])
     t.until(lambda: t.committed() == 8)
     t.operator_commits(3)
     t.until(lambda: t.count("rewinds") == 1)
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == list(range(3, 10))
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     t.driver.service(5.0)
     assert t.pending == 7
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_rewind_while_stopped_is_obeyed_at_the_start(spout: Callable[..., Spout]) -> None:
+def test_a_rewind_while_stopped_is_obeyed_at_the_start(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 10)
     t.operator_commits(6)
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [6, 7, 8, 9]
 
 
-def test_a_rewind_survives_a_crash_before_its_batch_is_written(spout: Callable[..., Spout]) -> None:
+def test_a_rewind_survives_a_crash_before_its_batch_is_written(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     t.until(lambda: t.committed() == 10)
     t.operator_commits(4)
     t.until(lambda: t.count("rewinds") == 1)
     t.start()
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [4, 5, 6, 7, 8, 9]
 
 
-def test_a_reset_forward_skips(spout: Callable[..., Spout]) -> None:
+def test_a_reset_forward_skips(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
-    t.next_batch(most=2)
+    t.next_batch(limit=2)
     t.operator_commits(7)
     t.until(lambda: t.count("rewinds") == 1)
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
 
 
-def test_a_driver_that_was_taken_over_stops(spout: Callable[..., Spout]) -> None:
+def test_a_driver_that_was_taken_over_stops(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.next_batch()
     old = t.driver
@@ -242,7 +246,7 @@ def test_a_driver_that_was_taken_over_stops(spout: Callable[..., Spout]) -> None
         old.service(0.0)
 
 
-def test_two_hundred_starts_later_verdicts_still_count(spout: Callable[..., Spout]) -> None:
+def test_two_hundred_starts_later_verdicts_still_count(spout: Callable[..., SpoutTester]) -> None:
     """Runs go round after 255: an old floor must not come to lie above a new run."""
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
@@ -254,16 +258,16 @@ def test_two_hundred_starts_later_verdicts_still_count(spout: Callable[..., Spou
         t.start()
         assert t.driver.tasks[0].run == next_run(claim.run)
         t.driver.close()
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     t.start()
     again = t.emitted(t.next_batch())
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_commit_of_a_lower_epoch_is_overwritten(spout: Callable[..., Spout]) -> None:
+def test_a_commit_of_a_lower_epoch_is_overwritten(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
-    t.tell(acked=t.emitted(t.next_batch()))
+    t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 10)
     ours = t.place(f"{t.name}.source")
     topic_id = (ours.metadata or "").split("|")[2]
@@ -273,10 +277,10 @@ def test_a_commit_of_a_lower_epoch_is_overwritten(spout: Callable[..., Spout]) -
     assert t.count("rewinds") == 0
 
 
-def test_a_claim_that_was_deleted_is_made_anew_above_all_that_was(spout: Callable[..., Spout]) -> None:
+def test_a_claim_that_was_deleted_is_made_anew_above_all_that_was(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    t.tell(acked=emitted[:4])
+    t.send_result(acked=emitted[:4])
     t.until(lambda: t.committed() == 4)
     t.start()
     t.driver.close()
@@ -287,11 +291,11 @@ def test_a_claim_that_was_deleted_is_made_anew_above_all_that_was(spout: Callabl
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [4, 5, 6, 7, 8, 9]
     assert not {generation for _, generation in again} & {generation for _, generation in emitted}
-    t.tell(acked=again)
+    t.send_result(acked=again)
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_consumer_in_our_group_is_a_clear_error(spout: Callable[..., Spout]) -> None:
+def test_a_consumer_in_our_group_is_a_clear_error(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     stranger = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
@@ -300,13 +304,13 @@ def test_a_consumer_in_our_group_is_a_clear_error(spout: Callable[..., Spout]) -
     while not stranger.assignment():
         assert time.monotonic() < deadline
         stranger.poll(0.2)
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     with pytest.raises(GroupInUse, match="stop it"):
         t.until(lambda: False)
     stranger.close()
 
 
-def test_with_no_ackers_a_record_is_done_when_its_batch_is(spout: Callable[..., Spout]) -> None:
+def test_with_no_ackers_a_record_is_done_when_its_batch_is(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10, ackers=0)
     assert len(t.emitted(t.next_batch())) == 10
     assert t.next_batch() is None
@@ -314,29 +318,29 @@ def test_with_no_ackers_a_record_is_done_when_its_batch_is(spout: Callable[..., 
 
 
 def test_verdicts_for_a_task_that_was_taken_away_are_read_until_drained(
-    bootstrap: str, unique: str, spout: Callable[..., Spout]
+    bootstrap: str, unique: str, spout: Callable[..., SpoutTester]
 ) -> None:
     t = spout(records=10, tasks=2, partitions=2)
     emitted = t.emitted(t.next_batch())
     text = t.text.replace("tasks = 2", "tasks = 1")
     apply_topology(bootstrap, parse_topology(text), {})
     t.start()
-    t.tell(acked=emitted[:5], task=0)
-    t.tell(acked=emitted[5:], task=1)
+    t.send_result(acked=emitted[:5], task=0)
+    t.send_result(acked=emitted[5:], task=1)
     t.until(lambda: t.committed() == 10)
 
 
-def test_garbage_on_the_result_topic_is_set_aside(spout: Callable[..., Spout]) -> None:
+def test_garbage_on_the_result_topic_is_set_aside(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3)
     emitted = t.emitted(t.next_batch())
     for garbage in (b"", b"hello", encode_result(Result(0))[:-1], b"\xc3\x01" + bytes(50)):
         t.producer.produce(f"{t.name}.spout-0", garbage)
-    t.tell(acked=emitted)
+    t.send_result(acked=emitted)
     t.until(lambda: t.committed() == 3)
     assert t.count("set_aside") == 4
 
 
-def test_what_is_not_there_is_said_in_one_sentence(bootstrap: str, spout: Callable[..., Spout]) -> None:
+def test_what_is_not_there_is_said_in_one_sentence(bootstrap: str, spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=1)
 
     def start(**changed: str) -> None:

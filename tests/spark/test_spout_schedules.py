@@ -24,10 +24,10 @@ class Walk:
         self.model, self.random = model, random.Random(seed)
         self.steps = [
             *[self.batch] * 6,
-            *[self.judge] * 8,
+            *[self.finish] * 8,
             *[self.model.read, self.model.asked, self.model.commit] * 2,
             *[self.restart] * 2,
-            self.tell_again,
+            self.send_again,
             self.command,
             self.rewind,
             self.publish,
@@ -44,14 +44,14 @@ class Walk:
         seconds = self.random.choice([0.0, 0.0, 1.0, 3.0, 100.0])
         self.model.batch(self.random.randint(0, 15), self.random.randint(0, 40), seconds)
 
-    def judge(self) -> None:
+    def finish(self) -> None:
         roots = self.model.open_roots()
         for root in self.random.sample(roots, min(len(roots), self.random.randint(1, 4))):
-            self.model.judge(root, self.random.random() < 0.6)
+            self.model.finish(root, self.random.random() < 0.6)
 
-    def tell_again(self) -> None:
+    def send_again(self) -> None:
         if self.model.log:
-            self.model.tell_again(self.random.randrange(len(self.model.log)))
+            self.model.send_again(self.random.randrange(len(self.model.log)))
 
     def restart(self) -> None:
         runs = self.random.choice([1, 1, 1, 1, 1, 60])
@@ -70,7 +70,7 @@ class Walk:
         self.model.led.block = self.random.choice([1, 3, 5, 8])
 
 
-class ShortOfMetadata(SpoutModel):
+class ScheduledShortOfMetadata(SpoutModel):
     """Commits that have no room for all that is done above the frontier."""
 
     metadata_chars = 69
@@ -78,7 +78,7 @@ class ShortOfMetadata(SpoutModel):
 
 
 @pytest.mark.parametrize("part", range(5))
-@pytest.mark.parametrize("model", [SpoutModel, ShortOfMetadata])
+@pytest.mark.parametrize("model", [SpoutModel, ScheduledShortOfMetadata])
 def test_after_any_schedule_with_crashes_every_record_is_done_once_it_is_quiet(
     model: type[SpoutModel], part: int
 ) -> None:

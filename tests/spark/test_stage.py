@@ -21,7 +21,7 @@ from acktree.spark.functions import join_anchors, merge_anchors
 from acktree.spark.runtime.plan_shape import is_narrow
 from acktree.spark.tasks.reading.read_task import SMALL_BATCH
 from producers.cluster import Cluster
-from spark.tester import Tester
+from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 REJECTED = "no: bad"
@@ -37,15 +37,15 @@ def with_reason(rows: DataFrame, is_on: bool = True) -> DataFrame:
     return rows.select("value", "anchors", f.when(bad, REJECTED).alias("fail"))
 
 
-def offsets(tester: Tester, roots: list[int]) -> list[tuple[int, int]]:
+def offsets(tester: StageTester, roots: list[int]) -> list[tuple[int, int]]:
     return sorted((origin_of(root).slot, origin_of(root).offset) for root in roots)
 
 
-def inits(tester: Tester, attempt: int) -> dict[int, int]:
+def inits(tester: StageTester, attempt: int) -> dict[int, int]:
     return {root: value for root, value in tester.inits.items() if origin_of(root).attempt == attempt}
 
 
-def send_transactions(tester: Tester) -> None:
+def send_transactions(tester: StageTester) -> None:
     """Write six transactions of five records to partition 1; every second one is aborted."""
     writer = Producer({"bootstrap.servers": tester.bootstrap, "transactional.id": f"{tester.name}.writer"})
     writer.init_transactions()
@@ -65,13 +65,15 @@ UNTRACKED, BAD, FAILED_ONCE = range(200, 205), (205, 206), (6, 30)
 
 
 @pytest.fixture(scope="module")
-def narrow(spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tester]:
+def narrow(
+    spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StageTester]:
     """A narrow plan over lines and what transactions wrote; some is failed, rejected or untracked.
 
     Once all is done, five records more come in a second run.
     """
     name = f"t{uuid.uuid4().hex[:10]}"
-    with Tester.running(spark, bootstrap, name, tmp_path_factory.mktemp("narrow")) as tester:
+    with StageTester.running(spark, bootstrap, name, tmp_path_factory.mktemp("narrow")) as tester:
 
         def transform(rows: DataFrame) -> dict[str, DataFrame]:
             split = with_reason(words(rows), is_on=not tester.failed)
@@ -94,7 +96,7 @@ def narrow(spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPat
         yield tester
 
 
-def test_every_root_has_one_init_that_closes_its_tree_and_blank_records_are_done(narrow: Tester) -> None:
+def test_every_root_has_one_init_that_closes_its_tree_and_blank_records_are_done(narrow: StageTester) -> None:
     first = inits(narrow, 0)
     assert not narrow.twice
     assert len(first) == len(LINES) + 15 + 5
@@ -103,14 +105,14 @@ def test_every_root_has_one_init_that_closes_its_tree_and_blank_records_are_done
     assert sum(value == b"a" for _, value, _ in narrow.tuples) == 50
 
 
-def test_a_failed_record_and_no_other_goes_through_spark_again(narrow: Tester) -> None:
+def test_a_failed_record_and_no_other_goes_through_spark_again(narrow: StageTester) -> None:
     assert offsets(narrow, list(inits(narrow, 1))) == [(0, offset) for offset in (*FAILED_ONCE, *BAD)]
     assert not inits(narrow, 2)
     assert sum(value == b"d" for _, value, _ in narrow.tuples) == 50 + len(FAILED_ONCE)
 
 
 def test_a_spouts_record_with_a_rejected_row_fails_with_its_reason_though_nothing_came_of_it(
-    narrow: Tester,
+    narrow: StageTester,
 ) -> None:
     """An init with value 0 would be acked at once, and the fail come too late."""
     assert set(narrow.failed.values()) == {REJECTED}
@@ -120,17 +122,17 @@ def test_a_spouts_record_with_a_rejected_row_fails_with_its_reason_though_nothin
     assert (emitted[b"bad"], emitted[b"good"]) == (2, 2), "rejected rows came only when they were replayed"
 
 
-def test_rows_without_anchors_are_sent_untracked(narrow: Tester) -> None:
+def test_rows_without_anchors_are_sent_untracked(narrow: StageTester) -> None:
     assert [roots for _, value, roots in narrow.tuples if value == b"untracked"] == [()] * 5
 
 
-def test_aborted_records_and_transaction_markers_do_not_hold_the_frontier(narrow: Tester) -> None:
+def test_aborted_records_and_transaction_markers_do_not_hold_the_frontier(narrow: StageTester) -> None:
     seen = Counter(value for _, value, _ in narrow.tuples if value.startswith(b"t"))
     assert seen == {b"t0": 5, b"t2": 5, b"t4": 5}
     assert narrow.committed()[1] == 36
 
 
-def test_a_second_run_goes_on_where_the_first_ended(narrow: Tester) -> None:
+def test_a_second_run_goes_on_where_the_first_ended(narrow: StageTester) -> None:
     assert sum(value == b"again" for _, value, _ in narrow.tuples) == 5
     assert narrow.committed() == [len(LINES) + 5, 36]
 
@@ -152,10 +154,10 @@ def joined(text: DataFrame) -> DataFrame:
 @pytest.fixture(scope="module")
 def shuffled(
     spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Tester]:
+) -> Iterator[StageTester]:
     """Two outputs behind shuffles: words twice, groups, a join; some rows are rejected once."""
     name = f"t{uuid.uuid4().hex[:10]}"
-    with Tester.running(spark, bootstrap, name, tmp_path_factory.mktemp("shuffled")) as tester:
+    with StageTester.running(spark, bootstrap, name, tmp_path_factory.mktemp("shuffled")) as tester:
 
         def transform(rows: DataFrame) -> dict[str, DataFrame]:
             text = rows.select(f.col("value").cast("string").alias("value"), "anchors")
@@ -175,13 +177,13 @@ def shuffled(
         yield tester
 
 
-def anchored(tester: Tester, topic: str, prefix: bytes) -> list[int]:
+def anchored(tester: StageTester, topic: str, prefix: bytes) -> list[int]:
     """Return how many roots each tuple of a topic stands under."""
     found = [(t, value, roots) for t, value, roots in tester.tuples if t == topic]
     return sorted(len(roots) for _, value, roots in found if value.startswith(prefix))
 
 
-def test_a_root_that_leaves_by_several_outputs_through_a_shuffle_has_one_init(shuffled: Tester) -> None:
+def test_a_root_that_leaves_by_several_outputs_through_a_shuffle_has_one_init(shuffled: StageTester) -> None:
     assert not shuffled.twice
     assert len(inits(shuffled, 0)) == len(NUMBERS + LEFT + WORST + RIGHT)
     digits = [(topic, value) for topic, value, _ in shuffled.tuples if value[:1].isdigit() or value == b"x"]
@@ -189,16 +191,16 @@ def test_a_root_that_leaves_by_several_outputs_through_a_shuffle_has_one_init(sh
     assert shuffled.committed() == [len(NUMBERS + LEFT + WORST), len(RIGHT)]
 
 
-def test_a_tuple_anchored_to_several_roots_closes_all_of_them(shuffled: Tester) -> None:
+def test_a_tuple_anchored_to_several_roots_closes_all_of_them(shuffled: StageTester) -> None:
     assert anchored(shuffled, "b", b"group") == [15] * 4
     assert not any(shuffled.values[root] for root in shuffled.inits if root not in shuffled.failed)
 
 
-def test_a_joined_row_stands_in_the_tree_of_every_record_it_is_made_of(shuffled: Tester) -> None:
+def test_a_joined_row_stands_in_the_tree_of_every_record_it_is_made_of(shuffled: StageTester) -> None:
     assert anchored(shuffled, "b", b"left") == [1] * 5 + [2] * 5
 
 
-def test_a_rejected_row_behind_a_shuffle_fails_its_record(shuffled: Tester) -> None:
+def test_a_rejected_row_behind_a_shuffle_fails_its_record(shuffled: StageTester) -> None:
     bad = [(0, len(NUMBERS + LEFT)), (0, len(NUMBERS + LEFT) + 1)]
     assert set(shuffled.failed.values()) == {REJECTED}
     assert offsets(shuffled, list(shuffled.failed)) == offsets(shuffled, list(inits(shuffled, 1))) == bad
@@ -218,7 +220,7 @@ def processes_with(variable: bytes) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process was made with")
-def test_one_process_writes_all_small_batches_whoever_wrote_the_large_one_before(tester: Tester) -> None:
+def test_one_process_writes_all_small_batches_whoever_wrote_the_large_one_before(tester: StageTester) -> None:
     for partition in (0, 1):
         tester.send(["x"] * SMALL_BATCH, partition)
     tester.start(lambda rows: {f"{tester.name}.a": words(rows)}, trigger="")
@@ -253,7 +255,7 @@ def test_only_plans_that_keep_a_records_rows_together_are_narrow(spark: SparkSes
 
 
 def test_a_bolts_stage_acks_what_it_read_and_what_it_left_out_and_fails_what_it_rejects(
-    tester: Tester,
+    tester: StageTester,
 ) -> None:
     """Its stage filters and emits on; the test plays the spout whose stage has written its tuples."""
     lines = [(b"a", b"b"), (b"c",), (b"a", b"bad")] * 20

@@ -25,7 +25,7 @@ from acktree.spark.stage import Stage, Transform
 from producers.cluster import until
 from spark import crashing_jobs
 from spark.committed import times_committed
-from spark.tester import DEADLINE_S, Tester
+from spark.tester import DEADLINE_S, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 BIG, SMALL = 4_000, 1_000
@@ -35,15 +35,15 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture
-def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[Tester]:
-    with Tester.running(spark, bootstrap, unique, tmp_path) as made:
+def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> Iterator[StageTester]:
+    with StageTester.running(spark, bootstrap, unique, tmp_path) as made:
         made.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
         made.send([f"{n}" for n in range(SMALL)], partition=1)
         yield made
 
 
 @pytest.fixture
-def crash(tester: Tester, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def crash(tester: StageTester, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     def choose(who: str, point: str) -> None:
         chosen = {"WHO": who, "POINT": point, "FLAG": str(tester.folder / "flag")}
         chosen |= {"BOOTSTRAP": tester.bootstrap, "TOPOLOGY": tester.name}
@@ -54,7 +54,7 @@ def crash(tester: Tester, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
 
 
 @contextlib.contextmanager
-def own_run(tester: Tester, job: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def own_run(tester: StageTester, job: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Run a job in a process group of its own; yield its process and log."""
     command = [str(Path(sys.executable).with_name("acktree")), "spark", "run", f"spark.crashing_jobs:{job}"]
     command += ["--topology", tester.name, "--spout", "in", "-b", tester.bootstrap]
@@ -71,13 +71,13 @@ def own_run(tester: Tester, job: str) -> Iterator[tuple[subprocess.Popen[bytes],
             process.wait()
 
 
-def killed_run(tester: Tester, job: str) -> None:
+def killed_run(tester: StageTester, job: str) -> None:
     """Run a job until it has killed itself."""
     with own_run(tester, job) as (process, log):
         assert process.wait(DEADLINE_S) == -signal.SIGKILL, log.read_text()
 
 
-def run_and_forget(tester: Tester, transform: Transform) -> None:
+def run_and_forget(tester: StageTester, transform: Transform) -> None:
     """Write one batch whole, and end before Spark notes that it is written."""
     stage = Stage(transform, tester.options(spout="in"))
 
@@ -95,7 +95,7 @@ def run_and_forget(tester: Tester, transform: Transform) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["some is written", "nothing is written", "another task is committed"])
 def test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once(
-    tester: Tester, crash: Callable[[str, str], None], point: str
+    tester: StageTester, crash: Callable[[str, str], None], point: str
 ) -> None:
     crash("driver", point)
     killed_run(tester, "narrow")
@@ -108,7 +108,7 @@ def test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once(
 
 
 def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
-    tester: Tester, crash: Callable[[str, str], None]
+    tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
     crash("task", "some is written")
     tester.start(crashing_jobs.narrow)
@@ -121,7 +121,7 @@ def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
 
 @pytest.mark.parametrize("who", ["task", pytest.param("driver", marks=pytest.mark.slow)])
 def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
-    tester: Tester, crash: Callable[[str, str], None], who: str
+    tester: StageTester, crash: Callable[[str, str], None], who: str
 ) -> None:
     crash(who, "some is written")
     if who == "driver":
@@ -135,7 +135,7 @@ def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
 
 @pytest.mark.slow
 def test_a_batch_whose_stage_spark_ran_anew_is_replayed_at_once(
-    tester: Tester, crash: Callable[[str, str], None]
+    tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
     """A task cannot read again what it has read: the stage's next attempt counts its tasks' from 0.
 
@@ -160,7 +160,7 @@ def test_a_record_acked_before_its_batch_was_cut_off_is_done_and_the_others_are_
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     """The batch ends between its inits and Spark's note of it; run again it sends each root another init."""
-    with Tester.running(spark, bootstrap, unique, tmp_path) as tester:
+    with StageTester.running(spark, bootstrap, unique, tmp_path) as tester:
 
         def twofold(rows: DataFrame) -> dict[str, DataFrame]:
             sent = rows.select("value", "anchors")

@@ -15,7 +15,7 @@ import pytest
 from acktree.console.devbroker import ports
 from acktree.schemas.ids import origin_of
 from acktree.spark import app
-from spark.tester import Tester
+from spark.tester import StageTester
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def test_an_executor_killed_on_a_cluster_changes_nothing_of_the_account(
     that is not narrow all roots of the batch fail, and come again. Nobody answers until all have failed, as a
     tree that is whole could be acked before.
     """
-    tester = Tester(None, bootstrap, unique, tmp_path)
+    tester = StageTester(None, bootstrap, unique, tmp_path)
     tester.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
     tester.send([f"{n}" for n in range(SMALL)], partition=1)
     chosen = {"WHO": "executor", "POINT": point, "FLAG": str(tmp_path / "flag")}

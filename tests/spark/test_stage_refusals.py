@@ -13,14 +13,14 @@ from pyspark.sql import functions as f
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import BadTransform, ShuffledBeforeStage, Stage, Transform
 from acktree.spark.tasks.writing.anchoring import BadColumn
-from spark.tester import DEADLINE_S, Tester
+from spark.tester import DEADLINE_S, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 V1_SOURCES = "spark.sql.sources.useV1SourceList"
 
 
 @pytest.fixture
-def batch(tester: Tester) -> Iterator[DataFrame]:
+def batch(tester: StageTester) -> Iterator[DataFrame]:
     """Rows that come from one scan as they are."""
     (tester.folder / "rows").write_text("a\nb\n")
     before = tester.spark.conf.get(V1_SOURCES)
@@ -30,7 +30,7 @@ def batch(tester: Tester) -> Iterator[DataFrame]:
     tester.spark.conf.set(V1_SOURCES, before)
 
 
-def stage(tester: Tester, transform: Transform) -> Stage:
+def stage(tester: StageTester, transform: Transform) -> Stage:
     return Stage(transform, tester.options(spout="in"))
 
 
@@ -49,7 +49,7 @@ BEFORE: list[Callable[[DataFrame], DataFrame]] = [
 
 @pytest.mark.parametrize("before", BEFORE, ids=["shuffled", "coalesced", "united", "aggregated", "distinct"])
 def test_a_stage_refuses_rows_of_which_it_cannot_know_what_they_stand_for(
-    tester: Tester, batch: DataFrame, before: Callable[[DataFrame], DataFrame]
+    tester: StageTester, batch: DataFrame, before: Callable[[DataFrame], DataFrame]
 ) -> None:
     with pytest.raises(ShuffledBeforeStage, match="do that in the transform"):
         stage(tester, same)(before(batch), 0)
@@ -67,7 +67,7 @@ def test_a_stage_refuses_rows_of_which_it_cannot_know_what_they_stand_for(
     ids=["one for two topics", "another topic", "no rows", "no anchors", "no value"],
 )
 def test_a_transform_that_returns_what_cannot_be_sent_is_refused_in_one_sentence(
-    tester: Tester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, told: str
+    tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, told: str
 ) -> None:
     def named(rows: DataFrame) -> Any:
         made = transform(rows)
@@ -90,7 +90,7 @@ def test_a_transform_that_returns_what_cannot_be_sent_is_refused_in_one_sentence
     ids=["remembered", "shuffled", "coalesced", "united"],
 )
 def test_a_refusal_ends_the_query_with_its_sentence_and_nothing_is_written_or_committed(
-    tester: Tester, before: Callable[[DataFrame], DataFrame]
+    tester: StageTester, before: Callable[[DataFrame], DataFrame]
 ) -> None:
     """A filtered, doubled or remembered record before the stage would have no init, or two."""
     tester.send([f"{n} x" for n in range(60)])

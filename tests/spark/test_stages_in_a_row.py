@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
@@ -70,7 +70,9 @@ def test_one_tree_goes_through_spark_a_python_worker_and_spark_again(
     with ExitStack() as running:
         for name, command in {"acker": ["acker"], "bolt": ["bolt"]}.items():
             what = ["upper_bolt:Upper"] if name == "bolt" else []
-            child = Child(name, [*command, "run", *what, *place], tmp_path, tmp_path / f"{name}.log", {})
+            child = ChildProcess(
+                name, [*command, "run", *what, *place], tmp_path, tmp_path / f"{name}.log", {}
+            )
             running.callback(child.stop)
             child.start()
             child.wait_ready(lambda: None)

@@ -10,19 +10,19 @@ from acktree.schemas.ids import MAX_RUN, generation_of, next_run, root_id
 from acktree.spark.driver.takeover import OLDEST_FLOOR_RUNS
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import RetryPolicy
-from acktree.spark.ledger.task import SourcePartition, TaskLedger
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
 
 GENERATION = generation_of(run=1, attempt=0)
 
 
 def attempts_after(message_timeout_s: float, acked_s: float | None, timed_out_s: float) -> int:
     slot = PartitionLedger(0, 2, floor=1, policy=RetryPolicy(1, 60, 10))
-    task = TaskLedger(0, 1, {0: SourcePartition(0, "in", 0, "id")}, {0: slot}, message_timeout_s)
+    task = TaskLedger(0, 1, {0: SourceSlot(0, "in", 0, "id")}, {0: slot}, message_timeout_s)
     task.emit({0: 2}, 2, now_s=0)
     if acked_s is not None:
-        task.take(Result(0, np.array([root_id(0, GENERATION, 1)], np.uint64)), acked_s, 0)
+        task.apply(Result(0, np.array([root_id(0, GENERATION, 1)], np.uint64)), acked_s, 0)
     failure = Failure(root_id(0, GENERATION, 0), Cause.TIMED_OUT, "", "")
-    task.take(Result(0, failed=[failure]), timed_out_s, 0)
+    task.apply(Result(0, failed=[failure]), timed_out_s, 0)
     return slot.retries.attempts[0].attempts
 
 
@@ -38,12 +38,12 @@ def test_a_timeout_counts_if_something_was_acked_meanwhile_and_without_timeouts_
 
 def test_pending_time_adds_up_over_looks_and_is_reported():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
-    task = TaskLedger(0, 1, {3: SourcePartition(3, "lines", 0, "id")}, {3: ledger}, 30.0)
-    task.look(0.0)
+    task = TaskLedger(0, 1, {3: SourceSlot(3, "lines", 0, "id")}, {3: ledger}, 30.0)
+    task.add_pending_time(0.0)
     ledger.emit(4, 5, 0.0)
-    task.look(2.0)
+    task.add_pending_time(2.0)
     ledger.finish(0, 2)
-    task.look(3.0)
+    task.add_pending_time(3.0)
     figures = task.figures(3.0)
     assert figures["pending_s"] == 4 * 2.0 + 2 * 1.0
     assert (figures["frontier.lines.0"], figures["next.lines.0"], figures["held_s.lines.0"]) == (2, 4, 3.0)
@@ -52,15 +52,15 @@ def test_pending_time_adds_up_over_looks_and_is_reported():
 def test_what_held_no_record_before_a_log_was_truncated_finishes_none_that_stands_there_now() -> None:
     """The reader of an earlier run counted the end of the log as lost; the offsets were given out anew."""
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1.0, 60.0, 3))
-    task = TaskLedger(0, 1, {0: SourcePartition(0, "t", 0, "id")}, {0: ledger}, 30.0)
+    task = TaskLedger(0, 1, {0: SourceSlot(0, "t", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 10}, 100, 0.0)
     ledger.emit_anew(0, 2)
     task.run = 2
     task.emit({0: 10}, 100, 0.0)
-    late = task.take_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 1))))
+    late = task.apply_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 1))))
     assert (ledger.pending, task.counters["absent"]) == (10, 0)
     assert late.opened == []
-    task.take_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 2))))
+    task.apply_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 2))))
     assert (ledger.pending, task.counters["absent"]) == (4, 6)
 
 
@@ -82,7 +82,7 @@ def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
     """But for those whose number is in use again since."""
     floor = later(old, until_rewind)
     ledger = PartitionLedger(0, 0, old, RetryPolicy(1, 60, 10), block)
-    task = TaskLedger(0, old, {0: SourcePartition(0, "in", 0, "id")}, {0: ledger}, 30.0)
+    task = TaskLedger(0, old, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
     task.emit({0: 8}, 8, 0.0)
     ledger.emit_anew(0, floor)
     task.run = floor
@@ -91,14 +91,14 @@ def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
     acked = np.array([root_id(0, generation_of(old, 0), offset) for offset in range(0, 8, block)], np.uint64)
     failed = [Failure(int(root), Cause.FAILED, "", "") for root in acked]
     is_in_use_again = until_rewind + since >= MAX_RUN
-    effect = task.take(Result(0, acked), 1.0, 0.0)
-    task.take_absent(Absent(0, [Span(0, 8)], old))
+    effect = task.apply(Result(0, acked), 1.0, 0.0)
+    task.apply_absent(Absent(0, [Span(0, 8)], old))
     assert (ledger.pending == 8) == (not is_in_use_again)
     if not is_in_use_again:
-        effect = task.take(Result(0, failed=failed), 1.0, 0.0)
+        effect = task.apply(Result(0, failed=failed), 1.0, 0.0)
         assert effect.opened == []
     newest = np.array(
         [root_id(0, generation_of(floor, 0), offset) for offset in range(0, 8, block)], np.uint64
     )
-    task.take(Result(0, newest), 1.0, 0.0)
+    task.apply(Result(0, newest), 1.0, 0.0)
     assert ledger.pending == 0

@@ -22,7 +22,7 @@ def run_once(spark: SparkSession) -> TaskRuns:
     runs = TaskRuns(spark.sparkContext)
 
     def note(rows: Iterator[int]) -> None:
-        runs.note("here")
+        runs.record("here")
 
     spark.sparkContext.parallelize(range(4), 2).foreachPartition(note)
     return runs

@@ -103,7 +103,7 @@ def produce_one(transaction: Transaction, topic: str, value: bytes) -> None:
 
 def write(transaction: Transaction, topic: str, *values: bytes) -> None:
     transaction.produce_rows(topic, Rows(values))
-    transaction.settle()
+    transaction.flush_and_commit()
 
 
 def test_rows_and_records_are_seen_as_they_were_given_once_all_is_committed(
@@ -120,7 +120,7 @@ def test_rows_and_records_are_seen_as_they_were_given_once_all_is_committed(
     transaction.send(topic, 2, b"control")
     transaction.serve()
     assert read(bootstrap, topic) == {}
-    transaction.settle()
+    transaction.flush_and_commit()
     seen = read(bootstrap, topic)
     rows = [row for partition in seen.values() for row in partition]
     assert len(rows) == 7
@@ -144,7 +144,7 @@ def test_keys_have_the_same_partition_whoever_writes(bootstrap: str, unique: str
         assert transaction.begin(BatchName(topic, 1), SHARE, held)
         keys = [b"", *(b"%d" % number * (number % 5 + 1) for number in range(200))]
         transaction.produce_rows(topic, Rows([b"v"] * len(keys), keys))
-        transaction.settle()
+        transaction.flush_and_commit()
         transaction.close()
         homes.append(
             {row[1]: partition for partition, rows in read(bootstrap, topic).items() for row in rows}
@@ -158,11 +158,11 @@ def test_nothing_is_seen_of_what_was_given_up(begun: Open, bootstrap: str, topic
     transaction.produce_rows(topic, Rows([b"never"] * 10_000))
     transaction.produce(topic, b"never")
     transaction.send(topic, 1, b"never")
-    transaction.give_up()
+    transaction.abort()
     assert transaction.is_spent
     after = begun()
     after.produce_rows(topic, Rows([b"seen"]))
-    after.settle()
+    after.flush_and_commit()
     assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"seen"]
 
 
@@ -173,18 +173,18 @@ def test_who_begins_later_fences_who_began_before(
     zombie.produce_rows(topic, Rows([b"zombie"] * 100))
     heir = begun()
     with pytest.raises((TransactionLost, DeliveryFailed), match="fenced"):
-        zombie.settle()
-    zombie.give_up()
+        zombie.flush_and_commit()
+    zombie.abort()
     heir.produce_rows(topic, Rows([b"heir"]))
-    heir.settle()
+    heir.flush_and_commit()
     assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"heir"]
     assert not heir.begin(BATCH, SHARE, held)
 
 
 def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: BatchCommits):
     zombie = begun()
-    zombie.settle()
-    begun(number=4).settle()
+    zombie.flush_and_commit()
+    begun(number=4).flush_and_commit()
     with pytest.raises(KafkaException, match="fenced"):
         zombie.begin(BatchName("query", 5), SHARE, held)
 
@@ -193,10 +193,10 @@ def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topi
     transaction = begun(number=1)
     for number in range(2, 22):
         transaction.produce_rows(topic, Rows([b"%d" % number] * 50))
-        transaction.settle()
+        transaction.flush_and_commit()
         assert not transaction.is_spent
         assert transaction.begin(BatchName("query", number), SHARE, held)
-    transaction.settle()
+    transaction.flush_and_commit()
     assert sum(map(len, read(bootstrap, topic, 1000).values())) == 1000
 
 
@@ -213,7 +213,7 @@ def test_a_larger_limit_of_the_user_holds(begun: Open, bootstrap: str, unique: s
     topic = new_topic(bootstrap, unique, max_message_bytes="3000000")
     transaction = begun(message_max_bytes="2500000")
     assert transaction.produce_rows(topic, Rows([b"x" * 2_000_000])) == []
-    transaction.settle()
+    transaction.flush_and_commit()
     assert sum(map(len, read(bootstrap, topic, 1).values())) == 1
 
 
@@ -222,7 +222,7 @@ def test_a_smaller_limit_of_the_user_bounds_the_batches(begun: Open, bootstrap: 
     topic = new_topic(bootstrap, unique, max_message_bytes="150000")
     transaction = begun(message_max_bytes="140000")
     assert transaction.produce_rows(topic, Rows([b"x" * 1_000] * 900)) == []
-    transaction.settle()
+    transaction.flush_and_commit()
     assert sum(map(len, read(bootstrap, topic, 900).values())) == 900
 
 
@@ -231,7 +231,7 @@ def test_a_batch_that_the_broker_refuses_fails_the_task(begun: Open, bootstrap: 
     transaction = begun()
     with pytest.raises(DeliveryFailed, match=f"did not take a record for topic {topic}: .*too large"):
         write(transaction, topic, b"x" * 2_000)
-    transaction.give_up()
+    transaction.abort()
 
 
 def test_a_partition_that_is_made_later_is_found(begun: Open, bootstrap: str, topic: str):
@@ -240,7 +240,7 @@ def test_a_partition_that_is_made_later_is_found(begun: Open, bootstrap: str, to
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
     transaction.send(topic, PARTITIONS, b"new")
-    transaction.settle()
+    transaction.flush_and_commit()
     assert [row[0] for row in read(bootstrap, topic, 2)[PARTITIONS]] == [b"new"]
 
 
@@ -325,10 +325,10 @@ def test_a_task_writes_as_its_properties_need(
     caplog.set_level(logging.INFO, "acktree.spark")
     plain = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
     assert isinstance(plain, BatchTransaction)
-    plain.settle()
+    plain.flush_and_commit()
     compressed = begin_transaction(bootstrap, {"compression.type": "lz4"}, f"{unique}-lz4", BATCH, SHARE)
     assert isinstance(compressed, RecordTransaction)
-    compressed.settle()
+    compressed.flush_and_commit()
     assert "record by record: compression.type is set" in caplog.text
 
 
@@ -338,7 +338,7 @@ def test_without_its_packages_a_task_writes_record_by_record(
     monkeypatch.setitem(sys.modules, "acktree.spark.tasks.writing.batch_transaction", None)
     begun = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
     assert isinstance(begun, RecordTransaction)
-    begun.settle()
+    begun.flush_and_commit()
 
 
 def test_a_producer_is_kept_until_it_is_fenced_or_has_written_much(
@@ -350,18 +350,18 @@ def test_a_producer_is_kept_until_it_is_fenced_or_has_written_much(
         return begun
 
     first = begin(1)
-    first.settle()
+    first.flush_and_commit()
     assert begin(2) is first
     first.produce_rows(topic, Rows([b"v"] * 11))
-    monkeypatch.setattr(batch_transaction, "MOST_RECORDS", 10)
-    first.settle()
+    monkeypatch.setattr(batch_transaction, "MAX_RECORDS", 10)
+    first.flush_and_commit()
     second = begin(3)
     assert second is not first
-    second.settle()
+    second.flush_and_commit()
     stranger = BatchTransaction(bootstrap, {}, f"{unique}.stage-{SHARE.topic}-{SHARE.partition}")
     third = begin(4)
     assert third not in (first, second)
-    third.settle()
+    third.flush_and_commit()
     assert begin_transaction(bootstrap, {}, unique, BatchName("query", 4), SHARE) is None
     stranger.close()
     assert list(kept.values()) == [third]

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from acktree.spark import app
 from acktree.spark.runtime.whole_input import says_end
 from acktree.spark.stage import CUT_OFF
-from spark.tester import DEADLINE_S, Tester
+from spark.tester import DEADLINE_S, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 RECORDS, GUILTY = 40_000, 31_000
@@ -38,16 +38,18 @@ def raising_once(rows: DataFrame, flag: Path) -> DataFrame:
     return rows.select(f.udf(check, "binary")("value").alias("value"), "anchors")
 
 
-def written(tester: Tester, topic: str) -> Counter[bytes]:
+def written(tester: StageTester, topic: str) -> Counter[bytes]:
     return Counter(value for short, value, _ in tester.tuples if short == topic)
 
 
-def lost(tester: Tester, topic: str) -> int:
+def lost(tester: StageTester, topic: str) -> int:
     """Return how many records have no tuple on a topic."""
     return len({value.encode() for value in VALUES} - written(tester, topic).keys())
 
 
-def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_twice(tester: Tester) -> None:
+def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_twice(
+    tester: StageTester,
+) -> None:
     flag = tester.folder / "raised"
     tester.send(VALUES)
     tester.start(lambda rows: {f"{tester.name}.a": raising_once(rows, flag)})
@@ -60,7 +62,7 @@ def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_tw
 
 
 @pytest.mark.slow
-def test_a_function_that_raises_once_before_a_shuffle_ends_in_whole_trees_only(tester: Tester) -> None:
+def test_a_function_that_raises_once_before_a_shuffle_ends_in_whole_trees_only(tester: StageTester) -> None:
     flag = tester.folder / "raised"
     tester.send(VALUES)
     tester.start(lambda rows: {f"{tester.name}.a": raising_once(rows, flag).repartition(2)})
@@ -73,7 +75,7 @@ def test_a_function_that_raises_once_before_a_shuffle_ends_in_whole_trees_only(t
 
 @pytest.mark.slow
 def test_a_function_that_raises_once_without_transactions_has_all_its_records_replayed(
-    tester: Tester,
+    tester: StageTester,
 ) -> None:
     flag = tester.folder / "raised"
     tester.send(VALUES)
@@ -93,7 +95,9 @@ def test_a_function_that_raises_once_without_transactions_has_all_its_records_re
 
 
 @pytest.mark.slow
-def test_a_bolts_function_that_raises_once_acks_no_tuple_whose_rows_are_not_written(tester: Tester) -> None:
+def test_a_bolts_function_that_raises_once_acks_no_tuple_whose_rows_are_not_written(
+    tester: StageTester,
+) -> None:
     flag = tester.folder / "raised"
     tester.send(VALUES)
     tester.start(lambda rows: {f"{tester.name}.a": rows}, trigger="200 milliseconds")
@@ -113,7 +117,9 @@ def test_a_bolts_function_that_raises_once_acks_no_tuple_whose_rows_are_not_writ
     assert (lost(tester, "c"), written(tester, "c").total()) == (0, RECORDS)
 
 
-def test_a_function_that_does_not_take_all_its_rows_is_refused_and_commits_nothing(tester: Tester) -> None:
+def test_a_function_that_does_not_take_all_its_rows_is_refused_and_commits_nothing(
+    tester: StageTester,
+) -> None:
     """The records it never asked for would have no init: nothing would ever finish or replay them.
 
     There are more than all sockets between the two processes hold, so the reading one cannot come to its end.

@@ -45,7 +45,7 @@ reads = ["{name}.c"]
 READERS = {"a": ("one", "two"), "b": ("two",), "c": ("three",)}
 
 
-class Tester:
+class StageTester:
     """One query on a topology of its own; ``step`` checks what it wrote and answers as the ackers would."""
 
     __test__ = False
@@ -92,7 +92,7 @@ class Tester:
     @contextmanager
     def running(
         cls, spark: SparkSession, bootstrap: str, name: str, folder: Path, **settings: float
-    ) -> Iterator["Tester"]:
+    ) -> Iterator["StageTester"]:
         made = cls(spark, bootstrap, name, folder, **settings)
         try:
             yield made

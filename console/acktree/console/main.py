@@ -48,7 +48,7 @@ COMMANDS = {
 }
 
 
-class MissingExtra(AcktreeError):
+class CommandUnavailable(AcktreeError):
     """The command needs a package that is not installed."""
 
 
@@ -89,14 +89,14 @@ def _as_sentence(error: Exception) -> str | None:
 
 
 def load(name: str, command: Command) -> click.Command:
-    """Import a command. Raises MissingExtra."""
+    """Import a command. Raises CommandUnavailable."""
     module, attribute = command.target.split(":")
     try:
         loaded = getattr(import_module(module), attribute)
     except ModuleNotFoundError as missing:
         if command.extra is None or (missing.name or "").split(".")[0] == "acktree":
             raise
-        raise MissingExtra(
+        raise CommandUnavailable(
             f"acktree {name} needs {missing.name}: pip install 'acktree[{command.extra}]'"
         ) from missing
     assert isinstance(loaded, click.Command), f"{command.target} is not a command"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, Message
 
-from acktree.console.view.cluster import Cluster, Committed, Place
+from acktree.console.view.cluster import Cluster, CommittedOffset, Place
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     Settings,
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     spans: tuple[Span, ...]
 
 
-class Standing(NamedTuple):
+class PartitionState(NamedTuple):
     """What the cluster says of a source partition; ``frontier`` is None where the group has none."""
 
     topic_id: str
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PlannedCommand:
     """One command: spans of one slot, and the result topic that it is written to."""
 
     topic: str
@@ -74,7 +74,7 @@ class ReplayPlan:
     topology: str
     version: int
     kept_s: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PlannedCommand, ...]
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -106,14 +106,14 @@ class ReplayPlan:
 
 
 def plan_replay(
-    published: Published, wanted: Iterable[Wanted], standings: Mapping[Place, Standing]
+    published: Published, wanted: Iterable[Wanted], standings: Mapping[Place, PartitionState]
 ) -> ReplayPlan:
     """Return the plan that replays what is wanted (pure); ``standings`` by (topic, partition).
 
     Raises:
         NotReplayable: no spout reads a topic, or a topic holds none of the records asked for.
     """
-    pieces: list[Piece] = []
+    pieces: list[PlannedCommand] = []
     notes: list[str] = []
     for topic, partition, spans in wanted:
         slot = _slot_of(published, topic, partition)
@@ -127,13 +127,13 @@ def plan_replay(
         result_topic = published.result_topic(published.task_of(slot))
         for at in range(0, len(here), MAX_REPLAY_SPANS):
             part = tuple(here[at : at + MAX_REPLAY_SPANS])
-            pieces.append(Piece(topic, partition, slot.slot, result_topic, stands.frontier, part))
+            pieces.append(PlannedCommand(topic, partition, slot.slot, result_topic, stands.frontier, part))
     return ReplayPlan(
         published.name, published.version, published.control_retention_s, tuple(pieces), tuple(notes)
     )
 
 
-def look_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) -> ReplayPlan:
+def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) -> ReplayPlan:
     """Return the plan for a cluster as it stands. Raises what ``plan_replay`` raises, BrokerUnreachable."""
     published = cluster.topology
     for topic, partition, _ in wanted:
@@ -141,12 +141,12 @@ def look_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) ->
     places = cluster.partitions({topic for topic, _, _ in wanted})
     about = describe(make_admin(cluster.bootstrap, user), cluster.bootstrap, [topic for topic, _ in places])
     starts, ends = cluster.starts(places), cluster.ends(places)
-    commits: dict[Place, Committed] = {}
+    commits: dict[Place, CommittedOffset] = {}
     for spout, table in published.spouts.items():
         mine = [place for place in places if place[0] in table.topics]
         commits |= cluster.committed(published.group_of(spout), mine)
     standings = {
-        place: Standing(
+        place: PartitionState(
             about[place[0]].topic_id,
             starts[place],
             ends[place],
@@ -225,7 +225,9 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _clip(topic: str, partition: int, spans: list[Span], stands: Standing, notes: list[str]) -> list[Span]:
+def _clip(
+    topic: str, partition: int, spans: list[Span], stands: PartitionState, notes: list[str]
+) -> list[Span]:
     """Return what of the spans the topic holds; say what is left out."""
     place = f"{topic}/{partition}"
     held = [Span(max(s.first, stands.log_start), min(s.next, stands.log_end)) for s in spans]

@@ -57,6 +57,10 @@ class MissingKey(Unwritable):
     """A record for a compacted topic has no key; a bolt's tuples fail, a spout's ``emit`` raises it."""
 
 
+class InvalidTimestamp(Unwritable):
+    """A record's time is further from now than its topic takes; handled as a record that is too large is."""
+
+
 class MissingPartition(AcktreeError):
     """A control topic lacks the partition of an acker that the topology has."""
 

@@ -172,13 +172,13 @@ def run(
     checked = SourceOptions.parse(options)
     check_source(checked)
     stopping: list[int] = []
-    _note_signals(stopping)
+    _record_signals(stopping)
     with contextlib.ExitStack() as stack:
         if checkpoint is None:
             checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
         spark = make_session(f"acktree {checked.group}")
         stack.callback(_stop_session, spark)
-        _note_signals(stopping)  # PySpark has put its own handler in place
+        _record_signals(stopping)  # PySpark has put its own handler in place
         query = start(spark, transform, options, checkpoint, trigger)
         role = "spout" if checked.spout else "bolt"
         ready(f"ready {role} {checked.component} of topology {checked.topology}, query {query.id}")
@@ -198,14 +198,14 @@ def _stop_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _note_signals(received: list[int]) -> None:
+def _record_signals(received: list[int]) -> None:
     """Let SIGTERM and SIGINT only be noted in ``received``."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def record(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
-    signal.signal(signal.SIGTERM, note)
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGTERM, record)
+    signal.signal(signal.SIGINT, record)
 
 
 def _first_line(error: BaseException) -> str:

@@ -22,8 +22,8 @@ from acktree.schemas.registry import Published, read_history
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch
-from acktree.spark.tasks.reading.read_task import HEADERS_COLUMN, SCHEMA, ReadTask, read_offsets, shares
+from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.tasks.reading.read_task import HEADERS_COLUMN, SCHEMA, ReadTask, read_offsets, read_tasks
 
 FORMAT = "acktree"
 
@@ -54,7 +54,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._driver: SpoutDriver | BoltDriver | None = None
-        self._first: Batch | None = None
+        self._first: PlannedBatch | None = None
         self._has_begun = False
         self._targets: dict[int, int] | None = None
         self._ends: dict[int, int] = {}
@@ -65,7 +65,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = (SpoutDriver if self._options.spout else BoltDriver)(self._options)
         return self._driver
 
-    def _opened(self, logged: Batch | None) -> SpoutDriver | BoltDriver:
+    def _opened(self, logged: PlannedBatch | None) -> SpoutDriver | BoltDriver:
         driver = self._connected()
         if not driver.is_open:
             driver.open(logged)
@@ -78,31 +78,31 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        max_rows = self._options.max_offsets
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._targets = self._connected().log_ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        logged = Batch.from_json(start)
+        logged = PlannedBatch.from_json(start)
         if not self._has_begun and self._first not in (None, logged):
             self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it
         self._has_begun = True
         driver = self._opened(logged)
         driver.written(logged)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         wait_s = 0.0
         while True:
             driver.service(wait_s)
             self._ends = ends = driver.log_ends() if self._targets is None else self._targets
-            batch = driver.next_batch(ends, most)
+            batch = driver.next_batch(ends, max_rows)
             if batch is not None:
                 return batch.to_json()
             if self._targets is None and wait_s:
                 return start
             if self._targets is not None and driver.all_done(self._targets):
-                driver.settle()
+                driver.commit_and_report()
                 return start
             wait_s = IDLE_WAIT_S
 
@@ -113,8 +113,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
             return []
-        batch = Batch.from_json(end)
-        return list(shares(self._options, self._published(batch.version), batch))
+        batch = PlannedBatch.from_json(end)
+        return list(read_tasks(self._options, self._published(batch.version), batch))
 
     def _published(self, version: int) -> Published:
         if version not in self._versions:

@@ -54,7 +54,7 @@ log = logging.getLogger("acktree.spark")
 CUT_OFF = "the batch was cut off while it was written, and is emitted again"
 CUT_OFF_ACTION = {"action": "cut_off"}
 QUERY_ID = "sql.streaming.queryId"
-A_PART = 0.25
+RESET_FRACTION = 0.25
 """Of its timeout: how often a batch asks for more time. Its records may have waited before for most of it."""
 COLUMNS = ("value", "anchors", "key", "headers", "fail")
 
@@ -82,9 +82,9 @@ class Stage:
         self._transform = transform
         self._options = options_ = SourceOptions.parse(options)
         self._registry = Registry(options_.bootstrap, options_.topology, options_.kafka)
-        self._marks = BatchCommits(options_.bootstrap, options_.kafka, options_.group)
-        self._is_looked_at = False
-        self._asked: tuple[tuple[str, ...], StageLimits] = ((), StageLimits())
+        self._batch_commits = BatchCommits(options_.bootstrap, options_.kafka, options_.group)
+        self._is_plan_checked = False
+        self._known_limits: tuple[tuple[str, ...], StageLimits] = ((), StageLimits())
         self._emits()
 
     @with_short_errors
@@ -95,7 +95,7 @@ class Stage:
             ShuffledBeforeStage: the batch is not what the source has read.
             BadTransform, BadColumn: the transform returned what cannot be sent.
         """
-        self._look_at(batch)
+        self._check_plan(batch)
         self._registry.refresh()
         history, options = self._registry.history, self._options
         name = BatchName(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or "", batch_id)
@@ -124,39 +124,41 @@ class Stage:
     def _in_transactions(self, batch: DataFrame, rows: DataFrame, plan: StagePlan, topic: str) -> int:
         """Write in one transaction a task; until it ends nobody sees a spout's tuples, so no tree is late."""
 
-        def is_told(share: ReadTask) -> bool:
-            return self._marks.is_set(commit_of_task(plan.batch, share.name))
+        def is_written(task: ReadTask) -> bool:
+            return self._batch_commits.is_set(commit_of_task(plan.batch, task.name))
 
-        with resetting(self._reset_every_s if plan.bolt else 0.0, Resets(batch, plan, is_told).send):
+        with resetting(self._reset_every_s if plan.bolt else 0.0, Resets(batch, plan, is_written).send):
             return _write_whole(rows, plan, topic, in_transaction)
 
-    def _look_at(self, batch: DataFrame) -> None:
-        if not self._is_looked_at and not is_straight(kinds := rdds_before(batch)):
+    def _check_plan(self, batch: DataFrame) -> None:
+        if not self._is_plan_checked and not is_straight(kinds := rdds_before(batch)):
             raise ShuffledBeforeStage(
                 "rows were shuffled, united, aggregated or kept as state between the source and the stage "
                 f"({', '.join(dict.fromkeys(kinds))}); do that in the transform that is given to the stage"
             )
-        self._is_looked_at = True
+        self._is_plan_checked = True
 
     @property
     def _reset_every_s(self) -> float:
         """Return a part of the shorter timeout: of a spout's trees there may be acks alone."""
         latest = self._registry.history.latest
-        return min(latest.message_timeout_s or latest.orphan_timeout_s, latest.orphan_timeout_s) * A_PART
+        return (
+            min(latest.message_timeout_s or latest.orphan_timeout_s, latest.orphan_timeout_s) * RESET_FRACTION
+        )
 
     def _guarded(self, batch: DataFrame, plan: StagePlan, write: Callable[[TaskRuns], int]) -> int:
         """Write outside of transactions, once: the roots of a batch that was cut off are failed."""
         context = batch.sparkSession.sparkContext
-        mark = commit_of_batch(plan.batch, registry_topic(self._options.topology))
+        commit_record = commit_of_batch(plan.batch, registry_topic(self._options.topology))
         with clear_errors(self._options.bootstrap):
-            is_begun = self._marks.is_set(mark)
-        self._marks.set(mark)  # where it is set already, too: Kafka forgets old ones
+            is_begun = self._batch_commits.is_set(commit_record)
+        self._batch_commits.set(commit_record)  # where it is set already, too: Kafka forgets old ones
         if is_begun:
             untracked = batch.where("anchors is null")
             self._write_shuffled(untracked, plan, TaskRuns(context))
             return self._fail(batch, partial(write_control, plan=plan, runs=TaskRuns(context)), plan)
         runs = TaskRuns(context)
-        with resetting(self._reset_every_s, Resets(batch, plan, lambda _share: False).send):
+        with resetting(self._reset_every_s, Resets(batch, plan, lambda _task: False).send):
             roots = write(runs)
         if runs.show_a_repetition(context):
             return self._fail(batch, partial(write_fails, plan=plan), plan)
@@ -191,32 +193,32 @@ class Stage:
     def _limits(self) -> StageLimits:
         """Return what the topics it emits to take, asked for once."""
         emits = self._emits()
-        if emits != self._asked[0]:
+        if emits != self._known_limits[0]:
             options = self._options
-            self._asked = emits, read_stage_limits(options.bootstrap, emits, options.kafka)
-        return self._asked[1]
+            self._known_limits = emits, read_stage_limits(options.bootstrap, emits, options.kafka)
+        return self._known_limits[1]
 
     def _outputs(self, batch: DataFrame) -> Mapping[str, DataFrame]:
         emits, name = self._emits(), self._options.component
-        made = self._transform(batch)
-        if isinstance(made, DataFrame):
+        outputs = self._transform(batch)
+        if isinstance(outputs, DataFrame):
             if len(emits) != 1:
                 raise BadTransform(
                     f"the transform returned one DataFrame, but {name} emits "
                     f"{', '.join(emits) or 'nothing'}; return a dict of topic to DataFrame"
                 )
-            return {emits[0]: made}
-        if not isinstance(made, Mapping):
+            return {emits[0]: outputs}
+        if not isinstance(outputs, Mapping):
             raise BadTransform(
-                f"the transform returned a {type(made).__name__}; it may return a DataFrame "
+                f"the transform returned a {type(outputs).__name__}; it may return a DataFrame "
                 "or a dict of topic to DataFrame"
             )
-        if unknown := [topic for topic in made if topic not in emits]:
+        if unknown := [topic for topic in outputs if topic not in emits]:
             raise BadTransform(
                 f"the transform returned rows for topic {unknown[0]!r}, which {name} does not "
                 f"emit in the topology; it emits: {', '.join(emits) or 'nothing'}"
             )
-        return made
+        return outputs
 
 
 def _write_whole(

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import NewTopic
 
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.devbroker.owner import die_with_owner
 from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
@@ -38,7 +38,7 @@ WARM_UP_ROUNDS = 2
 RIVAL_VERSION = "4.0.0"
 RIVAL_PACKAGES = (f"pyspark=={RIVAL_VERSION}", "pyarrow>=18", "pandas<3")
 COMPLAINT_LINES = 60
-FORGETFUL = {"log.segment.delete.delay.ms": "1000"}
+SHORT_DELETE_DELAY = {"log.segment.delete.delay.ms": "1000"}
 """Settings of a broker that frees what a run has filled before the next one is through."""
 Transform = Callable[[Any], Any]
 
@@ -54,7 +54,7 @@ block = {block}
 """
 
 
-class Run(NamedTuple):
+class MeasuredRun(NamedTuple):
     """One run: its length and the processor time it took."""
 
     seconds: float
@@ -66,7 +66,7 @@ class NoRival(AcktreeError):
 
 
 CpuClock = Callable[[], float]
-Measure = Callable[[str], Run]
+Measure = Callable[[str], MeasuredRun]
 """Runs the pipeline of that name once."""
 
 
@@ -109,10 +109,10 @@ def send(bootstrap: str, topic: str, records: int) -> None:
 
 def compare(
     measures: dict[str, Measure], rounds: int, pipelines: Iterable[str]
-) -> Iterator[tuple[str, dict[str, list[Run]]]]:
+) -> Iterator[tuple[str, dict[str, list[MeasuredRun]]]]:
     """Yield each pipeline's runs, all kinds in turn: ``rounds`` after WARM_UP_ROUNDS that do not count."""
     for pipeline in pipelines:
-        runs: dict[str, list[Run]] = {kind: [] for kind in measures}
+        runs: dict[str, list[MeasuredRun]] = {kind: [] for kind in measures}
         for number in range(rounds + WARM_UP_ROUNDS):
             for kind, measure in measures.items():
                 run = measure(pipeline)
@@ -121,7 +121,7 @@ def compare(
         yield pipeline, runs
 
 
-def table(pipeline: str, runs: dict[str, list[Run]], records: int) -> Iterator[str]:
+def table(pipeline: str, runs: dict[str, list[MeasuredRun]], records: int) -> Iterator[str]:
     """Yield a line per kind: medians, the spread of the rate, and the rate beside tracked."""
     rates = {kind: [records / run.seconds for run in of_kind] for kind, of_kind in runs.items()}
     tracked = statistics.median(rates["tracked"])
@@ -149,21 +149,21 @@ class OwnSpark:
         }
         self._spark = app.make_session("acktree bench")
 
-    def tracked(self, pipeline: str) -> Run:
+    def tracked(self, pipeline: str) -> MeasuredRun:
         return self._run(pipeline, ackers=1)
 
-    def untracked(self, pipeline: str) -> Run:
+    def untracked(self, pipeline: str) -> MeasuredRun:
         return self._run(pipeline, ackers=0)
 
     def tracked_by_block(self, block: int) -> Measure:
         """Return what measures with one root for so many records that follow each other."""
         return lambda pipeline: self._run(pipeline, ackers=1, block=block)
 
-    def _run(self, pipeline: str, ackers: int, block: int = 1) -> Run:
+    def _run(self, pipeline: str, ackers: int, block: int = 1) -> MeasuredRun:
         with self.topology(ackers, block) as (name, folder):
             before_s, began_s = self._cpu(), time.perf_counter()
             self.start(pipeline, name, folder, "available-now").awaitTermination()
-            return Run(time.perf_counter() - began_s, self._cpu() - before_s)
+            return MeasuredRun(time.perf_counter() - began_s, self._cpu() - before_s)
 
     def start(self, pipeline: str, name: str, folder: Path, trigger: str) -> Any:
         """Start the query of a topology that ``topology`` made."""
@@ -184,7 +184,7 @@ class OwnSpark:
             folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
             if ackers:
                 command = ["acker", "run", "--topology", name, "-b", self._bootstrap]
-                acker = Child("acker", command, folder, folder / "log", {})
+                acker = ChildProcess("acker", command, folder, folder / "log", {})
                 running.callback(acker.stop)
                 acker.start()
                 acker.wait_ready(lambda: None)
@@ -229,20 +229,20 @@ class Rival:
         )
         self._answer()
 
-    def plain(self, pipeline: str) -> Run:
+    def plain(self, pipeline: str) -> MeasuredRun:
         return self._run(pipeline, python=False)
 
-    def with_python(self, pipeline: str) -> Run:
+    def with_python(self, pipeline: str) -> MeasuredRun:
         return self._run(pipeline, python=True)
 
-    def _run(self, pipeline: str, python: bool) -> Run:
+    def _run(self, pipeline: str, python: bool) -> MeasuredRun:
         sink = new_topic(self._bootstrap)
         request = {"bootstrap": self._bootstrap, "source": self._source, "sink": sink}
         assert self._process.stdin is not None
         before_s = self._cpu()
         self._process.stdin.write(json.dumps({**request, "kind": pipeline, "python": python}) + "\n")
         self._process.stdin.flush()
-        run = Run(self._answer()["seconds"], self._cpu() - before_s)
+        run = MeasuredRun(self._answer()["seconds"], self._cpu() - before_s)
         drop_topics(self._bootstrap, [sink])
         return run
 

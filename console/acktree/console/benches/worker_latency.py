@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from acktree.console.benches.worker_bolts import Metronome
-from acktree.console.demo.children import Child
+from acktree.console.demo.children import ChildProcess
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -48,7 +48,7 @@ def measure_latency(bootstrap: str, rate_per_s: int, seconds: float, exactly_onc
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
         at = ["--topology", name, "-b", bootstrap]
         for what in (["acker", "run"], ["bolt", "run", f"{Metronome.__module__}:Pass"]):
-            child = Child(what[0], [*what, *at], folder, folder / what[0], {})
+            child = ChildProcess(what[0], [*what, *at], folder, folder / what[0], {})
             child.start()
             running.callback(child.stop)
             child.wait_ready(lambda: None)

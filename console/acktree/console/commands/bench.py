@@ -113,7 +113,9 @@ def spark(
 
     _tell_machine(style)
     with ExitStack() as running:
-        broker = None if bootstrap else running.enter_context(LocalBroker(settings=spark_stage.FORGETFUL))
+        broker = (
+            None if bootstrap else running.enter_context(LocalBroker(settings=spark_stage.SHORT_DELETE_DELAY))
+        )
         address = broker.bootstrap if broker else bootstrap or ""
         clock = running.enter_context(CpuClock(os.getpid(), broker.pid if broker else None))
         source = spark_stage.fill(address, 0 if small else records)

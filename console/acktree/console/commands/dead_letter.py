@@ -14,7 +14,7 @@ from acktree.console.commands.options import (
 )
 from acktree.console.commands.replay import carry_out
 from acktree.console.dead_letter_replay import wanted_by
-from acktree.console.replay import look_and_plan
+from acktree.console.replay import read_and_plan
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import (
     DeadLetter,
@@ -155,6 +155,6 @@ def replay(
     )
     if not found:
         raise UnknownDeadLetter(f"topology {topology} has no dead letters")
-    plan = look_and_plan(cluster, wanted_by(found), settings)
+    plan = read_and_plan(cluster, wanted_by(found), settings)
     cluster.close()
     carry_out(plan, execute, style, bootstrap, settings)

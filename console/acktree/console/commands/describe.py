@@ -13,9 +13,9 @@ from acktree.console.commands.options import (
     topology_option,
 )
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.documents import SourcePartition, Status, Window, to_json
+from acktree.console.view.documents import PartitionStatus, Status, WindowFigures, to_json
 from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import REPORTS_SPAN_S, look, read_reports
+from acktree.console.view.snapshot import REPORTS_SPAN_S, read_reports, read_snapshot
 from acktree.console.view.status import make_status
 from acktree.console.view.stuck import held_ages
 
@@ -42,7 +42,7 @@ def describe(
     """Show where a topology stands. Exit code 1: something is stuck, and it says what."""
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
-    status = make_status(look(cluster), reports, after_s=stuck_after)
+    status = make_status(read_snapshot(cluster), reports, after_s=stuck_after)
     cluster.close()
     click.echo(json.dumps(to_json(status)) if style == "json" else in_text(status))
     if status.stuck:
@@ -80,7 +80,7 @@ def _spouts(status: Status) -> str:
     head = ("SPOUT", "PROCESSES", "PENDING", "LAG", "OLDEST", "EMITTED/S", "COMPLETED/S", "COMPLETE_MS")
     rows = []
     for spout in status.spouts:
-        window: Window = spout.windows["10m"]
+        window: WindowFigures = spout.windows["10m"]
         rates = (rate(spout.emitted_per_s), rate(spout.completed_per_s))
         oldest = duration(spout.oldest_pending_s)
         counts = (spout.name, spout.processes, spout.pending, spout.lag, oldest)
@@ -88,7 +88,7 @@ def _spouts(status: Status) -> str:
     return columns(head, rows)
 
 
-def _partitions(partitions: tuple[SourcePartition, ...]) -> str:
+def _partitions(partitions: tuple[PartitionStatus, ...]) -> str:
     head = (
         "TOPIC",
         "PARTITION",
@@ -125,7 +125,7 @@ def _bolts(status: Status) -> str:
     )
     rows = []
     for bolt in status.bolts:
-        window: Window = bolt.windows["10m"]
+        window: WindowFigures = bolt.windows["10m"]
         latencies = (milliseconds(window.execute_latency_ms), milliseconds(window.process_latency_ms))
         stands = (bolt.name, bolt.members, bolt.state, bolt.lag, bolt.in_hand, rate(bolt.executed_per_s))
         rows.append((*stands, *latencies, milliseconds(window.capacity)))

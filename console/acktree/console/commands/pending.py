@@ -14,9 +14,9 @@ from acktree.console.commands.options import (
     topology_option,
 )
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.documents import Pending, to_json
+from acktree.console.view.documents import PendingRecord, to_json
 from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import REPORTS_SPAN_S, look, read_reports
+from acktree.console.view.snapshot import REPORTS_SPAN_S, read_reports, read_snapshot
 from acktree.console.view.status import oldest_pending, take_reported
 from acktree.console.view.stuck import stuck_after_s
 
@@ -49,7 +49,7 @@ def list_pending(
     """
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
-    seen = look(cluster)
+    seen = read_snapshot(cluster)
     take_reported(seen, reports)
     cluster.close()
     if (block := max((view.block for view in seen.views.values()), default=1)) > 1:
@@ -66,7 +66,7 @@ def list_pending(
         context.exit(EXIT_STUCK)
 
 
-def in_text(found: list[Pending]) -> str:
+def in_text(found: list[PendingRecord]) -> str:
     """Return a table of pending records."""
     head = ("TOPIC", "PARTITION", "OFFSET", "STATE", "AGE", "ATTEMPT", "ROOT", "REASON")
     rows = [

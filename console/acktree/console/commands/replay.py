@@ -6,7 +6,7 @@ import click
 
 from acktree.console.commands.options import bootstrap_option, client_settings_option, format_option
 from acktree.console.published import all_published
-from acktree.console.replay import NotReplayable, ReplayPlan, Wanted, execute_replay, look_and_plan
+from acktree.console.replay import NotReplayable, ReplayPlan, Wanted, execute_replay, read_and_plan
 from acktree.console.view.cluster import Cluster
 from acktree.schemas.clients import Settings
 from acktree.schemas.codec import Span
@@ -40,7 +40,7 @@ def replay(
     """
     name = topology or _topology_of(bootstrap, topic, settings)
     cluster = Cluster(bootstrap, name, settings)
-    plan = look_and_plan(cluster, [Wanted(topic, partition, (Span(first, following),))], settings)
+    plan = read_and_plan(cluster, [Wanted(topic, partition, (Span(first, following),))], settings)
     cluster.close()
     carry_out(plan, execute, style, bootstrap, settings)
 

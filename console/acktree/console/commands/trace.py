@@ -21,10 +21,10 @@ from acktree.console.commands.options import (
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import read_dead_letter
 from acktree.console.view.documents import to_json
-from acktree.console.view.search import Target
+from acktree.console.view.search import TraceTarget
 from acktree.console.view.stuck import stuck_after_s
 from acktree.console.view.trace import LIMIT_S, Trace, find_trace, target_of_record, target_of_root
-from acktree.console.view.tree import At, Emission, Message, TupleFound
+from acktree.console.view.tree import At, ControlEntry, TracedEmission, TracedTuple
 
 MOST_TUPLES = 40
 
@@ -72,7 +72,7 @@ def trace(
         context.exit(EXIT_STUCK)
 
 
-def _target(cluster: Cluster, place: tuple[str, ...], root: str | None, letter: str | None) -> Target:
+def _target(cluster: Cluster, place: tuple[str, ...], root: str | None, letter: str | None) -> TraceTarget:
     if root is not None:
         return target_of_root(cluster.topology, parse_root(root))
     if letter is not None:
@@ -119,7 +119,7 @@ def in_text(found: Trace) -> Tree:
     return tree
 
 
-def _add_emission(tree: Tree, emission: Emission) -> None:
+def _add_emission(tree: Tree, emission: TracedEmission) -> None:
     name = "first emission" if emission.attempt == 0 else f"replay, attempt {emission.attempt}"
     color = _COLORS.get(emission.state, "")
     about = f"  run {emission.run}, acker {emission.acker_partition}"
@@ -144,7 +144,7 @@ def _add_emission(tree: Tree, emission: Emission) -> None:
     branch.add(Text(emission.text, "italic"))
 
 
-def _add_tuple(branch: Tree, found: TupleFound) -> None:
+def _add_tuple(branch: Tree, found: TracedTuple) -> None:
     leaf = branch.add(Text(f"{_clock(found.at.time_ms)} tuple{_place(found.at)}"))
     for reader in found.readers:
         behind = ""
@@ -155,7 +155,7 @@ def _add_tuple(branch: Tree, found: TupleFound) -> None:
         )
 
 
-def _message(message: Message) -> Text:
+def _message(message: ControlEntry) -> Text:
     reason = f": {message.reason}" if message.reason else ""
     color = "red" if message.kind == "fail" else ""
     return Text(

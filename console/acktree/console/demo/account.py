@@ -15,7 +15,7 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, consumer_set
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AccountLine:
     """One line of the account: what was expected and what was found."""
 
     name: str

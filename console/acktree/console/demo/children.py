@@ -22,7 +22,7 @@ class ChildFailed(AcktreeError):
     """A process of the demo ended, or did not get ready, when it should work."""
 
 
-class Child:
+class ChildProcess:
     """One `acktree …` process with its log file."""
 
     def __init__(

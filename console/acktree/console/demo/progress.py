@@ -16,7 +16,7 @@ BARS = ("emitted", "completed", "replayed", "pending")
 LINE_INTERVAL_S = 5.0
 
 
-class Watch:
+class ProgressView:
     """Reads the reports of the spout and shows them; ``counts`` are its newest figures."""
 
     def __init__(self, console: Console, bootstrap: str, stats_topic: str, lines: int, failures: int) -> None:

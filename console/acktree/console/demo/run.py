@@ -12,9 +12,9 @@ from confluent_kafka.admin import NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from acktree.console.demo.account import Line, committed_offsets, counted_words, differing
-from acktree.console.demo.children import Child, ChildFailed
-from acktree.console.demo.progress import Watch
+from acktree.console.demo.account import AccountLine, committed_offsets, counted_words, differing
+from acktree.console.demo.children import ChildFailed, ChildProcess
+from acktree.console.demo.progress import ProgressView
 from acktree.console.demo.text import count_words, library_lines, split
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
@@ -43,7 +43,7 @@ def wordcount_folder() -> Path:
 
 
 @dataclass(slots=True)
-class Sent:
+class SentText:
     """The text as it was sent: lines by partition, in offset order."""
 
     lines: list[str]
@@ -55,10 +55,10 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DemoResult:
     """What a demo ends with: the account, and how long the records took."""
 
-    lines: list[Line]
+    lines: list[AccountLine]
     records: int
     seconds: float
 
@@ -71,16 +71,16 @@ class Told:
         return {"records": self.records, "seconds": round(self.seconds, 3), "account": account}
 
 
-def paced(topology: Topology, lines: int) -> Topology:
+def with_small_max_pending(topology: Topology, lines: int) -> Topology:
     """Return the topology with a max pending that spreads a short text over several batches, too."""
     most = topology.spouts["lines"].max_pending
     spout = topology.spouts["lines"].model_copy(update={"max_pending": max(1, min(most, lines // 8))})
     return topology.model_copy(update={"spouts": {"lines": spout}})
 
 
-def send_text(bootstrap: str, lines: list[str]) -> Sent:
+def send_text(bootstrap: str, lines: list[str]) -> SentText:
     """Send the text to the source topic, line n to partition n mod PARTITIONS, and wait for the broker."""
-    sent = Sent(lines)
+    sent = SentText(lines)
     producer = make_producer(producer_settings(bootstrap, {}))
     for number, line in enumerate(sent.lines):
         partition = number % PARTITIONS
@@ -96,7 +96,7 @@ def send_text(bootstrap: str, lines: list[str]) -> Sent:
     return sent
 
 
-def run_demo(console: Console, most: int | None) -> Told:
+def run_demo(console: Console, most: int | None) -> DemoResult:
     """Run it all, show the account and return it."""
     started_s = time.monotonic()
     with ExitStack() as stack:
@@ -104,7 +104,9 @@ def run_demo(console: Console, most: int | None) -> Told:
         console.print("starting a Kafka broker", highlight=False)
         broker = stack.enter_context(LocalBroker())
         lines_sent = list(library_lines(most))
-        topology = paced(load_topology(wordcount_folder() / "topology.toml"), len(lines_sent))
+        topology = with_small_max_pending(
+            load_topology(wordcount_folder() / "topology.toml"), len(lines_sent)
+        )
         admin = make_admin(broker.bootstrap, {})
         with clear_errors(broker.bootstrap):
             admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
@@ -118,16 +120,16 @@ def run_demo(console: Console, most: int | None) -> Told:
             highlight=False,
             soft_wrap=True,
         )
-        watch = Watch(console, broker.bootstrap, topology.stats_topic, len(sent.lines), failures)
+        watch = ProgressView(console, broker.bootstrap, topology.stats_topic, len(sent.lines), failures)
         with watch, _children(home, broker.bootstrap, topology) as children:
             seconds = _pipeline(watch, children, len(sent.lines))
         lines = account(broker.bootstrap, topology, sent, watch.counts, home / "words.sqlite")
     show(console, lines, len(sent.lines), seconds, time.monotonic() - started_s)
-    return Told(lines, len(sent.lines), seconds)
+    return DemoResult(lines, len(sent.lines), seconds)
 
 
 @contextmanager
-def _children(home: Path, bootstrap: str, topology: Topology) -> Iterator[dict[str, Child]]:
+def _children(home: Path, bootstrap: str, topology: Topology) -> Iterator[dict[str, ChildProcess]]:
     folder = wordcount_folder()
     common = ["--topology", topology.name, "-b", bootstrap]
     environment = {
@@ -143,7 +145,7 @@ def _children(home: Path, bootstrap: str, topology: Topology) -> Iterator[dict[s
         "spark": [*spark, "--checkpoint", str(home / "checkpoint"), *common],
     }
     children = {
-        name: Child(name, command, folder, home / f"{name}.log", environment)
+        name: ChildProcess(name, command, folder, home / f"{name}.log", environment)
         for name, command in commands.items()
     }
     try:
@@ -153,7 +155,7 @@ def _children(home: Path, bootstrap: str, topology: Topology) -> Iterator[dict[s
             child.stop()
 
 
-def _pipeline(watch: Watch, children: dict[str, Child], lines: int) -> float:
+def _pipeline(watch: ProgressView, children: dict[str, ChildProcess], lines: int) -> float:
     """Start everything, kill one acker on the way, wait for Spark to end; return its seconds."""
     for child in children.values():
         child.start()
@@ -183,25 +185,25 @@ def _pipeline(watch: Watch, children: dict[str, Child], lines: int) -> float:
 
 
 def account(
-    bootstrap: str, topology: Topology, sent: Sent, counts: dict[str, int], database: Path
-) -> list[Line]:
+    bootstrap: str, topology: Topology, sent: SentText, counts: dict[str, int], database: Path
+) -> list[AccountLine]:
     """Return the account: what was sent against what Kafka, the reports and the database hold."""
     ends, committed = committed_offsets(bootstrap, topology.group_of("lines"), TOPIC, PARTITIONS)
     expected = count_words(sent.lines)
     stored, failed = counted_words(database)
     return [
-        Line("lines in the source topic", len(sent.lines), ends),
-        Line("source offsets committed", len(sent.lines), committed),
-        Line("lines completed", len(sent.lines), counts["completed"]),
-        Line("lines pending", 0, counts["pending"]),
-        Line("words counted", expected.total(), stored.total()),
-        Line("words whose count differs", 0, differing(expected, stored)),
-        Line("lines failed on purpose", sent.failures(), failed),
-        Line("lines replayed", failed, counts["replayed"]),
+        AccountLine("lines in the source topic", len(sent.lines), ends),
+        AccountLine("source offsets committed", len(sent.lines), committed),
+        AccountLine("lines completed", len(sent.lines), counts["completed"]),
+        AccountLine("lines pending", 0, counts["pending"]),
+        AccountLine("words counted", expected.total(), stored.total()),
+        AccountLine("words whose count differs", 0, differing(expected, stored)),
+        AccountLine("lines failed on purpose", sent.failures(), failed),
+        AccountLine("lines replayed", failed, counts["replayed"]),
     ]
 
 
-def show(console: Console, lines: list[Line], records: int, seconds: float, total_s: float) -> None:
+def show(console: Console, lines: list[AccountLine], records: int, seconds: float, total_s: float) -> None:
     """Print the account and the rate."""
     table = Table("", "account", "expected", "found")
     for line in lines:

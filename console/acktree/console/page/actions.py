@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from acktree.console.dead_letter_replay import wanted_by
-from acktree.console.page.questions import BadQuestion, whole_number
-from acktree.console.replay import ReplayPlan, Wanted, execute_replay, look_and_plan
+from acktree.console.page.questions import BadQuery, whole_number
+from acktree.console.replay import ReplayPlan, Wanted, execute_replay, read_and_plan
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import read_dead_letter
 from acktree.schemas.clients import Settings
@@ -41,8 +41,8 @@ class Actions:
         self._tickets: OrderedDict[str, str] = OrderedDict()
 
     def plan(self, cluster: Cluster, asked: Mapping[str, str]) -> ShownPlan:
-        """Return the plan for what is asked for. Raises NotReplayable, UnknownDeadLetter, BadQuestion."""
-        plan = look_and_plan(cluster, _wanted(cluster, asked), self._user)
+        """Return the plan for what is asked for. Raises NotReplayable, UnknownDeadLetter, BadQuery."""
+        plan = read_and_plan(cluster, _wanted(cluster, asked), self._user)
         digest = hashlib.sha256(json.dumps(plan.to_json()["commands"]).encode()).hexdigest()
         ticket = secrets.token_urlsafe(16)
         self._tickets[ticket] = digest
@@ -54,11 +54,11 @@ class Actions:
         """Carry a confirmed plan out and say what was written; return the new plan where it has changed.
 
         Raises:
-            BadQuestion: the ticket was used before, or is not one of this page's.
+            BadQuery: the ticket was used before, or is not one of this page's.
         """
         digest = self._tickets.pop(ticket, None)
         if digest is None:
-            raise BadQuestion("this plan was carried out already, or is too old; plan the replay again")
+            raise BadQuery("this plan was carried out already, or is too old; plan the replay again")
         shown = self.plan(cluster, asked)
         if shown.digest != digest:
             return shown
@@ -75,7 +75,7 @@ def _wanted(cluster: Cluster, asked: Mapping[str, str]) -> list[Wanted]:
     if asked["letters"]:
         names = asked["letters"].replace(",", " ").split()
         if len(names) > MOST_LETTERS:
-            raise BadQuestion(f"{len(names)} letters are too many for one plan; {MOST_LETTERS} at most")
+            raise BadQuery(f"{len(names)} letters are too many for one plan; {MOST_LETTERS} at most")
         places = [name.rpartition("/") for name in names]
         letters = [
             read_dead_letter(
@@ -85,6 +85,6 @@ def _wanted(cluster: Cluster, asked: Mapping[str, str]) -> list[Wanted]:
         ]
         return wanted_by(letters)
     if not asked["topic"]:
-        raise BadQuestion("which records? give a topic, a partition and two offsets, or dead letters")
+        raise BadQuery("which records? give a topic, a partition and two offsets, or dead letters")
     numbers = [whole_number(asked[name], name) for name in ("partition", "first", "following")]
     return [Wanted(asked["topic"], numbers[0], (Span(numbers[1], numbers[2]),))]

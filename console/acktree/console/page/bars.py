@@ -6,7 +6,7 @@ open can be seen; the rest is to scale, and nothing that exists is narrower than
 
 from dataclasses import dataclass
 
-from acktree.console.view.documents import SourcePartition
+from acktree.console.view.documents import PartitionStatus
 
 WIDTH = 1000.0
 DONE_SHARE = 0.28
@@ -14,7 +14,7 @@ SLIVER = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """A rectangle of the bar, 0 to WIDTH."""
 
     kind: str
@@ -23,7 +23,7 @@ class Part:
     title: str
 
 
-def bar(partition: SourcePartition, is_stuck: bool) -> list[Part]:
+def bar(partition: PartitionStatus, is_stuck: bool) -> list[BarPart]:
     """Return the parts of a partition's bar, from left to right."""
     frontier = partition.frontier if partition.frontier is not None else partition.log_start
     emitted = partition.next_offset if partition.next_offset is not None else frontier
@@ -35,13 +35,13 @@ def bar(partition: SourcePartition, is_stuck: bool) -> list[Part]:
     here = [part for part in counts if part[1]]
     done = WIDTH if not here and frontier > partition.log_start else DONE_SHARE * WIDTH
     done = done if frontier > partition.log_start else 0.0
-    parts = [Part("done", 0.0, done, f"committed up to {frontier:,}")] if done else []
+    parts = [BarPart("done", 0.0, done, f"committed up to {frontier:,}")] if done else []
     room = WIDTH - done - SLIVER * len(here)
     total = sum(count for _, count, _ in here)
     x = done
     for kind, count, title in here:
         width = SLIVER + room * count / total
-        parts.append(Part(kind, round(x, 1), round(width, 1), title))
+        parts.append(BarPart(kind, round(x, 1), round(width, 1), title))
         x += width
-    parts.append(Part("edge", round(max(0.0, done - 2), 1), 3.0, f"frontier {frontier:,}"))
+    parts.append(BarPart("edge", round(max(0.0, done - 2), 1), 3.0, f"frontier {frontier:,}"))
     return parts

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from acktree.console.page.reader import Reader
+from acktree.console.page.reader import SharedCluster
 from acktree.console.page.rendering import make_environment, render
 from acktree.console.view.cluster import Cluster
 from acktree.schemas.clients import Settings
@@ -39,7 +39,7 @@ class Frame:
     def __init__(self, settings: PageSettings) -> None:
         self.settings = settings
         self._templates = make_environment()
-        self._reader = Reader(settings.bootstrap, settings.topology, settings.user)
+        self._reader = SharedCluster(settings.bootstrap, settings.topology, settings.user)
 
     async def read(self, question: Callable[[Cluster], Found]) -> Found:
         """Return what a function finds on the cluster; other visitors are served meanwhile."""

@@ -28,7 +28,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """A curve between two boxes, with a label at (x, y); ``width`` grows with the rate."""
 
     path: str
@@ -43,7 +43,7 @@ class Graph:
     """Everything to draw."""
 
     nodes: tuple[Node, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     width: int
     height: int
 
@@ -128,14 +128,14 @@ def _rate(start: Key, end: Key, status: Status) -> float | None:
     return next((edge.per_s for edge in status.edges if (edge.topic, edge.reader) == (topic, reader)), None)
 
 
-def _line(start: tuple[int, int], end: tuple[int, int], per_s: float | None) -> Line:
+def _line(start: tuple[int, int], end: tuple[int, int], per_s: float | None) -> Curve:
     x1, y1 = start[0] + BOX_PX, start[1] + BOX_HIGH_PX // 2
     x2, y2 = end[0], end[1] + BOX_HIGH_PX // 2
     bend = max(34, (x2 - x1) // 2)
     path = f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}"
     label = "" if per_s is None else f"{rate(per_s)}/s"
     width = 1.2 if not per_s else min(5.0, 1.4 + 0.7 * max(0.0, _digits(per_s)))
-    return Line(path, label, (x1 + x2) // 2, (y1 + y2) // 2 - 6, round(width, 1))
+    return Curve(path, label, (x1 + x2) // 2, (y1 + y2) // 2 - 6, round(width, 1))
 
 
 def _digits(number: float) -> int:

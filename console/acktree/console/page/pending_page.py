@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from acktree.console.page.frame import Frame, wants_json
 from acktree.console.page.questions import parse_age, parse_limit
 from acktree.console.view.documents import to_json
-from acktree.console.view.snapshot import look
+from acktree.console.view.snapshot import read_snapshot
 from acktree.console.view.status import oldest_pending
 
 MOST = 1_000
@@ -24,7 +24,7 @@ class PendingPage:
         older_than = request.query_params.get("older_than", "").strip()
         older_s = parse_age(older_than)
         limit = parse_limit(request.query_params.get("limit", "").strip(), MOST)
-        seen = await self._frame.read(look)
+        seen = await self._frame.read(read_snapshot)
         found = oldest_pending(seen, limit, older_s)
         if wants_json(request):
             topology = self._frame.settings.topology

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import click
 
 from acktree.console.commands.options import parse_seconds
-from acktree.console.view.search import Target
+from acktree.console.view.search import TraceTarget
 from acktree.console.view.trace import UnknownRecord, target_of_record, target_of_root
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Published
@@ -14,7 +14,7 @@ ASKED = ("topic", "partition", "offset", "root")
 HIGHEST_OFFSET = (1 << 63) - 1
 
 
-class BadQuestion(AcktreeError):
+class BadQuery(AcktreeError):
     """A page was asked with a value that it cannot have."""
 
 
@@ -23,12 +23,12 @@ def asked_of(parameters: Mapping[str, str]) -> dict[str, str]:
     return {name: parameters.get(name, "").strip() for name in ASKED}
 
 
-def parse_target(topology: Published, asked: Mapping[str, str]) -> Target:
-    """Return what to trace. Raises UnknownRecord, BadQuestion."""
+def parse_target(topology: Published, asked: Mapping[str, str]) -> TraceTarget:
+    """Return what to trace. Raises UnknownRecord, BadQuery."""
     if asked["root"]:
         digits = asked["root"].lower().removeprefix("0x")
         if len(digits) > 16 or not digits or not set(digits) <= set("0123456789abcdef"):
-            raise BadQuestion(f"{asked['root']!r} is not a root id: up to 16 hexadecimal digits")
+            raise BadQuery(f"{asked['root']!r} is not a root id: up to 16 hexadecimal digits")
         return target_of_root(topology, int(digits, 16))
     partition, offset = (whole_number(asked[name], name) for name in ("partition", "offset"))
     if not asked["topic"]:
@@ -37,20 +37,20 @@ def parse_target(topology: Published, asked: Mapping[str, str]) -> Target:
 
 
 def whole_number(text: str, name: str, most: int = HIGHEST_OFFSET) -> int:
-    """Return a number from 0. Raises BadQuestion."""
+    """Return a number from 0. Raises BadQuery."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > most:
-        raise BadQuestion(f"{name}={text!r} is no good; it may be a whole number from 0 to {most}")
+        raise BadQuery(f"{name}={text!r} is no good; it may be a whole number from 0 to {most}")
     return int(text)
 
 
 def parse_age(text: str) -> float:
-    """Return a duration in seconds, 0 where none is given. Raises BadQuestion."""
+    """Return a duration in seconds, 0 where none is given. Raises BadQuery."""
     try:
         return parse_seconds(text) if text else 0.0
     except click.BadParameter as error:
-        raise BadQuestion(error.message) from error
+        raise BadQuery(error.message) from error
 
 
 def parse_limit(text: str, most: int) -> int:
-    """Return how many rows are wanted, 100 where nothing is said. Raises BadQuestion."""
+    """Return how many rows are wanted, 100 where nothing is said. Raises BadQuery."""
     return max(1, whole_number(text, "limit", most)) if text else 100

@@ -14,7 +14,7 @@ from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
 WAIT_S = 30.0
 
 
-class Reader:
+class SharedCluster:
     """Lends one cluster connection."""
 
     def __init__(self, bootstrap: str, topology: str, user: Settings) -> None:

@@ -10,7 +10,7 @@ from acktree.console.page.bars import bar
 from acktree.console.page.frame import Frame
 from acktree.console.page.graph import make_graph
 from acktree.console.page.watcher import Watcher
-from acktree.console.view.documents import SourcePartition, to_json
+from acktree.console.view.documents import PartitionStatus, to_json
 from acktree.console.view.reports import SILENT_AFTER_S, WINDOWS_S
 from acktree.console.view.stuck import held_ages
 
@@ -59,6 +59,6 @@ def status_values(watcher: Watcher) -> dict[str, Any]:
     }
 
 
-def held_for(partition: SourcePartition) -> float | None:
+def held_for(partition: PartitionStatus) -> float | None:
     """Return for how long a frontier is known to be held, in seconds."""
     return max(held_ages(partition), default=None)

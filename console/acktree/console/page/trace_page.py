@@ -12,7 +12,7 @@ from acktree.console.page.tree_picture import draw
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.documents import to_json
 from acktree.console.view.trace import Trace, find_trace
-from acktree.console.view.tree import At, Emission
+from acktree.console.view.tree import At, TracedEmission
 from acktree.schemas.errors import AcktreeError, BrokerRefused, BrokerUnreachable
 
 LIMIT_S = 20.0
@@ -68,7 +68,7 @@ class TracePage:
         )
 
 
-def rows_of(emission: Emission) -> list[Row]:
+def rows_of(emission: TracedEmission) -> list[Row]:
     """Return everything that was said of an emission, in order of time."""
     rows = [Row("tuple", "", "", found.edge, found.at) for found in emission.tuples]
     messages = ([emission.init] if emission.init else []) + list(emission.messages)

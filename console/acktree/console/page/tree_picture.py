@@ -6,7 +6,7 @@ which is drawn only as columns, for the log does not say it.
 
 from dataclasses import dataclass
 
-from acktree.console.view.tree import Emission, TupleFound, by_column
+from acktree.console.view.tree import TracedEmission, TracedTuple, by_column
 
 COLUMN_PX, ROW_PX, BOX_PX, BOX_HIGH_PX = 250, 46, 196, 38
 MARGIN_PX = 12
@@ -24,7 +24,7 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class TupleBox:
     """A tuple, the root, or "and n more"."""
 
     title: str
@@ -38,20 +38,20 @@ class Box:
 class Picture:
     """Everything to draw of one emission."""
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[TupleBox, ...]
     paths: tuple[str, ...]
     heads: tuple[tuple[str, int], ...]
     width: int
     height: int
 
 
-def draw(emission: Emission) -> Picture:
+def draw(emission: TracedEmission) -> Picture:
     """Return the picture of one emission."""
     columns = by_column(emission.tuples)
     rows = max((min(len(found), MOST_ROWS + 1) for found in columns.values()), default=1)
     height = 2 * MARGIN_PX + 22 + rows * ROW_PX
     middle = MARGIN_PX + 22 + (rows - 1) * ROW_PX // 2
-    root = Box(emission.root, emission.state.replace(" ", "-"), MARGIN_PX, middle)
+    root = TupleBox(emission.root, emission.state.replace(" ", "-"), MARGIN_PX, middle)
     boxes, paths, heads = [root], list[str](), [("root", MARGIN_PX)]
     left = [root]
     for number, (topic, found) in enumerate(columns.items(), 1):
@@ -66,17 +66,17 @@ def draw(emission: Emission) -> Picture:
     )
 
 
-def _column(found: list[TupleFound], x: int, rows: int) -> list[Box]:
+def _column(found: list[TracedTuple], x: int, rows: int) -> list[TupleBox]:
     shown = found[:MOST_ROWS]
     count = len(shown) + (len(found) > MOST_ROWS)
     top = MARGIN_PX + 22 + (rows - count) * ROW_PX // 2
     column = [_box(each, x, top + row * ROW_PX) for row, each in enumerate(shown)]
     if len(found) > MOST_ROWS:
-        column.append(Box(f"and {len(found) - MOST_ROWS} more", "more", x, top + len(shown) * ROW_PX))
+        column.append(TupleBox(f"and {len(found) - MOST_ROWS} more", "more", x, top + len(shown) * ROW_PX))
     return column
 
 
-def _box(found: TupleFound, x: int, y: int) -> Box:
+def _box(found: TracedTuple, x: int, y: int) -> TupleBox:
     states = {reader.state for reader in found.readers}
     order = ("open", "probably open", "failed", "unmatched", "not known", "done")
     state = next((each for each in order if each in states), "unread")
@@ -90,10 +90,10 @@ def _box(found: TupleFound, x: int, y: int) -> Box:
         )
         for index, reader in enumerate(found.readers[:2])
     )
-    return Box(f"{found.at.partition}/{found.at.offset}", state.replace(" ", "-"), x, y, chips)
+    return TupleBox(f"{found.at.partition}/{found.at.offset}", state.replace(" ", "-"), x, y, chips)
 
 
-def _paths(left: list[Box], right: list[Box]) -> list[str]:
+def _paths(left: list[TupleBox], right: list[TupleBox]) -> list[str]:
     """Return curves from a column to the next: from its one box, else from a bracket around all of it."""
     top, bottom = left[0].y + BOX_HIGH_PX // 2, left[-1].y + BOX_HIGH_PX // 2
     x1, y1 = left[0].x + BOX_PX, (top + bottom) // 2

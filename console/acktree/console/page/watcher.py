@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from acktree.console.view.cluster import Cluster, Offsets
 from acktree.console.view.documents import Status
 from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import Seen, look, read_reports
+from acktree.console.view.snapshot import Snapshot, read_reports, read_snapshot
 from acktree.console.view.status import make_status
 from acktree.schemas.clients import Settings, as_clear_error
 from acktree.schemas.errors import AcktreeError
@@ -29,11 +29,11 @@ BUSY_SHARE = 4
 
 log = logging.getLogger("acktree.ui")
 
-Edge = tuple[str, str | None]
+TopicReader = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PageState:
     """What the pages show: the newest status, and what is wrong now, if anything is."""
 
     status: Status | None
@@ -49,7 +49,7 @@ class Watcher:
         self._bootstrap, self._topology, self._user = bootstrap, topology, user
         self._interval_s = interval_s
         self._reports = Reports()
-        self._offsets: deque[tuple[float, dict[Edge, int]]] = deque()
+        self._offsets: deque[tuple[float, dict[TopicReader, int]]] = deque()
         self._stopping = threading.Event()
         self._taken_s = time.monotonic()
         self._status: Status | None = None
@@ -65,9 +65,9 @@ class Watcher:
         self._stopping.set()
         self._thread.join(timeout=15)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PageState:
         """Return the newest status without waiting."""
-        return Snapshot(self._status, self._published, self._error, time.monotonic() - self._taken_s)
+        return PageState(self._status, self._published, self._error, time.monotonic() - self._taken_s)
 
     def _run(self) -> None:
         cluster: Cluster | None = None
@@ -96,7 +96,7 @@ class Watcher:
         return f"a look failed: {type(error).__name__}; the log of this process says more"
 
     def _look(self, cluster: Cluster) -> None:
-        seen = look(cluster)
+        seen = read_snapshot(cluster)
         self._published = seen.topology
         if not self._reports.next_offset:
             self._status = make_status(seen, self._reports)
@@ -105,7 +105,7 @@ class Watcher:
         self._status = make_status(seen, self._reports, self._edge_rates(seen))
         self._taken_s, self._error = time.monotonic(), None
 
-    def _edge_rates(self, seen: Seen) -> Mapping[Edge, float]:
+    def _edge_rates(self, seen: Snapshot) -> Mapping[TopicReader, float]:
         """Return records a second on every edge, from how far log ends and commits have moved."""
         now_s = time.monotonic()
         totals = edge_totals(seen)
@@ -122,10 +122,10 @@ class Watcher:
         }
 
 
-def edge_totals(seen: Seen) -> dict[Edge, int]:
+def edge_totals(seen: Snapshot) -> dict[TopicReader, int]:
     """Return the sum of offsets by edge: log ends where a topic is written, commits where a bolt reads it."""
     ends: Offsets = seen.ends
-    totals: dict[Edge, int] = {}
+    totals: dict[TopicReader, int] = {}
     for (topic, _), end in ends.items():
         totals[topic, None] = totals.get((topic, None), 0) + end
     for bolt, commits in seen.bolt_commits.items():

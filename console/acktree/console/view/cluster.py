@@ -40,21 +40,21 @@ Place = tuple[str, int]
 Offsets = dict[Place, int]
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A group's offset of one partition, and the text beside it."""
 
     next_offset: int
     metadata: str
 
 
-class Group(NamedTuple):
+class GroupStatus(NamedTuple):
     """A consumer group as the broker describes it; ``members`` are client ids at their hosts."""
 
     state: str
     members: tuple[str, ...]
 
 
-class Span(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets [start, end) of a partition."""
 
     start: int
@@ -144,7 +144,7 @@ class Cluster:
                         raise
         return found
 
-    def committed(self, group: str, places: Iterable[Place]) -> dict[Place, Committed]:
+    def committed(self, group: str, places: Iterable[Place]) -> dict[Place, CommittedOffset]:
         """Return what a group has committed; partitions without a commit are left out."""
         wanted = [TopicPartition(*place) for place in dict.fromkeys(places)]
         if not wanted:
@@ -154,12 +154,12 @@ class Cluster:
             answer = self._admin.list_consumer_group_offsets(asked, request_timeout=BROKER_TIMEOUT_S)
             found = answer[group].result(BROKER_TIMEOUT_S).topic_partitions
         return {
-            (each.topic, each.partition): Committed(each.offset, metadata_of(each))
+            (each.topic, each.partition): CommittedOffset(each.offset, metadata_of(each))
             for each in found
             if each.error is None and each.offset not in (OFFSET_INVALID, -1)
         }
 
-    def groups(self, names: Sequence[str]) -> dict[str, Group]:
+    def groups(self, names: Sequence[str]) -> dict[str, GroupStatus]:
         """Return state and members of groups; one that does not exist is DEAD and empty."""
         if not names:
             return {}
@@ -175,13 +175,15 @@ class Cluster:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                         raise
-                    found[name] = Group("DEAD", ())
+                    found[name] = GroupStatus("DEAD", ())
                     continue
                 members = tuple(f"{member.client_id}{member.host}" for member in about.members)
-                found[name] = Group(about.state.name, members)
+                found[name] = GroupStatus(about.state.name, members)
         return found
 
-    def scan(self, spans: Mapping[Place, Span], deadline_s: float | None = None) -> Iterator[list[Message]]:
+    def scan(
+        self, spans: Mapping[Place, OffsetRange], deadline_s: float | None = None
+    ) -> Iterator[list[Message]]:
         """Yield the records of some partitions in batches, each partition in order.
 
         Ends early at ``deadline_s`` of the monotonic clock. Aborted transactions are not seen.
@@ -199,7 +201,7 @@ class Cluster:
             finally:
                 self._consumer.unassign()
 
-    def _read(self, left: dict[Place, Span], deadline_s: float | None) -> Iterator[list[Message]]:
+    def _read(self, left: dict[Place, OffsetRange], deadline_s: float | None) -> Iterator[list[Message]]:
         heard_s = time.monotonic()
         while left:
             messages = self._consumer.consume(BATCH, 0) or self._consumer.consume(1, SILENCE_S)
@@ -240,6 +242,6 @@ class Cluster:
         start, end = self.starts([place]).get(place, 0), self.ends([place]).get(place, 0)
         if not start <= offset < end:
             return None
-        for batch in self.scan({place: Span(offset, offset + 1)}):
+        for batch in self.scan({place: OffsetRange(offset, offset + 1)}):
             return batch[0] if batch[0].offset() == offset else None
         return None

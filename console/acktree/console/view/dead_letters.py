@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Message as Record
 
-from acktree.console.view.cluster import Cluster, Place, Span
+from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.console.view.search import headers_of
 from acktree.schemas.errors import AcktreeError
 
@@ -44,13 +44,15 @@ def read_dead_letters(cluster: Cluster, most: int) -> list[DeadLetter]:
     places = cluster.partitions([cluster.topology.dead_letter_topic])
     starts, ends = cluster.starts(places), cluster.ends(places)
     spans = {
-        place: Span(max(starts[place], ends[place] - most), ends[place]) for place in places if place in ends
+        place: OffsetRange(max(starts[place], ends[place] - most), ends[place])
+        for place in places
+        if place in ends
     }
     found = [dead_letter_of(record) for record in _records(cluster, spans)]
     return sorted(found, key=lambda letter: (-letter.time_ms, -letter.offset))[:most]
 
 
-def _records(cluster: Cluster, spans: dict[Place, Span]) -> Iterator[Record]:
+def _records(cluster: Cluster, spans: dict[Place, OffsetRange]) -> Iterator[Record]:
     for batch in cluster.scan(spans):
         yield from batch
 

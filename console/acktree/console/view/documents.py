@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowFigures:
     """A component's figures over one window of time."""
 
     emitted: int
@@ -24,7 +24,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingRecord:
     """A source record that is emitted and not done; `root` and `age_s` are those of its newest emission."""
 
     spout: str
@@ -40,7 +40,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePartition:
+class PartitionStatus:
     """A source partition: done below `frontier`, above it `done_above` and `pending`, then not emitted."""
 
     spout: str
@@ -55,12 +55,12 @@ class SourcePartition:
     done_above: int
     pending: int
     lag: int
-    held_by: Pending | None
+    held_by: PendingRecord | None
     held_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Spout:
+class SpoutStatus:
     """A spout, by the reports of its processes and the sum of its partitions."""
 
     name: str
@@ -75,11 +75,11 @@ class Spout:
     timed_out: int
     replayed: int
     dead_lettered: int
-    windows: dict[str, Window]
+    windows: dict[str, WindowFigures]
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputStatus:
     """One partition that a bolt reads."""
 
     topic: str
@@ -90,7 +90,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Bolt:
+class BoltStatus:
     """A bolt: its group as the broker knows it, and the reports of its processes."""
 
     name: str
@@ -103,12 +103,12 @@ class Bolt:
     executed_per_s: float
     emitted_per_s: float
     failed_per_s: float
-    inputs: tuple[Input, ...]
-    windows: dict[str, Window]
+    inputs: tuple[InputStatus, ...]
+    windows: dict[str, WindowFigures]
 
 
 @dataclass(frozen=True, slots=True)
-class Acker:
+class AckerStatus:
     """One acker process, by its newest report."""
 
     instance: str
@@ -126,7 +126,7 @@ class Acker:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TopicRate:
     """A topic between two components, with the records a second written to it, or read by `reader`."""
 
     topic: str
@@ -168,15 +168,15 @@ class Status:
     time_ms: int
     stuck: tuple[Stuck, ...]
     totals: Totals
-    spouts: tuple[Spout, ...]
-    partitions: tuple[SourcePartition, ...]
-    bolts: tuple[Bolt, ...]
+    spouts: tuple[SpoutStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+    bolts: tuple[BoltStatus, ...]
     acker_group: str
     acker_members: int
     acker_lag: int
-    ackers: tuple[Acker, ...]
-    edges: tuple[Edge, ...]
-    oldest: tuple[Pending, ...]
+    ackers: tuple[AckerStatus, ...]
+    edges: tuple[TopicRate, ...]
+    oldest: tuple[PendingRecord, ...]
     reports: int
     garbage: int
     notes: tuple[str, ...] = field(default=())

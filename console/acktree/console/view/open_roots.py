@@ -19,7 +19,7 @@ OPEN = np.dtype(
 OpenArray = NDArray[np.void]
 
 
-class Said(NamedTuple):
+class AppendedRecord(NamedTuple):
     """One control record with where and when it was appended."""
 
     record: AckInit | Ack
@@ -34,14 +34,14 @@ class OpenRoots:
         self.table: OpenArray = np.empty(0, OPEN)
         self._failed: dict[int, None] = {}
 
-    def fold(self, said: Sequence[Said]) -> None:
+    def fold(self, said: Sequence[AppendedRecord]) -> None:
         """Take in control records, those of each topic in log order."""
         if not said:
             return
         fresh = np.concatenate([self.table, *map(self._rows, said)])
         self.table = self._drop_decided(_fold(fresh))
 
-    def _rows(self, said: Said) -> OpenArray:
+    def _rows(self, said: AppendedRecord) -> OpenArray:
         record = said.record
         if isinstance(record, AckInit):
             rows = np.zeros(len(record.inits), OPEN)

@@ -15,8 +15,8 @@ import numpy as np
 from confluent_kafka import Message as Record
 from numpy.typing import NDArray
 
-from acktree.console.view.cluster import Cluster, Place, Span
-from acktree.console.view.tree import At, Found, Gathered, Message, Verdict
+from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.tree import At, ControlEntry, FoundTuple, RootFindings, TraceResult
 from acktree.schemas.codec import AckInit, Result, decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import HEADER, decode_header
@@ -29,7 +29,7 @@ _BUT_GENERATION = ~(0xFFF << 40) & (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TraceTarget:
     """What is traced: a slot and an offset, which a root up to ``block`` - 1 offsets before may stand for."""
 
     slot: Slot
@@ -38,7 +38,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetterSummary:
     """A dead letter of the record."""
 
     partition: int
@@ -53,18 +53,18 @@ class Search:
     """One search: what it has found by root, and what it has read."""
 
     cluster: Cluster
-    target: Target
+    target: TraceTarget
     deadline_s: float
     since_ms: int | None
-    found: dict[int, Gathered] = field(default_factory=dict)
+    found: dict[int, RootFindings] = field(default_factory=dict)
     records: int = 0
     bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def of(self, root: int) -> Gathered:
-        return self.found.setdefault(root, Gathered(root, inits=[], said=[], tuples=[], verdicts=[]))
+    def of(self, root: int) -> RootFindings:
+        return self.found.setdefault(root, RootFindings(root, inits=[], said=[], tuples=[], verdicts=[]))
 
-    def scan(self, spans: dict[Place, Span]) -> Iterable[list[Record]]:
+    def scan(self, spans: dict[Place, OffsetRange]) -> Iterable[list[Record]]:
         """Yield batches, counted; note what the deadline left unread."""
         left = dict(spans)
         for batch in self.cluster.scan(spans, self.deadline_s):
@@ -73,28 +73,30 @@ class Search:
             yield batch
             last = batch[-1]
             place = last.topic() or "", last.partition() or 0
-            left[place] = Span((last.offset() or 0) + 1, spans[place].end)
+            left[place] = OffsetRange((last.offset() or 0) + 1, spans[place].end)
         if time.monotonic() > self.deadline_s:
             topics = ", ".join(sorted({place[0] for place in spans}))
             self.notes.append(f"the time was up while reading {topics}; allow more with --time-limit")
 
     def spans(
         self, topics: Iterable[str], from_ms: int | None = None, until_ms: int | None = None
-    ) -> dict[Place, Span]:
+    ) -> dict[Place, OffsetRange]:
         """Return the spans of whole topics between two times."""
         places = self.cluster.partitions(topics)
         return self.spans_of(places, from_ms, until_ms)
 
     def spans_of(
         self, places: list[Place], from_ms: int | None, until_ms: int | None = None
-    ) -> dict[Place, Span]:
+    ) -> dict[Place, OffsetRange]:
         begin = self.since_ms if from_ms is None else max(from_ms, self.since_ms or 0)
         starts = self.cluster.starts(places) if begin is None else self.cluster.at_time(places, begin)
         ends = self.cluster.ends(places)
         if until_ms is not None:
             ends |= self.cluster.at_time(places, until_ms)
         return {
-            place: Span(starts[place], ends[place]) for place in places if place in starts and place in ends
+            place: OffsetRange(starts[place], ends[place])
+            for place in places
+            if place in starts and place in ends
         }
 
 
@@ -107,7 +109,7 @@ def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
     return cast(list[tuple[str, bytes | None]], record.headers() or [])
 
 
-def may_be_emissions(target: Target, roots: IdArray) -> NDArray[np.bool_]:
+def may_be_emissions(target: TraceTarget, roots: IdArray) -> NDArray[np.bool_]:
     """Return which of many roots may be emissions of the target, of whatever generation."""
     last = unmix(root_id(target.slot.slot, 1 << 4, target.offset)) & _BUT_GENERATION
     first = last - min(target.block - 1, target.offset)
@@ -152,21 +154,21 @@ def _take_results(search: Search, records: list[Record]) -> None:
         if isinstance(result, Result):
             told.append((record, result))
     for record, result, root in _matches(search.target, told, lambda result: result.acked):
-        _add_result(search, root, Verdict("acked", result.acker, None, None, _at(record)))
+        _add_result(search, root, TraceResult("acked", result.acker, None, None, _at(record)))
     for record, result in told:
         for failure in result.failed:
             if may_be_emissions(search.target, np.array([failure.root], np.uint64))[0]:
                 kind = failure.cause.name.lower().replace("_", " ")
                 said = (failure.task or None, failure.reason or None)
-                _add_result(search, failure.root, Verdict(kind, result.acker, *said, _at(record)))
+                _add_result(search, failure.root, TraceResult(kind, result.acker, *said, _at(record)))
 
 
-Told = TypeVar("Told", Result, AckInit)
+Decoded = TypeVar("Decoded", Result, AckInit)
 
 
 def _matches(
-    target: Target, told: list[tuple[Record, Told]], roots_of: Callable[[Told], IdArray]
-) -> Iterator[tuple[Record, Told, int]]:
+    target: TraceTarget, told: list[tuple[Record, Decoded]], roots_of: Callable[[Decoded], IdArray]
+) -> Iterator[tuple[Record, Decoded, int]]:
     """Yield the records that name an emission of the target, with its root; all are inverted in one go."""
     if not told:
         return
@@ -178,7 +180,7 @@ def _matches(
         yield record, each, int(roots[row])
 
 
-def _add_result(search: Search, root: int, verdict: Verdict) -> None:
+def _add_result(search: Search, root: int, verdict: TraceResult) -> None:
     verdicts = search.of(root).verdicts
     assert verdicts is not None
     verdicts.append(verdict)
@@ -202,7 +204,7 @@ def _take_inits(search: Search, records: list[Record]) -> None:
         gathered = search.of(root)
         value = int(init.inits["value"][init.inits["root"] == root][0])
         gathered.version, gathered.partition = init.version, record.partition()
-        message = Message("init", f"spout task {init.spout_task}", f"{value:016x}", None, _at(record))
+        message = ControlEntry("init", f"spout task {init.spout_task}", f"{value:016x}", None, _at(record))
         assert gathered.inits is not None
         gathered.inits.append((value, message))
 
@@ -224,7 +226,7 @@ def find_acks(search: Search, topology: Published) -> None:
                     _take_ack(gathered, root, record, value)
 
 
-def _times(gathered: Gathered, topology: Published) -> tuple[int | None, int | None]:
+def _times(gathered: RootFindings, topology: Published) -> tuple[int | None, int | None]:
     """Return the append times between which messages of a root may lie; acks may precede the init."""
     inits, verdicts = gathered.inits or [], gathered.verdicts or []
     from_ms = until_ms = None
@@ -235,7 +237,7 @@ def _times(gathered: Gathered, topology: Published) -> tuple[int | None, int | N
     return from_ms, until_ms
 
 
-def _take_ack(gathered: Gathered, root: int, record: Record, value: bytes) -> None:
+def _take_ack(gathered: RootFindings, root: int, record: Record, value: bytes) -> None:
     try:
         ack = decode_ack(value)
     except MalformedRecord:
@@ -246,12 +248,12 @@ def _take_ack(gathered: Gathered, root: int, record: Record, value: bytes) -> No
         gathered.version, gathered.partition = ack.version, record.partition()
     for fail in ack.fails:
         if fail.root == root:
-            said.append((0, Message("fail", ack.task, None, fail.reason, at)))
+            said.append((0, ControlEntry("fail", ack.task, None, fail.reason, at)))
     for entry in ack.acks[ack.acks["root"] == root]:
         folded = int(entry["value"])
-        said.append((folded, Message("ack", ack.task, f"{folded:016x}", None, at)))
+        said.append((folded, ControlEntry("ack", ack.task, f"{folded:016x}", None, at)))
     if root in ack.resets.tolist():
-        said.append((0, Message("reset", ack.task, None, None, at)))
+        said.append((0, ControlEntry("reset", ack.task, None, None, at)))
 
 
 def find_tuples(search: Search, topology: Published) -> None:
@@ -282,10 +284,10 @@ def _take_tuple(search: Search, record: Record, header: bytes) -> None:
     for anchor in decoded.anchors:
         if (gathered := search.found.get(anchor.root)) is not None:
             assert gathered.tuples is not None
-            gathered.tuples.append(Found(anchor.edge, decoded.version, _at(record)))
+            gathered.tuples.append(FoundTuple(anchor.edge, decoded.version, _at(record)))
 
 
-def find_dead_letters(search: Search, topology: Published) -> list[Letter]:
+def find_dead_letters(search: Search, topology: Published) -> list[DeadLetterSummary]:
     target, letters = search.target, []
     wanted = f"{target.slot.topic}/{target.slot.partition}/{target.offset}".encode()
     for batch in search.scan(search.spans([topology.dead_letter_topic])):
@@ -295,5 +297,5 @@ def find_dead_letters(search: Search, topology: Published) -> list[Letter]:
                 attempts = (headers.get("acktree-attempts") or b"").decode("utf-8", "replace")
                 reason = (headers.get("acktree-reason") or b"").decode("utf-8", "replace")
                 at = _at(record)
-                letters.append(Letter(at.partition, at.offset, at.time_ms, attempts, reason))
+                letters.append(DeadLetterSummary(at.partition, at.offset, at.time_ms, attempts, reason))
     return letters

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from acktree.console.view.cluster import Cluster, Committed, Group, Offsets, Place, Span
-from acktree.console.view.open_roots import OpenRoots, Said
+from acktree.console.view.cluster import Cluster, CommittedOffset, GroupStatus, OffsetRange, Offsets, Place
+from acktree.console.view.open_roots import AppendedRecord, OpenRoots
 from acktree.console.view.reports import Reports
 from acktree.console.view.source_view import SlotView, add_open, add_results
 from acktree.producers.kafka.claim import DamagedClaim, decode_claim
@@ -29,18 +29,18 @@ REPORTS_SPAN_S = 60.0
 
 
 @dataclass(slots=True)
-class Seen:
+class Snapshot:
     """What one look has read; ``notes`` say what is missing and why."""
 
     topology: Published
     time_ms: int
     starts: Offsets
     ends: Offsets
-    groups: Mapping[str, Group]
-    inputs: Mapping[Place, Committed]
+    groups: Mapping[str, GroupStatus]
+    inputs: Mapping[Place, CommittedOffset]
     views: dict[int, SlotView]
     cut_lag: int
-    bolt_commits: Mapping[str, Mapping[Place, Committed]]
+    bolt_commits: Mapping[str, Mapping[Place, CommittedOffset]]
     acker_lag: int
     skipped: int = 0
     notes: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]
     return [slot for slot in newest.values() if not slot.topic or slot.topic in there]
 
 
-def look(cluster: Cluster, *, fold: bool = True) -> Seen:
+def read_snapshot(cluster: Cluster, *, fold: bool = True) -> Snapshot:
     """Read where everything stands; ``fold=False`` leaves the open roots out, which costs the most.
 
     Raises:
@@ -75,7 +75,7 @@ def look(cluster: Cluster, *, fold: bool = True) -> Seen:
         for name, table in topology.bolts.items()
     }
     cuts = cluster.committed(topology.acker_group, [place for place in places if place[0] in control])
-    commits: dict[Place, Committed] = {}
+    commits: dict[Place, CommittedOffset] = {}
     for spout, table in topology.spouts.items():
         mine = {topology.result_topic(task) for task in topology.spout_tasks[spout]}
         asked = [place for place in places if place[0] in table.topics or place[0] in mine]
@@ -86,7 +86,7 @@ def look(cluster: Cluster, *, fold: bool = True) -> Seen:
         )
         for slot in live_slots(topology, (place[0] for place in places))
     }
-    seen = Seen(topology, int(time.time() * 1000), starts, ends, groups, commits, views, 0, bolts, 0)
+    seen = Snapshot(topology, int(time.time() * 1000), starts, ends, groups, commits, views, 0, bolts, 0)
     lags = [
         end - max(starts.get(p, 0), cuts[p].next_offset if p in cuts else 0)
         for p, end in ends.items()
@@ -101,9 +101,9 @@ def look(cluster: Cluster, *, fold: bool = True) -> Seen:
     return seen
 
 
-def _add_results(cluster: Cluster, seen: Seen, topics: Iterable[str]) -> None:
+def _add_results(cluster: Cluster, seen: Snapshot, topics: Iterable[str]) -> None:
     """Read the results that no commit of the spout holds yet."""
-    spans: dict[Place, Span] = {}
+    spans: dict[Place, OffsetRange] = {}
     floors: dict[int, int] = {}
     for topic in topics:
         place = topic, 0
@@ -111,7 +111,7 @@ def _add_results(cluster: Cluster, seen: Seen, topics: Iterable[str]) -> None:
             continue
         committed = seen.inputs.get(place)
         start = max(seen.starts[place], committed.next_offset if committed else 0)
-        spans[place] = Span(start, seen.ends[place])
+        spans[place] = OffsetRange(start, seen.ends[place])
         if committed is not None:
             try:
                 floors |= decode_claim(committed.metadata, committed.next_offset).floors
@@ -131,14 +131,14 @@ def _add_results(cluster: Cluster, seen: Seen, topics: Iterable[str]) -> None:
 
 
 def _add_open(
-    cluster: Cluster, seen: Seen, control: tuple[str, str], cuts: Mapping[Place, Committed]
+    cluster: Cluster, seen: Snapshot, control: tuple[str, str], cuts: Mapping[Place, CommittedOffset]
 ) -> None:
     """Fold the control topics from the ackers' cut on; a root is in one partition, so all fold together."""
     spans = {}
     for place, end in seen.ends.items():
         if place[0] in control:
             start = cuts[place].next_offset if place in cuts else 0
-            spans[place] = Span(max(seen.starts[place], start), end)
+            spans[place] = OffsetRange(max(seen.starts[place], start), end)
     roots = OpenRoots()
     deadline_s = time.monotonic() + FOLD_LIMIT_S
     for batch in cluster.scan(spans, deadline_s):
@@ -150,7 +150,7 @@ def _add_open(
             except MalformedRecord:
                 seen.skipped += 1
                 continue
-            said.append(Said(record, message.offset() or 0, message.timestamp()[1]))
+            said.append(AppendedRecord(record, message.offset() or 0, message.timestamp()[1]))
         roots.fold(said)
     if time.monotonic() > deadline_s:
         seen.notes.append(
@@ -169,7 +169,7 @@ def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:
     if not reports.next_offset:
         since_ms = int((time.time() - since_s) * 1000)
         reports.next_offset = cluster.at_time([place], since_ms).get(place, end)
-    for batch in cluster.scan({place: Span(reports.next_offset, end)}):
+    for batch in cluster.scan({place: OffsetRange(reports.next_offset, end)}):
         for message in batch:
             reports.take(message.value(), message.timestamp()[1])
     reports.next_offset = max(reports.next_offset, end)

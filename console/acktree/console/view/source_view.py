@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-from acktree.console.view.cluster import Committed
-from acktree.console.view.documents import Pending
+from acktree.console.view.cluster import CommittedOffset
+from acktree.console.view.documents import PendingRecord
 from acktree.console.view.open_roots import OpenArray
 from acktree.schemas.codec import Absent, Failure, Result
 from acktree.schemas.ids import origin_of, origins_of, run_at_least
@@ -23,7 +23,7 @@ IN_FLIGHT, WAITING, EMITTED, OVERDUE = "in flight", "waiting for replay", "emitt
 
 
 @dataclass(frozen=True, slots=True)
-class Emission:
+class OpenEmission:
     """The newest emission of an offset that has no verdict."""
 
     root: int
@@ -32,7 +32,7 @@ class Emission:
     counted_ms: int
 
 
-class Failed(NamedTuple):
+class FailedEmission(NamedTuple):
     """The newest failure of an offset, and when the acker told it."""
 
     failure: Failure
@@ -50,13 +50,13 @@ class SlotView:
     slot: Slot
     frontier: int | None
     done: BitMap64 = field(default_factory=BitMap64)
-    open: dict[int, Emission] = field(default_factory=dict)
-    failed: dict[int, Failed] = field(default_factory=dict)
+    open: dict[int, OpenEmission] = field(default_factory=dict)
+    failed: dict[int, FailedEmission] = field(default_factory=dict)
     next_offset: int | None = None
     block: int = 1
 
     @classmethod
-    def of_commit(cls, slot: Slot, committed: Committed | None, block: int = 1) -> "SlotView":
+    def of_commit(cls, slot: Slot, committed: CommittedOffset | None, block: int = 1) -> "SlotView":
         """Return what a commit says; one that is not the driver's own says only where the group stands."""
         if committed is None:
             return cls(slot, None, block=block)
@@ -104,7 +104,7 @@ class SlotView:
             yield offset
             offset += 1
 
-    def oldest(self, now_ms: int, timeout_s: float, most: int) -> list[Pending]:
+    def oldest(self, now_ms: int, timeout_s: float, most: int) -> list[PendingRecord]:
         """Return the pending records, the oldest emission first, then those of which no emission is seen."""
         known = sorted({*self.open, *self.failed}, key=self._since_ms)
         rest = (offset for offset in self.offsets() if offset not in self.open and offset not in self.failed)
@@ -114,7 +114,7 @@ class SlotView:
     def _since_ms(self, offset: int) -> int:
         return self.open[offset].init_ms if offset in self.open else self.failed[offset].told_ms
 
-    def pending_record(self, offset: int, now_ms: int, timeout_s: float) -> Pending:
+    def pending_record(self, offset: int, now_ms: int, timeout_s: float) -> PendingRecord:
         """Return one pending offset as the console shows it, with the last root before it that may be its."""
         first = next(
             (o for o in range(offset, offset - self.block, -1) if o in self.open or o in self.failed), -1
@@ -125,13 +125,13 @@ class SlotView:
             failure, told_ms = self.failed[first]
             attempt, age_s = origin_of(failure.root).attempt, max(0.0, (now_ms - told_ms) / 1000)
             reason = failure.reason or failure.cause.name.lower().replace("_", " ")
-            return Pending(*place, WAITING, age_s, f"{failure.root:016x}", attempt, reason)
+            return PendingRecord(*place, WAITING, age_s, f"{failure.root:016x}", attempt, reason)
         if emission is None:
-            return Pending(*place, EMITTED, None, None, None)
+            return PendingRecord(*place, EMITTED, None, None, None)
         late = timeout_s > 0 and now_ms - emission.counted_ms > 1000 * (1.1 * timeout_s + 1)
         age_s = max(0.0, (now_ms - emission.init_ms) / 1000)
         state = OVERDUE if late else IN_FLIGHT
-        return Pending(*place, state, age_s, f"{emission.root:016x}", emission.attempt)
+        return PendingRecord(*place, state, age_s, f"{emission.root:016x}", emission.attempt)
 
 
 def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
@@ -146,7 +146,7 @@ def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
         if known is None or known.init_ms < begun_ms:
             counted_ms = max(begun_ms, int(table["reset_ms"][row]))
             attempt = int(generations[row]) & 0xF
-            view.open[offset] = Emission(int(table["root"][row]), attempt, begun_ms, counted_ms)
+            view.open[offset] = OpenEmission(int(table["root"][row]), attempt, begun_ms, counted_ms)
 
 
 def add_results(
@@ -173,4 +173,4 @@ def add_results(
         for failure in result.failed:
             origin = origin_of(failure.root)
             if origin.slot in views and run_at_least(origin.run, floors.get(origin.slot, origin.run)):
-                views[origin.slot].failed[origin.offset] = Failed(failure, append_ms)
+                views[origin.slot].failed[origin.offset] = FailedEmission(failure, append_ms)

@@ -7,20 +7,20 @@ only. Reports of components that the topology does not have are passed over.
 from collections.abc import Iterable, Mapping
 
 from acktree.console.view.documents import (
-    Acker,
-    Bolt,
-    Edge,
-    Input,
-    Pending,
-    SourcePartition,
-    Spout,
+    AckerStatus,
+    BoltStatus,
+    InputStatus,
+    PartitionStatus,
+    PendingRecord,
+    SpoutStatus,
     Status,
+    TopicRate,
     Totals,
-    Window,
+    WindowFigures,
 )
 from acktree.console.view.reports import WINDOWS_S, Process, Reports
 from acktree.console.view.reports import Totals as Counts
-from acktree.console.view.snapshot import Seen
+from acktree.console.view.snapshot import Snapshot
 from acktree.console.view.source_view import SlotView
 from acktree.console.view.stuck import find_stuck, held_ages, stuck_after_s
 
@@ -29,7 +29,7 @@ Rates = Mapping[tuple[str, str | None], float]
 
 
 def make_status(
-    seen: Seen, reports: Reports, edges: Rates | None = None, after_s: float | None = None
+    seen: Snapshot, reports: Reports, edges: Rates | None = None, after_s: float | None = None
 ) -> Status:
     """Return the whole status; ``edges`` are records a second by (topic, reader or None)."""
     topology, now_ms = seen.topology, seen.time_ms
@@ -66,7 +66,7 @@ def make_status(
     )
 
 
-def take_reported(seen: Seen, reports: Reports) -> None:
+def take_reported(seen: Snapshot, reports: Reports) -> None:
     """Take in how far spouts say that they have emitted; commits and control topics show a part of it."""
     for view in seen.views.values():
         alive = reports.alive("spout", view.slot.spout, seen.time_ms)
@@ -75,7 +75,7 @@ def take_reported(seen: Seen, reports: Reports) -> None:
             view.next_offset = max(int(told_next), view.next_offset or 0)
 
 
-def oldest_pending(seen: Seen, most: int, older_than_s: float = 0.0) -> list[Pending]:
+def oldest_pending(seen: Snapshot, most: int, older_than_s: float = 0.0) -> list[PendingRecord]:
     """Return the pending records of all source partitions, the oldest first; age unknown comes last."""
     timeout_s = seen.topology.message_timeout_s
     found = [p for view in seen.views.values() for p in view.oldest(seen.time_ms, timeout_s, most)]
@@ -91,7 +91,7 @@ def _figure(processes: Iterable[Process], name: str) -> list[float]:
     return [float(value) for value in found if isinstance(value, int | float)]
 
 
-def _partition(seen: Seen, reports: Reports, view: SlotView) -> SourcePartition:
+def _partition(seen: Snapshot, reports: Reports, view: SlotView) -> PartitionStatus:
     slot, topology = view.slot, seen.topology
     place = slot.topic, slot.partition
     alive = reports.alive("spout", slot.spout, seen.time_ms)
@@ -102,7 +102,7 @@ def _partition(seen: Seen, reports: Reports, view: SlotView) -> SourcePartition:
     since_s = max(_figure(alive, f"held_s.{name}"), default=None)
     start = seen.starts.get(place, 0)
     base = view.frontier if view.frontier is not None else start
-    return SourcePartition(
+    return PartitionStatus(
         spout=slot.spout,
         topic=slot.topic,
         partition=slot.partition,
@@ -124,7 +124,7 @@ def _ratio_ms(total_s: float, count: float) -> float | None:
     return round(1000 * total_s / count, 3) if count > 0 else None
 
 
-def _windows(reports: Reports, role: str, name: str, now_ms: int) -> dict[str, Window]:
+def _windows(reports: Reports, role: str, name: str, now_ms: int) -> dict[str, WindowFigures]:
     made = {}
     for label, seconds in WINDOWS_S.items():
         counted, lasted_s = reports.counted(role, name, seconds, now_ms)
@@ -132,10 +132,10 @@ def _windows(reports: Reports, role: str, name: str, now_ms: int) -> dict[str, W
     return made
 
 
-def _spout_window(counted: Counts) -> Window:
+def _spout_window(counted: Counts) -> WindowFigures:
     acked = counted.get("completed", 0) + counted.get("acked", 0)
     waited_s = counted.get("pending_s")
-    return Window(
+    return WindowFigures(
         emitted=int(counted.get("emitted", 0)),
         acked=int(acked),
         failed=int(counted.get("failed", 0)),
@@ -144,11 +144,11 @@ def _spout_window(counted: Counts) -> Window:
     )
 
 
-def _bolt_window(counted: Counts, lasted_s: float) -> Window:
+def _bolt_window(counted: Counts, lasted_s: float) -> WindowFigures:
     executed = counted.get("executed", 0)
     busy_s, process_s = counted.get("busy_s"), counted.get("process_s")
     answered = counted.get("acked", 0) + counted.get("failed", 0)
-    return Window(
+    return WindowFigures(
         emitted=int(counted.get("emitted", 0)),
         acked=int(counted.get("acked", 0)),
         failed=int(counted.get("failed", 0)),
@@ -158,12 +158,12 @@ def _bolt_window(counted: Counts, lasted_s: float) -> Window:
     )
 
 
-def _spout(seen: Seen, reports: Reports, name: str, partitions: Iterable[SourcePartition]) -> Spout:
+def _spout(seen: Snapshot, reports: Reports, name: str, partitions: Iterable[PartitionStatus]) -> SpoutStatus:
     now_ms = seen.time_ms
     mine = [each for each in partitions if each.spout == name]
     rates = reports.rates("spout", name, now_ms)
     ever, _ = reports.counted("spout", name, None, now_ms)
-    return Spout(
+    return SpoutStatus(
         name=name,
         tasks=seen.topology.spouts[name].tasks,
         processes=len(reports.alive("spout", name, now_ms)),
@@ -180,7 +180,7 @@ def _spout(seen: Seen, reports: Reports, name: str, partitions: Iterable[SourceP
     )
 
 
-def _bolt(seen: Seen, reports: Reports, name: str) -> Bolt:
+def _bolt(seen: Snapshot, reports: Reports, name: str) -> BoltStatus:
     topology, now_ms = seen.topology, seen.time_ms
     commits, reads = seen.bolt_commits[name], topology.bolts[name].reads
     inputs = []
@@ -189,11 +189,11 @@ def _bolt(seen: Seen, reports: Reports, name: str) -> Bolt:
             committed = commits[place].next_offset if place in commits else None
             start = seen.starts.get(place, 0)
             lag = max(0, end - max(start, committed if committed is not None else start))
-            inputs.append(Input(*place, committed, end, lag))
+            inputs.append(InputStatus(*place, committed, end, lag))
     group = seen.groups.get(topology.group_of(name))
     rates = reports.rates("bolt", name, now_ms)
     alive = reports.alive("bolt", name, now_ms)
-    return Bolt(
+    return BoltStatus(
         name=name,
         group=topology.group_of(name),
         state=group.state if group else "UNKNOWN",
@@ -209,7 +209,7 @@ def _bolt(seen: Seen, reports: Reports, name: str) -> Bolt:
     )
 
 
-def _acker(process: Process, reports: Reports, now_ms: int) -> Acker:
+def _acker(process: Process, reports: Reports, now_ms: int) -> AckerStatus:
     values = process.latest.values
     counted, seconds = process.counted(now_ms - 20_000)
 
@@ -219,7 +219,7 @@ def _acker(process: Process, reports: Reports, now_ms: int) -> Acker:
 
     age_s = values.get("oldest_root_age_s", 0.0)
     root = values.get("oldest_root")
-    return Acker(
+    return AckerStatus(
         instance=process.latest.instance,
         partitions=whole("partitions"),
         pending=whole("pending"),
@@ -235,12 +235,12 @@ def _acker(process: Process, reports: Reports, now_ms: int) -> Acker:
     )
 
 
-def _acker_lag(seen: Seen, ackers: tuple[Acker, ...]) -> int:
+def _acker_lag(seen: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
     """Return how many control records wait: by the ackers' own word, or above the cut where none runs."""
     return sum(acker.lag for acker in ackers) if ackers else seen.cut_lag
 
 
-def _totals(seen: Seen, spouts: tuple[Spout, ...]) -> Totals:
+def _totals(seen: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
     topic = seen.topology.dead_letter_topic
     letters = sum(end - seen.starts.get(place, 0) for place, end in seen.ends.items() if place[0] == topic)
     ages = [spout.oldest_pending_s for spout in spouts if spout.oldest_pending_s is not None]
@@ -256,9 +256,9 @@ def _totals(seen: Seen, spouts: tuple[Spout, ...]) -> Totals:
     )
 
 
-def _edges(seen: Seen, rates: Rates) -> tuple[Edge, ...]:
+def _edges(seen: Snapshot, rates: Rates) -> tuple[TopicRate, ...]:
     topology = seen.topology
-    found = [Edge(topic, None, rates.get((topic, None))) for topic in topology.emitted_topics()]
+    found = [TopicRate(topic, None, rates.get((topic, None))) for topic in topology.emitted_topics()]
     for name, table in topology.bolts.items():
-        found += [Edge(topic, name, rates.get((topic, name))) for topic in table.reads]
+        found += [TopicRate(topic, name, rates.get((topic, name))) for topic in table.reads]
     return tuple(found)

@@ -5,8 +5,8 @@ Invariant: a topology that is idle or merely busy is not stuck; each reason name
 
 from collections.abc import Iterable, Mapping
 
-from acktree.console.view.cluster import Group
-from acktree.console.view.documents import Acker, Bolt, SourcePartition, Spout, Stuck
+from acktree.console.view.cluster import GroupStatus
+from acktree.console.view.documents import AckerStatus, BoltStatus, PartitionStatus, SpoutStatus, Stuck
 from acktree.schemas.topology import Topology
 
 HELD_TIMEOUTS = 3.0
@@ -25,12 +25,12 @@ def stuck_after_s(topology: Topology, wanted_s: float | None = None) -> float:
 def find_stuck(
     topology: Topology,
     after_s: float,
-    partitions: Iterable[SourcePartition],
-    spouts: Iterable[Spout],
-    bolts: Iterable[Bolt],
-    ackers: tuple[Acker, ...],
+    partitions: Iterable[PartitionStatus],
+    spouts: Iterable[SpoutStatus],
+    bolts: Iterable[BoltStatus],
+    ackers: tuple[AckerStatus, ...],
     acker_lag: int,
-    groups: Mapping[str, Group],
+    groups: Mapping[str, GroupStatus],
 ) -> tuple[Stuck, ...]:
     """Return everything that does not move."""
     found = [*_held(partitions, after_s), *_no_spout(spouts), *_no_bolt(bolts)]
@@ -41,13 +41,13 @@ def find_stuck(
     return tuple(found)
 
 
-def held_ages(partition: SourcePartition) -> list[float]:
+def held_ages(partition: PartitionStatus) -> list[float]:
     """Return what is known of how long a frontier is held: by its driver's word, by the log; in seconds."""
     held = partition.held_by
     return [age for age in (partition.held_s, held.age_s if held else None) if age is not None]
 
 
-def _held(partitions: Iterable[SourcePartition], after_s: float) -> Iterable[Stuck]:
+def _held(partitions: Iterable[PartitionStatus], after_s: float) -> Iterable[Stuck]:
     for each in partitions:
         ages = held_ages(each)
         if each.pending and ages and max(ages) > after_s:
@@ -59,14 +59,14 @@ def _held(partitions: Iterable[SourcePartition], after_s: float) -> Iterable[Stu
             yield Stuck("held-frontier", place, text)
 
 
-def _no_spout(spouts: Iterable[Spout]) -> Iterable[Stuck]:
+def _no_spout(spouts: Iterable[SpoutStatus]) -> Iterable[Stuck]:
     for spout in spouts:
         if spout.lag and not spout.processes:
             text = f"{spout.lag} records are not done and no process of the spout reports"
             yield Stuck("no-spout", spout.name, text)
 
 
-def _no_bolt(bolts: Iterable[Bolt]) -> Iterable[Stuck]:
+def _no_bolt(bolts: Iterable[BoltStatus]) -> Iterable[Stuck]:
     for bolt in bolts:
         if bolt.lag and not bolt.members and not bolt.processes:
             text = f"{bolt.lag} tuples wait and nobody is in group {bolt.group}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.search import (
-    Letter,
+    DeadLetterSummary,
     Search,
-    Target,
+    TraceTarget,
     find_acks,
     find_dead_letters,
     find_inits,
@@ -18,7 +18,7 @@ from acktree.console.view.search import (
     find_tuples,
     leave_other_blocks,
 )
-from acktree.console.view.tree import Emission, make_emission
+from acktree.console.view.tree import TracedEmission, make_emission
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published, Slot
@@ -46,8 +46,8 @@ class Trace:
     frontier: int | None
     log_start: int
     log_end: int
-    emissions: tuple[Emission, ...]
-    dead_letters: tuple[Letter, ...]
+    emissions: tuple[TracedEmission, ...]
+    dead_letters: tuple[DeadLetterSummary, ...]
     time_ms: int
     searched_records: int
     searched_bytes: int
@@ -55,11 +55,11 @@ class Trace:
     notes: tuple[str, ...]
 
 
-def target_of_record(topology: Published, topic: str, partition: int, offset: int) -> Target:
+def target_of_record(topology: Published, topic: str, partition: int, offset: int) -> TraceTarget:
     """Return what to trace for a source coordinate. Raises UnknownRecord."""
     for slot in reversed(topology.slots):
         if (slot.topic, slot.partition) == (topic, partition):
-            return Target(slot, offset)
+            return TraceTarget(slot, offset)
     sources = sorted({f"{slot.topic}/{slot.partition}" for slot in topology.slots if slot.topic})
     raise UnknownRecord(
         f"topology {topology.name} reads no partition {topic}/{partition}; "
@@ -67,19 +67,19 @@ def target_of_record(topology: Published, topic: str, partition: int, offset: in
     )
 
 
-def target_of_root(topology: Published, root: int) -> Target:
+def target_of_root(topology: Published, root: int) -> TraceTarget:
     """Return what to trace for a root id. Raises UnknownRecord."""
     origin = origin_of(root)
     for slot in topology.slots:
         if slot.slot == origin.slot:
-            return Target(slot, origin.offset)
+            return TraceTarget(slot, origin.offset)
     raise UnknownRecord(
         f"root {root:016x} is of slot {origin.slot}, which topology {topology.name} does not have"
     )
 
 
 def find_trace(
-    cluster: Cluster, target: Target, *, since_ms: int | None = None, limit_s: float = LIMIT_S
+    cluster: Cluster, target: TraceTarget, *, since_ms: int | None = None, limit_s: float = LIMIT_S
 ) -> Trace:
     """Read the log for a record's tree.
 
@@ -100,7 +100,7 @@ def find_trace(
     return _put_together(search, letters, began_s)
 
 
-def _put_together(search: Search, letters: list[Letter], began_s: float) -> Trace:
+def _put_together(search: Search, letters: list[DeadLetterSummary], began_s: float) -> Trace:
     cluster, slot, offset = search.cluster, search.target.slot, search.target.offset
     topology = cluster.topology
     place = slot.topic, slot.partition
@@ -142,7 +142,7 @@ def _put_together(search: Search, letters: list[Letter], began_s: float) -> Trac
     )
 
 
-def _emissions(search: Search) -> tuple[Emission, ...]:
+def _emissions(search: Search) -> tuple[TracedEmission, ...]:
     cluster = search.cluster
     topology, known = cluster.topology, {}
     for bolt, table in topology.bolts.items():
@@ -163,7 +163,7 @@ def _emissions(search: Search) -> tuple[Emission, ...]:
     return tuple(sorted(made, key=_when))
 
 
-def _when(emission: Emission) -> tuple[int, int, int]:
+def _when(emission: TracedEmission) -> tuple[int, int, int]:
     times = [part.at.time_ms for part in (emission.init, emission.verdict) if part is not None]
     return min(times, default=1 << 62), emission.run, emission.attempt
 
@@ -174,8 +174,8 @@ def _state(
     start: int,
     end: int,
     done: bool,
-    emissions: tuple[Emission, ...],
-    letters: list[Letter],
+    emissions: tuple[TracedEmission, ...],
+    letters: list[DeadLetterSummary],
 ) -> str:
     if letters and done:
         return "dead-lettered"

@@ -27,7 +27,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ControlEntry:
     """One entry of a control record about one root; `value` is in hexadecimal."""
 
     kind: str
@@ -38,7 +38,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTuple:
     """A tuple found on an output topic: its edge for the root, and the version that names its readers."""
 
     edge: int
@@ -47,7 +47,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class TupleReader:
     """A bolt that owns a consumer edge of a tuple; `behind` is how far its group stands before the tuple."""
 
     bolt: str
@@ -58,16 +58,16 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class TupleFound:
+class TracedTuple:
     """A tuple of the tree with its readers."""
 
     edge: str
     at: At
-    readers: tuple[Reader, ...]
+    readers: tuple[TupleReader, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TraceResult:
     """What an acker told the spout."""
 
     kind: str
@@ -78,7 +78,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Emission:
+class TracedEmission:
     """One emission of the record: `open_value` is what its messages add up to, "0" when the tree is done."""
 
     root: str
@@ -87,10 +87,10 @@ class Emission:
     generation: int
     version: int | None
     acker_partition: int | None
-    init: Message | None
-    messages: tuple[Message, ...]
-    tuples: tuple[TupleFound, ...]
-    verdict: Verdict | None
+    init: ControlEntry | None
+    messages: tuple[ControlEntry, ...]
+    tuples: tuple[TracedTuple, ...]
+    verdict: TraceResult | None
     open_value: str
     certainty: str
     state: str
@@ -98,23 +98,25 @@ class Emission:
 
 
 @dataclass(slots=True)
-class Gathered:
+class RootFindings:
     """What a search has found of one root, values as numbers."""
 
     root: int
     version: int | None = None
     partition: int | None = None
-    inits: list[tuple[int, Message]] | None = None
-    said: list[tuple[int, Message]] | None = None
-    tuples: list[Found] | None = None
-    verdicts: list[Verdict] | None = None
+    inits: list[tuple[int, ControlEntry]] | None = None
+    said: list[tuple[int, ControlEntry]] | None = None
+    tuples: list[FoundTuple] | None = None
+    verdicts: list[TraceResult] | None = None
 
 
 def hexadecimal(number: int) -> str:
     return f"{number:016x}"
 
 
-def make_emission(gathered: Gathered, history: History, committed: CommittedAt, whole: bool) -> Emission:
+def make_emission(
+    gathered: RootFindings, history: History, committed: CommittedAt, whole: bool
+) -> TracedEmission:
     """Return an emission with its open edges computed; ``whole``: nothing was left unread."""
     origin = origin_of(gathered.root)
     inits, said, tuples = gathered.inits or [], gathered.said or [], gathered.tuples or []
@@ -139,10 +141,10 @@ def make_emission(gathered: Gathered, history: History, committed: CommittedAt, 
     shown = []
     for found in sorted(tuples, key=lambda each: (each.at.time_ms, each.at.topic, each.at.offset)):
         mine = tuple(r for r, (owner, _) in zip(readers, owners, strict=True) if owner is found)
-        shown.append(TupleFound(hexadecimal(found.edge), found.at, mine))
+        shown.append(TracedTuple(hexadecimal(found.edge), found.at, mine))
     state = _state(verdict, bool(inits), total, failed)
     repeated = [message for _, message in inits[1:]]
-    return Emission(
+    return TracedEmission(
         root=hexadecimal(gathered.root),
         run=origin.run,
         attempt=origin.attempt,
@@ -160,7 +162,9 @@ def make_emission(gathered: Gathered, history: History, committed: CommittedAt, 
     )
 
 
-def _edges(root: int, tuples: Sequence[Found], history: History) -> tuple[list[int], list[tuple[Found, str]]]:
+def _edges(
+    root: int, tuples: Sequence[FoundTuple], history: History
+) -> tuple[list[int], list[tuple[FoundTuple, str]]]:
     """Return every consumer edge of the tuples found, and whose it is."""
     edges, owners = [], []
     for found in tuples:
@@ -175,14 +179,14 @@ def _edges(root: int, tuples: Sequence[Found], history: History) -> tuple[list[i
 
 
 def _reader(
-    found: Found,
+    found: FoundTuple,
     bolt: str,
     edge: int,
     is_open: bool,
     certainty: Certainty,
     committed: int | None,
     has_failed: bool,
-) -> Reader:
+) -> TupleReader:
     """Return how one edge stands; a bolt that has failed a tuple of the tree has failed its open one."""
     behind = None if committed is None else max(0, found.at.offset + 1 - committed)
     if certainty is not Certainty.EXACT:
@@ -193,10 +197,10 @@ def _reader(
         state = "open"
     else:
         state = "failed" if has_failed else "unmatched"
-    return Reader(bolt, hexadecimal(edge), state, committed, behind)
+    return TupleReader(bolt, hexadecimal(edge), state, committed, behind)
 
 
-def _state(verdict: Verdict | None, begun: bool, total: int, failed: bool) -> str:
+def _state(verdict: TraceResult | None, begun: bool, total: int, failed: bool) -> str:
     if verdict is not None:
         return verdict.kind
     if not begun:
@@ -206,7 +210,9 @@ def _state(verdict: Verdict | None, begun: bool, total: int, failed: bool) -> st
     return "open" if total else "done, not yet told"
 
 
-def _explain(state: str, certainty: Certainty, tuples: Sequence[TupleFound], begun: bool, whole: bool) -> str:
+def _explain(
+    state: str, certainty: Certainty, tuples: Sequence[TracedTuple], begun: bool, whole: bool
+) -> str:
     """Return one or two sentences on what the tree waits for."""
     if state == "acked":
         return "every edge was consumed"
@@ -246,13 +252,13 @@ def _explain(state: str, certainty: Certainty, tuples: Sequence[TupleFound], beg
     return told + "." + left
 
 
-def _name(found: TupleFound) -> str:
+def _name(found: TracedTuple) -> str:
     return f"{found.at.topic}/{found.at.partition}/{found.at.offset}"
 
 
-def by_column(tuples: Sequence[TupleFound]) -> Mapping[str, list[TupleFound]]:
+def by_column(tuples: Sequence[TracedTuple]) -> Mapping[str, list[TracedTuple]]:
     """Return the tuples by topic, in the order of their first one."""
-    columns: dict[str, list[TupleFound]] = {}
+    columns: dict[str, list[TracedTuple]] = {}
     for found in tuples:
         columns.setdefault(found.at.topic, []).append(found)
     return columns

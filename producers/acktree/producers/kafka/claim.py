@@ -71,7 +71,7 @@ class Claim:
             OversizedClaim: the task has thousands of slots whose floors differ.
 
         >>> decode_claim(Claim(2, 7, 0, {3: 5}, {80: (7, 12)}).metadata(), 0)
-        Claim(epoch=2, run=7, next_offset=0, floors={3: 5}, replays={80: (7, 12)})
+        Claim(epoch=2, run=7, next_offset=0, floors={3: 5}, replays={80: (7, 12)}, sequence=0)
         """
         replays = sorted(self.replays.items())
         text = self._text(FORMAT, _json([sorted(self.floors.items()), replays]))

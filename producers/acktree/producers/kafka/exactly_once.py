@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.errors import DeliveryFailed, TransactionAborted
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
-from acktree.producers.kafka.fencing import fence, find_owners
+from acktree.producers.kafka.fencing import TRANSACTION_TIMEOUT_MS, end_transactions, transactional_id_of
 from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer, log
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
 from acktree.schemas.clients import (
@@ -43,8 +43,6 @@ STEP_TIMEOUT_S = 5.0
 """How long a step waits for the broker before it is begun again."""
 HUNG_S = 10.0
 """A step that has not ended after so long, time-out and all, may never end."""
-TRANSACTION_TIMEOUT_MS = 10_000
-"""A dead worker's open transaction holds readers back for so long at most."""
 
 
 class ProducerLost(Exception):
@@ -66,7 +64,7 @@ class ExactlyOnce(BufferedProducer):
         settings = producer_settings(
             bootstrap,
             {**limits.settings, **user},
-            transactional_id=f"{group}-{owner.hex}",
+            transactional_id=transactional_id_of(group, owner.bytes),
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
         self.is_spoilt = False
@@ -141,14 +139,9 @@ class ExactlyOnce(BufferedProducer):
             self._beside.serve()
 
     def take_over(self, places: Sequence[tuple[str, int]], /) -> None:
-        """End the open transactions of those who owned these partitions and did not leave them.
-
-        One that lives, and lost them, reads on from what is committed. Where the broker does not answer in
-        HUNG_S, it ends them itself when their time is up.
-        """
-        may_wait = partial(self._may_wait, time.monotonic() + HUNG_S)
-        for owner in find_owners(self._bootstrap, self._user, self._group, places, may_wait) - {self.owner}:
-            fence(self.settings, f"{self._group}-{owner.hex()}", may_wait)
+        """End the open transactions of those who owned these partitions and did not leave them."""
+        may_wait = partial(self._may_wait, math.inf)
+        end_transactions(self._bootstrap, self._user, self._group, places, may_wait, self.owner)
 
     def settle(
         self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False

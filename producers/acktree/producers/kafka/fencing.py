@@ -16,10 +16,24 @@ from confluent_kafka.admin import AdminClient
 
 from acktree.producers.kafka.deadline_call import RELIEF_S, CallTimedOut, call_with_deadline
 from acktree.producers.kafka.done_above import decode_owner
-from acktree.schemas.clients import Settings, admin_settings, is_transient, make_producer, metadata_of
+from acktree.schemas.clients import (
+    Settings,
+    admin_settings,
+    is_transient,
+    make_producer,
+    metadata_of,
+    producer_settings,
+)
 
 ASK_S = 5.0
 """How long a question waits for the broker before it is asked again."""
+
+TRANSACTION_TIMEOUT_MS = 10_000
+"""A dead worker's open transaction holds readers back for so long at most."""
+HUNG_S = 10.0
+"""So long the broker may take for all of it."""
+_OF_LIVE_PRODUCERS = ("message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms")
+"""Settings of records that are sent, and at odds with one another where none is."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -47,6 +61,35 @@ def find_owners(
 
     _insist(ask, may_wait, f"who owned the partitions of {group} before")
     return owners - {b""}
+
+
+def end_transactions(
+    bootstrap: str,
+    user: Settings,
+    group: str,
+    places: Sequence[tuple[str, int]],
+    may_wait: MayWait,
+    own: bytes = b"",
+) -> None:
+    """End the open transactions of those who owned these partitions and did not leave them, but our ``own``.
+
+    One that lives, and lost them, reads on from what is committed. Where the broker does not answer in
+    HUNG_S, it ends them itself when their time is up. Raises what ``may_wait`` raises.
+    """
+    until_s = time.monotonic() + HUNG_S
+
+    def has_time() -> bool:
+        return may_wait() and time.monotonic() < until_s
+
+    mine = {name: value for name, value in user.items() if name not in _OF_LIVE_PRODUCERS}
+    for owner in find_owners(bootstrap, user, group, places, has_time) - {own}:
+        settings = producer_settings(bootstrap, mine, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+        fence(settings, transactional_id_of(group, owner), has_time)
+
+
+def transactional_id_of(group: str, owner: bytes) -> str:
+    """Return the transactional id of a worker, which commits name by its ``owner`` bytes."""
+    return f"{group}-{owner.hex()}"
 
 
 def fence(settings: Mapping[str, Any], transactional_id: str, may_wait: MayWait) -> None:

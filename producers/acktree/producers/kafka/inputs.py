@@ -16,12 +16,13 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from acktree.producers.kafka.done_above import DoneAbove, decode_done, encode_done
 from acktree.producers.tuples import Hand, Record, Tuple
-from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error, metadata_of
+from acktree.schemas.clients import as_clear_error, metadata_of
 from acktree.schemas.errors import MissingTopic
 
 Place = tuple[str, int]
 Revoked = Callable[[list[Place]], None]
 Assigned = Callable[[list[Place]], None]
+AskCommitted = Callable[[list[TopicPartition]], list[TopicPartition]]
 TakeOver = Callable[[Sequence[Place]], None]
 
 log = logging.getLogger("acktree.bolt")
@@ -46,6 +47,9 @@ _PASSING = frozenset(
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.UNKNOWN_MEMBER_ID,
     )
 )
 
@@ -54,14 +58,19 @@ class Inputs:
     """One group member's records and offsets."""
 
     def __init__(
-        self, consumer: Consumer, bootstrap: str, owner: bytes = b"", take_over: TakeOver = lambda _: None
+        self,
+        consumer: Consumer,
+        bootstrap: str,
+        ask_committed: AskCommitted,
+        owner: bytes = b"",
+        take_over: TakeOver = lambda _: None,
     ) -> None:
         """``owner`` goes into every commit; ``take_over`` ends what dead owners of partitions left open.
 
-        It is called before their committed offsets are asked for: a transaction may hold those back.
+        It is called before ``ask_committed`` asks the broker: a transaction may hold committed offsets back.
         """
         self.consumer = consumer
-        self._owner, self._take_over = owner, take_over
+        self._owner, self._take_over, self._ask = owner, take_over, ask_committed
         self._named: set[Place] = set()
         self.hands: dict[Place, Hand] = {}
         self.stopping = False
@@ -287,7 +296,7 @@ class Inputs:
         """Ask until the broker answers, or the worker is to stop. Raises what ``check`` raises."""
         while True:
             try:
-                answers = self.consumer.committed(partitions, timeout=BROKER_TIMEOUT_S)
+                answers = self._ask(partitions)
                 for answer in answers:
                     if answer.error is not None:
                         raise KafkaException(answer.error)

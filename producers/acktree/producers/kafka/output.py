@@ -15,12 +15,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from acktree.producers.collector import UserHeaders
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
-from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits, payload_of
 from acktree.producers.native.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
 from acktree.producers.native.columns_out import Cells, ColumnsOut, Note, find_cells
 from acktree.producers.native.librdkafka import NoColumns
-from acktree.schemas.clients import Settings, is_forbidden, make_producer, producer_settings
+from acktree.schemas.clients import is_forbidden, make_producer
 from acktree.schemas.header import HEADER
 
 RELIEF_S = 0.1
@@ -163,8 +162,8 @@ class BufferedProducer:
         ``on_delivery`` takes the record's report in place of the producer's own callback.
         By place, because keywords cost a third of the whole call: partition, on_delivery twice, timestamp.
         """
-        if self._has_limits:
-            self._limits.check(topic, value, key, headers)
+        if self._has_limits or timestamp_ms:
+            self._limits.check(topic, value, key, headers, timestamp_ms)
         written: Any = headers
         while True:
             try:
@@ -328,66 +327,3 @@ def refused(failure: KafkaError, topic: str) -> DeliveryFailed:
         f"the broker did not take a record for topic {topic}: {failure.str()}; "
         f"the inputs behind it were not committed and will be read again{hint}"
     )
-
-
-class AtLeastOnce(BufferedProducer):
-    """Flush, then commit: a crash in between repeats inputs, never loses one.
-
-    While the broker is away records wait without limit: the queue fills, then the worker waits. Control
-    records have a producer of their own: they wait neither in the queue of data nor, as a broker answers the
-    requests of one connection in turn, behind data that a partition does not take.
-    """
-
-    ack_interval_s = 0.005
-    sends_acks_early = True
-    commit_interval_s = 1.0
-    commit_records = 100_000
-    owner = b""
-
-    def __init__(self, bootstrap: str, user: Settings, limits: Limits = NO_LIMITS) -> None:
-        settings = producer_settings(bootstrap, {**limits.settings, **user}, message_timeout_ms=0)
-        super().__init__(settings, limits)
-        self._control = BufferedProducer(settings)
-
-    def send(self, topic: str, partition: int, value: bytes) -> None:
-        """Queue a control record; see there."""
-        self._control.send(topic, partition, value)
-
-    def send_at_once(self, topic: str, partition: int, value: bytes) -> None:
-        """Queue a control record; see there. They never wait for data."""
-        self._control.send(topic, partition, value)
-
-    def serve(self) -> None:
-        """Take delivery reports in. Raises DeliveryFailed."""
-        super().serve()
-        self._control.serve()
-
-    def hurry(self) -> None:
-        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
-        super().hurry()
-        self._control.hurry()
-
-    def take_over(self, _places: Sequence[tuple[str, int]], /) -> None:
-        """Nothing is left open: what was sent is seen."""
-
-    def _wait_for_room(self) -> None:
-        self.while_full()
-        super()._wait_for_room()
-        self._control.serve()
-
-    def settle(
-        self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
-    ) -> bool:
-        """Flush, then commit. Raises DeliveryFailed, KafkaException."""
-        self._control.drain()
-        self.drain()
-        return not offsets or commit_offsets(consumer, offsets, None if in_callback else self._may_wait)
-
-    def _may_wait(self) -> bool:
-        """Tell that a commit has time. Raises DeliveryFailed when a stop has waited long enough."""
-        if time.monotonic() > self._deadline_s:
-            raise DeliveryFailed(
-                f"the broker has not taken the last offsets within {STOP_TIMEOUT_S:g} s of the stop; "
-                "the inputs behind them will be read again, unless they are committed"
-            )
-        return True

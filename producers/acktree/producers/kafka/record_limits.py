@@ -5,13 +5,15 @@ does not say for which of its records. The limits are read once; one lowered lat
 """
 
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from acktree.producers.errors import MissingKey, TooLarge
+from acktree.producers.errors import InvalidTimestamp, MissingKey, TooLarge
+from acktree.producers.native.columns import NO_TIMESTAMP
 from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, make_admin
 
 FRAME_BYTES = 200
@@ -20,7 +22,10 @@ BATCH_BYTES = 1_000_000
 SMALLEST_BYTES = 1_000
 CLIENT_BYTES = 1_000_000
 """librdkafka's own message.max.bytes."""
-_ASKED = ("max.message.bytes", "cleanup.policy")
+_BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+_ASKED = ("max.message.bytes", "cleanup.policy", "message.timestamp.type", _BEFORE, _AFTER)
+_WITHOUT_TIME = (NO_TIMESTAMP, -1)
+"""-1 is Kafka's own word for it, which brokers take."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -31,20 +36,31 @@ Headers = Iterable[tuple[str, bytes | str | None]]
 class Limits:
     """``settings`` for the producer, and what topics ask for where the producer does not see to it.
 
-    ``by_topic`` is the payload in bytes that a topic takes; records for ``compacted`` topics need a key.
+    ``by_topic`` is the payload in bytes that a topic takes; records for ``compacted`` topics need a key;
+    ``times`` is how many milliseconds a record's time may be before and after the broker's.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
     by_topic: dict[str, int] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
+    times: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def fit(self, topic: str, most_bytes: int, *, all_keyed: bool) -> bool:
         """Tell whether a topic would take all records, the largest one's payload given."""
         is_small = most_bytes <= self.by_topic.get(topic, most_bytes)
         return is_small and (all_keyed or topic not in self.compacted)
 
-    def check(self, topic: str, value: object, key: object, headers: Headers | None) -> None:
-        """Raise TooLarge or MissingKey for a record that its topic would not take."""
+    def check(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        headers: Headers | None,
+        timestamp_ms: int = NO_TIMESTAMP,
+    ) -> None:
+        """Raise TooLarge, MissingKey or InvalidTimestamp for a record that its topic would not take."""
+        if timestamp_ms not in _WITHOUT_TIME and topic in self.times:
+            self._check_time(topic, timestamp_ms, int(time.time() * 1000))
         if key is None and topic in self.compacted:
             raise MissingKey(
                 f"a record without a key is refused by topic {topic}, which is compacted; give it one"
@@ -57,6 +73,15 @@ class Limits:
             raise TooLarge(
                 f"a record of {payload_bytes} bytes is too large for topic {topic}, which takes {most_bytes} "
                 "by its max.message.bytes"
+            )
+
+    def _check_time(self, topic: str, timestamp_ms: int, now_ms: int) -> None:
+        before_ms, after_ms = self.times[topic]
+        if not -before_ms <= timestamp_ms - now_ms <= after_ms:
+            name, limit_ms = (_BEFORE, before_ms) if timestamp_ms < now_ms else (_AFTER, after_ms)
+            raise InvalidTimestamp(
+                f"a record of the time {timestamp_ms} ms, now {now_ms}, is refused by topic {topic}, whose "
+                f"{name} is {limit_ms}"
             )
 
 
@@ -90,7 +115,12 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
     }
     below = {topic: most for topic, most in payload_bytes.items() if most < largest_bytes}
     compacted = frozenset(topic for topic, config in known.items() if "compact" in config["cleanup.policy"])
-    return Limits(settings, below, compacted)
+    times = {
+        topic: (int(config[_BEFORE]), int(config[_AFTER]))
+        for topic, config in known.items()
+        if config["message.timestamp.type"] == "CreateTime" and _BEFORE in config and _AFTER in config
+    }
+    return Limits(settings, below, compacted, times)
 
 
 def _ask(
@@ -105,7 +135,7 @@ def _ask(
     for resource, future in answers.items():
         try:
             told = future.result(BROKER_TIMEOUT_S)
-            known[resource.name] = {name: told[name].value for name in _ASKED}
+            known[resource.name] = {name: told[name].value for name in _ASKED if name in told}
         except (KafkaException, TimeoutError) as error:
             unknown[resource.name] = str(error)
     return known, unknown

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from acktree.producers.collector import UserHeaders
-from acktree.producers.kafka.output import AtLeastOnce
+from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.native.columns import Delivered
 
 

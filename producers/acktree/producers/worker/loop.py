@@ -6,28 +6,32 @@ executed at a stop; the others wait. Callbacks run inside the loop's own calls; 
 """
 
 import logging
+import math
 import os
 import socket
 import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import asdict
+from functools import partial
 
 from confluent_kafka import KafkaException
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.errors import TransactionAborted, UnknownComponent
+from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.kafka.intake import Intake
-from acktree.producers.kafka.output import AtLeastOnce, Output
+from acktree.producers.kafka.membership import group_settings, is_kip_848, read_committed
+from acktree.producers.kafka.output import Output
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import Pace, Turn
 from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
-from acktree.schemas.clients import Settings, as_clear_error, consumer_settings, make_consumer
+from acktree.schemas.clients import Settings, as_clear_error, make_consumer
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
@@ -37,7 +41,9 @@ BUSY_WAIT_S = 0.005
 LEARN_INTERVAL_S = 1.0
 TIME_OUT_INTERVAL_S = 1.0
 """How often is looked for tuples that are held for too long."""
-SESSION_TIMEOUT_MS = 10_000
+JOIN_GRACE_S = 5.0
+"""With KIP-848 nobody says that there is no partition left for a member: after so long none is expected."""
+NOTHING = "no partition"
 
 log = logging.getLogger("acktree.bolt")
 
@@ -88,12 +94,11 @@ class Worker:
         self.name = find_bolt_name(self._registry, bolt, name)
         self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}-{uuid.uuid4().hex[:4]}"
         latest = self._history.latest
-        settings = consumer_settings(
-            bootstrap, latest.group_of(self.name), self._user, session_timeout_ms=SESSION_TIMEOUT_MS
-        )
-        consumer = make_consumer(settings)
+        group = latest.group_of(self.name)
+        consumer = make_consumer(group_settings(bootstrap, group, self._user))
         self.outlet = outlet or self._make_output()
-        self._inputs = Inputs(consumer, bootstrap, self.outlet.owner, self.outlet.take_over)
+        ask_committed = partial(read_committed, bootstrap, self._user, group)
+        self._inputs = Inputs(consumer, bootstrap, ask_committed, self.outlet.owner, self.outlet.take_over)
         packer = AckPacker(self._history, self.task, self.outlet.send, self.outlet.send_at_once)
         make_collector = collector_of(bolt, self._exactly_once)
         outlet = self.outlet
@@ -112,7 +117,7 @@ class Worker:
         self._told_ready = self._stopping = self._broken = False
         self._next_learn_s = self._next_ack_s = self._next_settle_s = self._next_report_s = 0.0
         self._next_tick_s = self._next_time_out_s = 0.0
-        self._executed_at_settle = 0
+        self._executed_at_settle, self._idle_s = 0, math.inf
         self._held_s = 0.0
         self._looked_s = time.monotonic()
         self.reported: tuple[Report, ...] = ()
@@ -130,9 +135,10 @@ class Worker:
         latest = self._history.latest
         topics = (*latest.bolts[self.name].emits, latest.ack_topic)
         limits = read_limits(self._bootstrap, topics, self._user)
+        group = latest.group_of(self.name)
         if self._exactly_once:
-            return ExactlyOnce(self._bootstrap, self._user, latest.group_of(self.name), limits)
-        return AtLeastOnce(self._bootstrap, self._user, limits)
+            return ExactlyOnce(self._bootstrap, self._user, group, limits)
+        return AtLeastOnce(self._bootstrap, self._user, limits, group=group)
 
     def stop(self) -> None:
         """Ask ``run`` to end after the tuple, or the batch, that is executed; fit for a signal handler."""
@@ -217,6 +223,8 @@ class Worker:
             self._executed_at_settle = executed
             self._next_settle_s = time.monotonic() + self.outlet.commit_interval_s
             self._follow_topology()
+        if now_s >= self._idle_s:
+            self._tell_ready(NOTHING)
         if now_s >= self._next_report_s:
             self._report()
             self._next_report_s = now_s + STATS_INTERVAL_S
@@ -259,6 +267,8 @@ class Worker:
             return
         self._reads = table.reads
         self._inputs.subscribe(self._reads, self._assigned, self._revoked, self._lost)
+        if is_kip_848(self._user):
+            self._idle_s = time.monotonic() + JOIN_GRACE_S
 
     def _follow_topology(self) -> None:
         """Take in a version published since: its topics, its readers."""
@@ -275,8 +285,11 @@ class Worker:
         self._next_learn_s = time.monotonic() + LEARN_INTERVAL_S
 
     def _assigned(self, places: list[Place]) -> None:
-        held = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)) or "no partition"
+        held = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)) or NOTHING
         log.info("%s reads %s", self.task, held, extra={"action": "assigned"})
+        self._tell_ready(held)
+
+    def _tell_ready(self, held: str) -> None:
         if not self._told_ready:
             self._told_ready = True
             self._ready(f"ready bolt {self.name} of topology {self._history.name} reads {held}")

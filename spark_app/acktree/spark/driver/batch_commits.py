@@ -55,10 +55,10 @@ class ReadTaskName:
         return cls(topic, int(partition), int(next_offset), digest)
 
 
-def commit_of_task(batch: BatchName, share: ReadTaskName) -> TopicPartition:
+def commit_of_task(batch: BatchName, task: ReadTaskName) -> TopicPartition:
     """Return the mark that a share of a batch is written: its place, and the text that names it."""
-    text = f"{FORMAT}|{batch.query}|{batch.number}|{share.digest}"
-    return TopicPartition(share.topic, share.partition, share.next_offset, metadata=text)
+    text = f"{FORMAT}|{batch.query}|{batch.number}|{task.digest}"
+    return TopicPartition(task.topic, task.partition, task.next_offset, metadata=text)
 
 
 def commit_of_batch(batch: BatchName, registry_topic: str) -> TopicPartition:
@@ -84,7 +84,7 @@ class BatchCommits:
         self.bootstrap, self.group = bootstrap, batch_commit_group(group)
         self.consumer: Consumer = make_consumer(consumer_settings(bootstrap, self.group, user))
 
-    def is_set(self, mark: TopicPartition) -> bool:
+    def is_set(self, record: TopicPartition) -> bool:
         """Tell whether a mark is the newest of its place, waiting for a transaction that is being decided.
 
         Raises:
@@ -93,7 +93,7 @@ class BatchCommits:
         deadline_s = time.monotonic() + BROKER_TIMEOUT_S
         while True:
             try:
-                return self._newest(mark) == metadata_of(mark)
+                return self._newest(record) == metadata_of(record)
             except KafkaException as error:
                 if (why := why_unanswered(self.consumer)) is not None:
                     raise KafkaException(why) from None
@@ -101,23 +101,23 @@ class BatchCommits:
                     raise
                 time.sleep(ASK_AGAIN_S)
 
-    def _newest(self, mark: TopicPartition) -> str:
-        (found,) = self.consumer.committed([TopicPartition(mark.topic, mark.partition)], BROKER_TIMEOUT_S)
+    def _newest(self, record: TopicPartition) -> str:
+        (found,) = self.consumer.committed([TopicPartition(record.topic, record.partition)], BROKER_TIMEOUT_S)
         if found.error is not None:
             raise KafkaException(found.error)
         return metadata_of(found) if found.offset != OFFSET_INVALID else ""
 
-    def set(self, mark: TopicPartition) -> None:
+    def set(self, record: TopicPartition) -> None:
         """Commit a mark. Raises what ``commit_offsets`` raises."""
-        commit_offsets(self.consumer, [mark], self.group, self.bootstrap)
+        commit_offsets(self.consumer, [record], self.group, self.bootstrap)
 
 
-_marks: dict[tuple[Any, ...], BatchCommits] = {}
+_batch_commits: dict[tuple[Any, ...], BatchCommits] = {}
 
 
-def marks(bootstrap: str, user: Settings, group: str) -> BatchCommits:
+def batch_commits(bootstrap: str, user: Settings, group: str) -> BatchCommits:
     """Return this process's marks of one stage."""
     place = (os.getpid(), bootstrap, group, tuple(sorted(user.items())))
-    if place not in _marks:
-        _marks[place] = BatchCommits(bootstrap, user, group)
-    return _marks[place]
+    if place not in _batch_commits:
+        _batch_commits[place] = BatchCommits(bootstrap, user, group)
+    return _batch_commits[place]

@@ -24,10 +24,10 @@ from acktree.spark.driver.driver_metrics import serve_driver
 from acktree.spark.driver.log_bounds import DataLoss, check_ends
 from acktree.spark.driver.reporter import Reporter
 from acktree.spark.driver.source_topics import BoltTopics
-from acktree.spark.driver.source_watch import LOOK_INTERVAL_S
-from acktree.spark.ledger.task import SourcePartition
+from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
+from acktree.spark.ledger.task import SourceSlot
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch, Range
+from acktree.spark.runtime.logged_batch import PlannedBatch, Range
 
 
 class BoltDriver:
@@ -48,7 +48,7 @@ class BoltDriver:
         self._consumer = make_consumer(consumer_settings(options.bootstrap, self._group, options.kafka))
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        self._renew_at_s = self._look_at_s = 0.0
+        self._renew_at_s = self._check_at_s = 0.0
         self._reporter = Reporter(options)
         self._executed, self._next_report_s = 0, 0.0
         self._instance = f"{options.bolt}-{uuid.uuid4().hex[:8]}"
@@ -59,7 +59,7 @@ class BoltDriver:
     def is_open(self) -> bool:
         return bool(self._next)
 
-    def open(self, logged: Batch | None) -> None:
+    def open(self, logged: PlannedBatch | None) -> None:
         """Go on behind the logged batch, else at the group's offsets, else where the options say."""
         known = {(r.topic, r.partition): r.end for r in logged.ranges} if logged else {}
         known = self._known_to_group(self.topics.partitions) | known
@@ -67,10 +67,10 @@ class BoltDriver:
         starts = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
         for source in self.topics.partitions:
             self._next[source.slot] = known.get((source.topic, source.partition), starts.get(source.slot, 0))
-        self._look_at_s = self._monotonic() + LOOK_INTERVAL_S
+        self._check_at_s = self._monotonic() + CHECK_INTERVAL_S
         self._go_back_to_ends()
 
-    def _known_to_group(self, sources: Iterable[SourcePartition]) -> dict[tuple[str, int], int]:
+    def _known_to_group(self, sources: Iterable[SourceSlot]) -> dict[tuple[str, int], int]:
         """Return what the group has committed."""
         places = [TopicPartition(source.topic, source.partition) for source in sources]
         with clear_errors(self._bootstrap):
@@ -80,7 +80,7 @@ class BoltDriver:
                     raise KafkaException(place.error)
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
-    def _look_for_partitions(self) -> None:
+    def _add_partitions(self) -> None:
         """Read partitions that were added, too: where the group stands, else from their beginning.
 
         Raises:
@@ -100,18 +100,18 @@ class BoltDriver:
             for slot, topic, partition, _ in added:
                 self._next[slot] = known.get((topic, partition), starts[slot])
 
-    def position(self) -> Batch:
+    def position(self) -> PlannedBatch:
         """Return an empty batch that says where every partition stands."""
         return self._batch(self._next)
 
-    def _batch(self, ends: Mapping[int, int]) -> Batch:
+    def _batch(self, ends: Mapping[int, int]) -> PlannedBatch:
         ranges = [
             Range(s.topic, s.partition, s.slot, 0, self._next[s.slot], ends[s.slot])
             for s in self.topics.partitions
         ]
-        return Batch(self.topology.version, tuple(ranges))
+        return PlannedBatch(self.topology.version, tuple(ranges))
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: PlannedBatch) -> None:
         """Commit a batch that has ended; called again for the same batch it does nothing."""
         slots = {(source.topic, source.partition): source.slot for source in self.topics.partitions}
         places = [((range_.topic, range_.partition), range_.end) for range_ in batch.ranges]
@@ -121,8 +121,8 @@ class BoltDriver:
             self._executed += batch.records
 
     def _commit(self, ends: Mapping[int, int]) -> None:
-        there = [source for source in self.topics.partitions if source.slot in ends]
-        places = [TopicPartition(s.topic, s.partition, ends[s.slot]) for s in there]
+        sources = [source for source in self.topics.partitions if source.slot in ends]
+        places = [TopicPartition(s.topic, s.partition, ends[s.slot]) for s in sources]
         commit_offsets(self._consumer, places, self._group, self._bootstrap)
         self._committed = dict(ends)
         self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
@@ -139,7 +139,7 @@ class BoltDriver:
         """Where a log ends before what was read of it, go on at its end, if the options allow it."""
         self._next |= check_ends(self.topics, self._options, self._next)
 
-    def next_batch(self, ends: Mapping[int, int], most: int | None) -> Batch | None:
+    def next_batch(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
         """Return the next batch up to ``ends`` by slot, None if there is nothing to read.
 
         Raises:
@@ -150,12 +150,12 @@ class BoltDriver:
         wanted = {}
         left = len(self._next)
         for slot, start in self._next.items():
-            share = max(0, ends.get(slot, start) - start)
-            if most is not None:
-                share = min(share, most // left)
-                most -= share
+            count = max(0, ends.get(slot, start) - start)
+            if limit is not None:
+                count = min(count, limit // left)
+                limit -= count
             left -= 1
-            wanted[slot] = start + share
+            wanted[slot] = start + count
         batch = self._batch(wanted)
         self._next = wanted
         return batch if batch.records else None
@@ -164,10 +164,10 @@ class BoltDriver:
         """Take in a newer topology version, and partitions; wait where there was nothing to read."""
         if self._registry.refresh():
             self.topology = self._registry.history.latest
-            self._look_at_s = self._monotonic()
-        if self._monotonic() >= self._look_at_s:
-            self._look_for_partitions()
-            self._look_at_s = self._monotonic() + LOOK_INTERVAL_S
+            self._check_at_s = self._monotonic()
+        if self._monotonic() >= self._check_at_s:
+            self._add_partitions()
+            self._check_at_s = self._monotonic() + CHECK_INTERVAL_S
         if self._committed and self._monotonic() >= self._renew_at_s:
             self._commit(self._committed)
         self._consumer.poll(wait_s)
@@ -190,10 +190,10 @@ class BoltDriver:
         """Tell whether everything below ``targets`` by slot is committed."""
         return all(self._committed.get(slot, 0) >= end for slot, end in targets.items())
 
-    def settle(self) -> None:
+    def commit_and_report(self) -> None:
         """Report once more; ``written`` has committed."""
         self._report()
-        self._reporter.settle()
+        self._reporter.flush()
 
     def close(self) -> None:
         self._consumer.close()

@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Pro
 
 from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error, clear_errors
 from acktree.schemas.errors import BrokerUnreachable
-from acktree.spark.ledger.task import DeadLetter
+from acktree.spark.ledger.task import ExhaustedRecord
 from acktree.spark.tasks.reading.one_record import read_record
 
 
@@ -26,19 +26,19 @@ class DeadLetterWriter:
         self._group = group
         self._bootstrap = bootstrap
 
-    def write(self, letter: DeadLetter) -> bool:
+    def write(self, record: ExhaustedRecord) -> bool:
         """Write one letter and wait for the broker; return False if the record is no longer in its topic.
 
         Raises:
             BrokerUnreachable: the record could not be read or written; nothing is lost, call again.
             BrokerRefused: the broker does not take it; the record is not done.
         """
-        source = letter.source
-        place = TopicPartition(source.topic, source.partition, letter.offset)
+        source = record.source
+        place = TopicPartition(source.topic, source.partition, record.offset)
         message = read_record(self._consumer, place, self._bootstrap)
         if message is None:
             return False
-        headers = [*(message.headers() or []), *self._headers(letter, *message.timestamp())]
+        headers = [*(message.headers() or []), *self._headers(record, *message.timestamp())]
         refused: list[KafkaError] = []
         with clear_errors(self._bootstrap, f"topic {self._topic}"):
             self._producer.produce(
@@ -54,26 +54,28 @@ class DeadLetterWriter:
             raise as_clear_error(refused[0], self._bootstrap)
         return True
 
-    def _headers(self, letter: DeadLetter, timestamp_type: int, timestamp_ms: int) -> list[tuple[str, bytes]]:
-        source = letter.source
-        place = f"{source.topic}/{source.partition}/{letter.offset}"
+    def _headers(
+        self, record: ExhaustedRecord, timestamp_type: int, timestamp_ms: int
+    ) -> list[tuple[str, bytes]]:
+        source = record.source
+        place = f"{source.topic}/{source.partition}/{record.offset}"
         last_ms = int(time.time() * 1000)
-        first_ms = last_ms - int(letter.failing_s * 1000)
+        first_ms = last_ms - int(record.failing_s * 1000)
         kind = "LogAppendTime" if timestamp_type == TIMESTAMP_LOG_APPEND_TIME else "CreateTime"
         return [
             ("acktree-origin", place.encode()),
-            ("acktree-attempts", str(letter.attempts).encode()),
-            ("acktree-cause", letter.cause.name.encode()),
-            ("acktree-task", letter.task.encode()),
-            ("acktree-reason", letter.reason.encode()),
+            ("acktree-attempts", str(record.attempts).encode()),
+            ("acktree-cause", record.cause.name.encode()),
+            ("acktree-task", record.task.encode()),
+            ("acktree-reason", record.reason.encode()),
             ("acktree-first-time-ms", str(first_ms).encode()),
             ("acktree-last-time-ms", str(last_ms).encode()),
             ("kafka_dlt-original-topic", source.topic.encode()),
             ("kafka_dlt-original-partition", source.partition.to_bytes(4, "big")),
-            ("kafka_dlt-original-offset", letter.offset.to_bytes(8, "big")),
+            ("kafka_dlt-original-offset", record.offset.to_bytes(8, "big")),
             ("kafka_dlt-original-timestamp", max(timestamp_ms, 0).to_bytes(8, "big")),
             ("kafka_dlt-original-timestamp-type", kind.encode()),
             ("kafka_dlt-original-consumer-group", self._group.encode()),
-            ("kafka_dlt-exception-fqcn", f"acktree.{letter.cause.name}".encode()),
-            ("kafka_dlt-exception-message", letter.reason.encode()),
+            ("kafka_dlt-exception-fqcn", f"acktree.{record.cause.name}".encode()),
+            ("kafka_dlt-exception-message", record.reason.encode()),
         ]

@@ -15,7 +15,7 @@ from acktree.producers.kafka.outside_commit import commit_offsets
 from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, metadata_of
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.ledger.done_set import CommitMetadata, decode_metadata
-from acktree.spark.ledger.task import SourcePartition
+from acktree.spark.ledger.task import SourceSlot
 
 
 class ZombieDriver(AcktreeError):
@@ -23,7 +23,7 @@ class ZombieDriver(AcktreeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffset:
     """What stands committed for one source partition; ``ours`` is None for anybody else's commit.
 
     ``is_of_another``: we committed it for a topic of the same name that is gone.
@@ -49,8 +49,8 @@ class GroupOffsets:
         """The group no longer holds something that was committed: it expired, or somebody deleted it."""
 
     def fetch(
-        self, sources: Iterable[SourcePartition], epochs: Mapping[int, int] | None
-    ) -> dict[int, Committed]:
+        self, sources: Iterable[SourceSlot], epochs: Mapping[int, int] | None
+    ) -> dict[int, CommittedOffset]:
         """Return by slot what is committed and is not our own last commit.
 
         ``epochs`` is ours by slot; None at a takeover, when every other driver is the older one.
@@ -60,7 +60,7 @@ class GroupOffsets:
         """
         by_place = {(source.topic, source.partition): source for source in sources}
         asked = [TopicPartition(*place) for place in by_place]
-        found: dict[int, Committed] = {}
+        found: dict[int, CommittedOffset] = {}
         self.has_lost = False
         with clear_errors(self._bootstrap):
             answer = self._consumer.committed(asked, timeout=BROKER_TIMEOUT_S)
@@ -81,12 +81,12 @@ class GroupOffsets:
                     f"group {self._group}; only one driver may run per spout task, this one stops"
                 )
             is_of_another = ours is not None and ours.incarnation != source.topic_id
-            found[source.slot] = Committed(partition.offset, ours, is_of_another)
+            found[source.slot] = CommittedOffset(partition.offset, ours, is_of_another)
         return found
 
     def commit(
         self,
-        states: Mapping[int, tuple[SourcePartition, int, str]],
+        states: Mapping[int, tuple[SourceSlot, int, str]],
         result_positions: Iterable[TopicPartition],
     ) -> None:
         """Commit (source, frontier, metadata) by slot together with result positions, in one request."""

@@ -14,13 +14,13 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import MAX_OFFSET, OffsetTooLarge
 from acktree.spark.driver.source_topics import TopicEnds
-from acktree.spark.ledger.task import SourcePartition
+from acktree.spark.ledger.task import SourceSlot
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.runtime.logged_batch import PlannedBatch
 
 log = logging.getLogger("acktree.spark")
 
-PATIENCE_LOOKS, PATIENCE_S = 3, 1.0
+END_CHECKS, END_CHECK_INTERVAL_S = 3, 1.0
 """A log end below what was emitted may be a new leader's that is behind for a moment."""
 
 
@@ -28,7 +28,7 @@ class DataLoss(AcktreeError):
     """Records that are not done cannot be read any more."""
 
 
-def check_offsets(batch: Batch) -> None:
+def check_offsets(batch: PlannedBatch) -> None:
     """Refuse to emit records under root ids that cannot hold their offsets.
 
     Raises:
@@ -72,7 +72,7 @@ def check_starts(topics: TopicEnds, options: SourceOptions, next_offsets: Mappin
             )
 
 
-def is_removed(topics: TopicEnds, options: SourceOptions, source: SourcePartition, offset: int) -> bool:
+def is_removed(topics: TopicEnds, options: SourceOptions, source: SourceSlot, offset: int) -> bool:
     """Tell whether a record given up that is not there fell to the start of the log, not to compaction.
 
     Raises:
@@ -98,12 +98,12 @@ def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[
     Raises:
         DataLoss: there is one, and failOnDataLoss is true.
     """
-    for _ in range(PATIENCE_LOOKS):
+    for _ in range(END_CHECKS):
         ends = topics.log_ends()
         beyond = [s for s in topics.partitions if next_offsets[s.slot] > ends[s.slot]]
         if not beyond:
             return {}
-        time.sleep(PATIENCE_S)
+        time.sleep(END_CHECK_INTERVAL_S)
     if options.fail_on_data_loss:
         topic, partition, slot = beyond[0].topic, beyond[0].partition, beyond[0].slot
         raise DataLoss(
@@ -121,7 +121,7 @@ def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[
     return {source.slot: ends[source.slot] for source in beyond}
 
 
-def next_there(consumer: Consumer, place: TopicPartition, end: int, options: SourceOptions) -> int:
+def next_available(consumer: Consumer, place: TopicPartition, end: int, options: SourceOptions) -> int:
     """Return where a task goes on that found nothing at a place below the planned ``end``.
 
     That is the place itself where the log has records there; else behind those that are lost.
@@ -130,13 +130,13 @@ def next_there(consumer: Consumer, place: TopicPartition, end: int, options: Sou
         OffsetOutOfRange: some are lost, and failOnDataLoss is true.
     """
     position = place.offset
-    for _ in range(PATIENCE_LOOKS):
+    for _ in range(END_CHECKS):
         low, high = consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
         if low <= position < high:
             return position
         if position < low:
             break
-        time.sleep(PATIENCE_S)
+        time.sleep(END_CHECK_INTERVAL_S)
     following = min(low, end) if position < low else end
     name = f"{place.topic}/{place.partition}"
     if options.fail_on_data_loss:

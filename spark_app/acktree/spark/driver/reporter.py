@@ -27,9 +27,9 @@ class Reporter:
         self._refused: KafkaError | None = None
         self.latest: Sequence[Report] = ()
         settings = producer_settings(options.bootstrap, options.kafka)
-        self.producer = make_producer({**settings, "on_delivery": self._note})
+        self.producer = make_producer({**settings, "on_delivery": self._on_delivery})
 
-    def _note(self, error: KafkaError | None, _report: object) -> None:
+    def _on_delivery(self, error: KafkaError | None, _report: object) -> None:
         if is_forbidden(error):
             self._refused = error
 
@@ -53,6 +53,6 @@ class Reporter:
         if self._refused is not None:
             raise as_clear_error(self._refused, self._bootstrap)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait until all is with the broker, up to BROKER_TIMEOUT_S."""
         self.producer.flush(BROKER_TIMEOUT_S)

@@ -17,7 +17,7 @@ MAX_RESULTS_PER_POLL = 1_000
 WAIT_S = 0.05
 
 
-class Told(NamedTuple):
+class ResultRecord(NamedTuple):
     """One record: task and offset of the result topic, and what it says; None if that is malformed."""
 
     task: int
@@ -43,7 +43,7 @@ class ResultTopics:
         self._unread |= {place.topic for place in added}
         self._consumer.incremental_assign(added)
 
-    def read_to_ends(self) -> Iterator[Told]:
+    def read_to_ends(self) -> Iterator[ResultRecord]:
         """Yield all that is there, until the end of every topic has been reached once.
 
         Raises:
@@ -51,13 +51,13 @@ class ResultTopics:
         """
         deadline_s = time.monotonic() + BROKER_TIMEOUT_S
         while not self.are_read:
-            for told in self.read(WAIT_S):
-                yield told
+            for record in self.read(WAIT_S):
+                yield record
                 deadline_s = time.monotonic() + BROKER_TIMEOUT_S
             if time.monotonic() > deadline_s:
                 raise BrokerUnreachable(f"{', '.join(sorted(self._unread))}: not read to the end in time")
 
-    def read(self, wait_s: float) -> Iterator[Told]:
+    def read(self, wait_s: float) -> Iterator[ResultRecord]:
         """Yield what is there, waiting up to ``wait_s`` for it.
 
         Raises:
@@ -75,4 +75,4 @@ class ResultTopics:
                 record = decode_result_record(message.value() or b"")
             except MalformedRecord:
                 record = None
-            yield Told(int(topic.rpartition("-")[2]), message.offset() or 0, record)
+            yield ResultRecord(int(topic.rpartition("-")[2]), message.offset() or 0, record)

@@ -12,7 +12,7 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, refuse_missi
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import describe
 from acktree.schemas.registry import Published
-from acktree.spark.ledger.task import SourcePartition
+from acktree.spark.ledger.task import SourceSlot
 from acktree.spark.options import BadOption, SourceOptions
 
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -30,7 +30,7 @@ class VanishedPartition(AcktreeError):
 class TopicEnds:
     """Topics that are read, and where they begin and end."""
 
-    partitions: tuple[SourcePartition, ...]
+    partitions: tuple[SourceSlot, ...]
 
     def __init__(self, admin: AdminClient, options: SourceOptions, topics: tuple[str, ...]) -> None:
         self._admin = admin
@@ -38,7 +38,7 @@ class TopicEnds:
         self._starting = options.starting_offsets
         self._component = options.component
         self._refuse_missing(topics)
-        self._there = describe(admin, self._bootstrap, topics)
+        self._topics = describe(admin, self._bootstrap, topics)
 
     def _refuse_missing(self, topics: Iterable[str]) -> None:
         with clear_errors(self._bootstrap):
@@ -55,15 +55,15 @@ class TopicEnds:
         """Return by slot the offset behind the last record that a read_committed reader may see."""
         return self._list(self.partitions, _LATEST)
 
-    def starting_offsets(self, sources: Iterable[SourcePartition]) -> dict[int, int]:
+    def starting_offsets(self, sources: Iterable[SourceSlot]) -> dict[int, int]:
         """Return by slot where a partition begins that a group without offsets reads."""
         return self._list(tuple(sources), _LATEST if self._starting == "latest" else _EARLIEST)
 
-    def log_starts(self, sources: Iterable[SourcePartition]) -> dict[int, int]:
+    def log_starts(self, sources: Iterable[SourceSlot]) -> dict[int, int]:
         """Return by slot the first offset that is there."""
         return self._list(tuple(sources), _EARLIEST)
 
-    def _list(self, sources: tuple[SourcePartition, ...], spec: OffsetSpec) -> dict[int, int]:
+    def _list(self, sources: tuple[SourceSlot, ...], spec: OffsetSpec) -> dict[int, int]:
         if not sources:
             return {}
         asked = {TopicPartition(source.topic, source.partition): spec for source in sources}
@@ -93,30 +93,30 @@ class SpoutTopics(TopicEnds):
     def __init__(self, admin: AdminClient, options: SourceOptions, topology: Published) -> None:
         super().__init__(admin, options, _spout_topics(options, topology))
         slots = {(s.topic, s.topic_id, s.partition): s for s in topology.slots_of(options.spout)}
-        partitions: list[SourcePartition] = []
+        partitions: list[SourceSlot] = []
         self.task_of: dict[int, int] = {}
         self.unknown: list[tuple[str, int]] = []
         """Partitions that the registry gives no slot."""
-        for topic, there in self._there.items():
-            for partition in range(there.partitions):
-                slot = slots.get((topic, there.topic_id, partition))
+        for topic, topic_state in self._topics.items():
+            for partition in range(topic_state.partitions):
+                slot = slots.get((topic, topic_state.topic_id, partition))
                 if slot is None:
                     self.unknown.append((topic, partition))
                     continue
-                partitions.append(SourcePartition(slot.slot, topic, partition, there.topic_id))
+                partitions.append(SourceSlot(slot.slot, topic, partition, topic_state.topic_id))
                 self.task_of[slot.slot] = topology.task_of(slot)
         self.partitions = tuple(partitions)
         known, ids = {topic for topic, _, _ in slots}, {(topic, topic_id) for topic, topic_id, _ in slots}
         self.former = {
             slot.slot
             for (topic, topic_id, _), slot in slots.items()
-            if topic in self._there and topic_id != self._there[topic].topic_id
+            if topic in self._topics and topic_id != self._topics[topic].topic_id
         }
         """Slots of topics that were created anew since."""
         self.recreated = [
             topic
-            for topic in self._there
-            if topic in known and (topic, self._there[topic].topic_id) not in ids
+            for topic in self._topics
+            if topic in known and (topic, self._topics[topic].topic_id) not in ids
         ]
         """Topics that the registry knows by another id."""
 
@@ -129,22 +129,22 @@ class BoltTopics(TopicEnds):
         admin: AdminClient,
         options: SourceOptions,
         topology: Published,
-        known: tuple[SourcePartition, ...] = (),
+        known: tuple[SourceSlot, ...] = (),
     ) -> None:
         super().__init__(admin, options, _bolt_topics(options, topology))
         places = [
-            (topic, partition, there.topic_id)
-            for topic, there in sorted(self._there.items())
-            for partition in range(there.partitions)
+            (topic, partition, topic_state.topic_id)
+            for topic, topic_state in sorted(self._topics.items())
+            for partition in range(topic_state.partitions)
         ]
         numbered = {(source.topic, source.partition) for source in known}
         ids = {source.topic: source.topic_id for source in known}
         self.recreated = [
-            topic for topic, now in self._there.items() if ids.get(topic, now.topic_id) != now.topic_id
+            topic for topic, now in self._topics.items() if ids.get(topic, now.topic_id) != now.topic_id
         ]
         """Topics that were known by another id."""
         added = [place for place in places if place[:2] not in numbered]
-        fresh = (SourcePartition(number, *place) for number, place in enumerate(added, len(known)))
+        fresh = (SourceSlot(number, *place) for number, place in enumerate(added, len(known)))
         self.partitions = (*known, *fresh)
 
 

@@ -13,12 +13,12 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
 from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Registry
-from acktree.spark.driver.group_offsets import Committed
+from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.driver.log_bounds import DataLoss, check_ends, check_starts
 from acktree.spark.driver.source_topics import BoltTopics, SpoutTopics, UnknownPartition
 from acktree.spark.options import SourceOptions
 
-LOOK_INTERVAL_S = 10.0
+CHECK_INTERVAL_S = 10.0
 
 
 class SourceWatch:
@@ -29,9 +29,9 @@ class SourceWatch:
     ) -> None:
         self._admin, self._options, self._registry = admin, options, registry
         self._monotonic = monotonic
-        self._next_look_s = monotonic() + LOOK_INTERVAL_S
+        self._next_check_s = monotonic() + CHECK_INTERVAL_S
 
-    def find(self) -> SpoutTopics:
+    def topics(self) -> SpoutTopics:
         """Return the source topics; partitions that are new to the registry are published first.
 
         Raises:
@@ -64,17 +64,19 @@ class SourceWatch:
             self._registry.refresh()
             time.sleep(0.02)
 
-    def look(self, known: SpoutTopics, version: int, next_offsets: Mapping[int, int]) -> SpoutTopics | None:
-        """Return the topics where they differ from those known, or a newer version was published; else None.
+    def changed_topics(
+        self, known: SpoutTopics, version: int, next_offsets: Mapping[int, int]
+    ) -> SpoutTopics | None:
+        """Return the topics if they have changed or a newer version was published, else None.
 
-        Raises what ``find`` raises, and DataLoss where a log begins behind the next offset to emit, by slot.
+        Raises what ``topics`` raises, and DataLoss where a log begins behind the next offset to emit.
         """
         now_s = self._monotonic()
         is_newer = self._registry.history.latest.version != version
-        if not is_newer and now_s < self._next_look_s:
+        if not is_newer and now_s < self._next_check_s:
             return None
-        self._next_look_s = now_s + LOOK_INTERVAL_S
-        found = self.find()
+        self._next_check_s = now_s + CHECK_INTERVAL_S
+        found = self.topics()
         ids = {source.topic: source.topic_id for source in known.partitions}
         for source in found.partitions:
             if ids.get(source.topic, source.topic_id) != source.topic_id:
@@ -84,9 +86,9 @@ class SourceWatch:
         check_starts(known, self._options, next_offsets)
         return None
 
-    def look_at_once(self) -> None:
+    def check_next_time(self) -> None:
         """Look when asked next, whatever the time."""
-        self._next_look_s = self._monotonic()
+        self._next_check_s = self._monotonic()
 
     def beyond_ends(self, topics: SpoutTopics, next_offsets: Mapping[int, int]) -> dict[int, int]:
         """Return by slot the ends of logs that end before the next offset to emit.
@@ -98,8 +100,8 @@ class SourceWatch:
         return check_ends(topics, self._options, next_offsets)
 
     def check_committed(
-        self, topics: SpoutTopics, committed: Mapping[int, Committed], floors: Mapping[int, int]
-    ) -> dict[int, Committed]:
+        self, topics: SpoutTopics, committed: Mapping[int, CommittedOffset], floors: Mapping[int, int]
+    ) -> dict[int, CommittedOffset]:
         """Return what is committed for topics as they are; a commit of a topic's former life is left out.
 
         Kafka forgets a group's offsets with a topic, but the claims, whose ``floors`` by slot are given,
@@ -111,13 +113,13 @@ class SourceWatch:
         slots = self._registry.history.latest.slots_of(self._options.spout)
         for topic in {source.topic for source in topics.partitions}:
             mine = [source for source in topics.partitions if source.topic == topic]
-            stand = [committed[source.slot] for source in mine if source.slot in committed]
-            if former := [stands.next_offset for stands in stand if stands.is_of_another]:
+            found = [committed[source.slot] for source in mine if source.slot in committed]
+            if former := [entry.next_offset for entry in found if entry.is_of_another]:
                 self._check_recreated(topic, f"; it was done up to offset {max(former)}")
             was_read = {slot.topic_id for slot in slots if slot.topic == topic and slot.slot in floors}
-            if not stand and was_read - {mine[0].topic_id}:
+            if not found and was_read - {mine[0].topic_id}:
                 self._check_recreated(topic, "")
-        return {slot: stands for slot, stands in committed.items() if not stands.is_of_another}
+        return {slot: entry for slot, entry in committed.items() if not entry.is_of_another}
 
     def _check_recreated(self, topic: str, about: str) -> None:
         if self._options.fail_on_data_loss:
@@ -135,7 +137,7 @@ def check_source(options: SourceOptions) -> None:
     registry = Registry(options.bootstrap, options.topology, options.kafka)
     try:
         if options.spout:
-            SourceWatch(admin, options, registry, time.monotonic).find()
+            SourceWatch(admin, options, registry, time.monotonic).topics()
         else:
             BoltTopics(admin, options, registry.history.latest)
     finally:

@@ -16,16 +16,16 @@ from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
 from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
 from acktree.schemas.ids import MAX_RUN, next_run, run_at_least
 from acktree.schemas.registry import Published
-from acktree.spark.driver.group_offsets import Committed, GroupOffsets, ZombieDriver
+from acktree.spark.driver.group_offsets import CommittedOffset, GroupOffsets, ZombieDriver
 from acktree.spark.driver.takeover import is_too_old, raised
 from acktree.spark.ledger.done_set import encode_metadata
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import Emission, ResultCut
-from acktree.spark.ledger.task import SourcePartition, TaskLedger
+from acktree.spark.ledger.result_cut import BlockEmission, ResultCut
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch
+from acktree.spark.runtime.logged_batch import PlannedBatch
 
-State = tuple[SourcePartition, int, str]
+State = tuple[SourceSlot, int, str]
 
 
 class SpoutCommits:
@@ -47,7 +47,7 @@ class SpoutCommits:
         self._texts: dict[int, tuple[object, State, int, BitMap64]] = {}
         self._committed: object = None
         self._monotonic, self._renew_at_s = monotonic, 0.0
-        self.planned: Batch | None = None
+        self.planned: PlannedBatch | None = None
 
     def result_topic(self, task: int) -> str:
         return self._published.result_topic(task)
@@ -71,7 +71,9 @@ class SpoutCommits:
         for claim in self.claims.values():
             claim.run, claim.epoch = run, epoch
 
-    def take_over(self, sources: Sequence[SourcePartition], logged: Batch | None) -> dict[int, Committed]:
+    def take_over(
+        self, sources: Sequence[SourceSlot], logged: PlannedBatch | None
+    ) -> dict[int, CommittedOffset]:
         """Return what is committed by slot, with run and epoch of all claims above all that was.
 
         Claims with floors are those of a driver that has opened: their run is above all before it. Those
@@ -83,7 +85,7 @@ class SpoutCommits:
         for claim in self.claims.values():
             run = claim.run if not run or run_at_least(claim.run, run) else run
         logged_runs = [range_.run for range_ in logged.ranges] if logged else []
-        highest = max((stands.ours.epoch for stands in committed.values() if stands.ours), default=0)
+        highest = max((entry.ours.epoch for entry in committed.values() if entry.ours), default=0)
         if not self.floors and (highest or logged_runs or self._have_results()):
             run = next_run(max(logged_runs)) if logged_runs else random.randint(1, MAX_RUN)
         self._outrank(highest)
@@ -123,7 +125,7 @@ class SpoutCommits:
                     found[slot] = floor
         return found
 
-    def forget_floors(self, gone: Container[int]) -> None:
+    def remove_floors(self, gone: Container[int]) -> None:
         """Forget floors of slots that are gone, and those that another task keeps now."""
         owners = {slot: number for number, task in self._tasks.items() for slot in task.slots}
         for number, claim in self.claims.items():
@@ -156,18 +158,18 @@ class SpoutCommits:
             self.use_run(next_run(self.run))
             self.commit_claims()
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: PlannedBatch) -> None:
         """Note that Spark has logged a batch: the failures that it replays hold their results no longer.
 
         Those of the batch planned last alone: Spark names a batch until it has logged the next one.
         """
         if batch == self.planned:
             self.planned = None
-            answered = [emission for task in self._tasks.values() for emission in task.take_answered()]
+            replayed = [emission for task in self._tasks.values() for emission in task.pop_answered()]
             for cut in self.cuts.values():
-                cut.written(answered)
+                cut.written(replayed)
 
-    def moved(self, sources: Sequence[SourcePartition]) -> dict[int, Committed]:
+    def moved(self, sources: Sequence[SourceSlot]) -> dict[int, CommittedOffset]:
         """Return by slot what somebody else has committed since our last commit.
 
         Raises:
@@ -191,14 +193,14 @@ class SpoutCommits:
             ZombieDriver: a newer driver has claimed a task.
         """
         topics = {self.result_topic(task): claim for task, claim in self.claims.items()}
-        for topic, stands in read_claims(self._consumer, topics, self._bootstrap).items():
+        for topic, entry in read_claims(self._consumer, topics, self._bootstrap).items():
             claim = topics[topic]
-            if stands is not None and stands.epoch > claim.epoch:
+            if entry is not None and entry.epoch > claim.epoch:
                 raise ZombieDriver(
-                    f"a newer driver (epoch {stands.epoch}, this one has {claim.epoch}) has claimed group "
+                    f"a newer driver (epoch {entry.epoch}, this one has {claim.epoch}) has claimed group "
                     f"{self._group}; only one driver may run per spout task, this one stops"
                 )
-            if stands is None or stands.epoch < claim.epoch:
+            if entry is None or entry.epoch < claim.epoch:
                 self._committed = None
 
     def commit_claims(self) -> None:
@@ -214,16 +216,16 @@ class SpoutCommits:
     def commit(self) -> None:
         """Commit all that has changed; all there is, where the last commit is RENEW_INTERVAL_S old."""
         self._end_commands()
-        states, reach, seen = self._encode()
+        states, reach, versions = self._encode()
         positions = [self._position(task, cut.cut(reach, self._is_open)) for task, cut in self.cuts.items()]
-        told = (seen, [(position.topic, position.offset, position.metadata) for position in positions])
-        if told != self._committed or self._monotonic() >= self._renew_at_s:
+        state = (versions, [(position.topic, position.offset, position.metadata) for position in positions])
+        if state != self._committed or self._monotonic() >= self._renew_at_s:
             self._send(states, positions)
-            self._committed = told
+            self._committed = state
             self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
         for task in self._tasks.values():
             for slot, ledger in task.slots.items():
-                ledger.forget_blocks(reach[slot])
+                ledger.discard_blocks(reach[slot])
 
     def _position(self, task: int, next_offset: int) -> TopicPartition:
         return TopicPartition(self.result_topic(task), 0, next_offset, metadata=self.claims[task].metadata())
@@ -239,24 +241,24 @@ class SpoutCommits:
         self._committed = None
         for task in self._tasks.values():
             for slot in task.slots.keys() & states.keys():
-                task.slots[slot].told = self._texts[slot][3].copy()
+                task.slots[slot].committed_done = self._texts[slot][3].copy()
 
-    def _is_open(self, emission: Emission) -> bool:
+    def _is_open(self, emission: BlockEmission) -> bool:
         return any(task.is_open(emission) for task in self._tasks.values())
 
     def _encode(self) -> tuple[dict[int, State], dict[int, int], list[object]]:
         """Return states and reach by slot, and what the states depend on."""
-        states, reach, seen = dict[int, State](), dict[int, int](), list[object]()
+        states, reach, versions = dict[int, State](), dict[int, int](), list[object]()
         epoch = next(iter(self.claims.values())).epoch
         for task in self._tasks.values():
             for slot, ledger in task.slots.items():
-                mark = (slot, epoch, ledger.changes)
+                version = (slot, epoch, ledger.changes)
                 known = self._texts.get(slot)
-                if known is None or known[0] != mark:
-                    known = self._texts[slot] = (mark, *_encoded(epoch, task.sources[slot], ledger))
+                if known is None or known[0] != version:
+                    known = self._texts[slot] = (version, *_encoded(epoch, task.sources[slot], ledger))
                 states[slot], reach[slot] = known[1:3]
-                seen.append(mark)
-        return states, reach, seen
+                versions.append(version)
+        return states, reach, versions
 
     def _end_commands(self) -> None:
         """Note the commands that matter no more; forget those that the committed position has passed."""
@@ -267,12 +269,12 @@ class SpoutCommits:
                 live.update((command.task, command.position) for command in ledger.commands.on_record)
         for number, claim in self.claims.items():
             claim.replays = {
-                position: obeyed if (number, position) in live else (0, 0)
-                for position, obeyed in claim.replays.items()
+                position: applied if (number, position) in live else (0, 0)
+                for position, applied in claim.replays.items()
                 if (number, position) in live or position >= claim.next_offset
             }
 
 
-def _encoded(epoch: int, source: SourcePartition, ledger: PartitionLedger) -> tuple[State, int, BitMap64]:
-    made = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done, ledger.told)
-    return (source, ledger.frontier, made.text), made.reach, made.told
+def _encoded(epoch: int, source: SourceSlot, ledger: PartitionLedger) -> tuple[State, int, BitMap64]:
+    made = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done, ledger.committed_done)
+    return (source, ledger.frontier, made.text), made.reach, made.committed

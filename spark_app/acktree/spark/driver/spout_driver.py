@@ -18,19 +18,19 @@ from acktree.spark.driver.dead_letters import DeadLetterWriter
 from acktree.spark.driver.driver_metrics import serve_driver
 from acktree.spark.driver.log_bounds import check_offsets, is_removed
 from acktree.spark.driver.reporter import Reporter
-from acktree.spark.driver.result_topics import ResultTopics, Told
+from acktree.spark.driver.result_topics import ResultRecord, ResultTopics
 from acktree.spark.driver.source_topics import SpoutTopics, VanishedPartition
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spout_commits import SpoutCommits
-from acktree.spark.driver.spout_figures import Crowds, progress, reports
+from acktree.spark.driver.spout_figures import CrowdedSlots, progress, reports
 from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers, with_state
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.replay_orders import Order, ReplayOrders
-from acktree.spark.ledger.result_cut import Opened
+from acktree.spark.ledger.replay_queue import QueuedReplay, ReplayQueue
+from acktree.spark.ledger.result_cut import OpenFailure
 from acktree.spark.ledger.retries import RetryPolicy
-from acktree.spark.ledger.task import DeadLetter, TaskLedger
+from acktree.spark.ledger.task import ExhaustedRecord, TaskLedger
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import MAX_REPLAYS, Batch, Range, Replays
+from acktree.spark.runtime.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 
 COMMIT_INTERVAL_S = 0.5
 IDLE_WAIT_S = 0.05
@@ -56,22 +56,22 @@ class SpoutDriver:
         self._admin = make_admin(options.bootstrap, user)
         self._registry = Registry(options.bootstrap, options.topology, user)
         self._watch = SourceWatch(self._admin, options, self._registry, monotonic)
-        self.topics = self._watch.find()
+        self.topics = self._watch.topics()
         self.topology = self._registry.history.latest
         self._group = self.topology.group_of(options.spout)
         settings = consumer_settings(options.bootstrap, self._group, user, enable_partition_eof=True)
         self._consumer = make_consumer(settings)
         self._reporter = Reporter(options)
         reader = make_consumer({**settings, "auto.offset.reset": "error", "queued.min.messages": 1})
-        letters = self.topology.dead_letter_topic
-        self._letters = DeadLetterWriter(
-            reader, self._reporter.producer, letters, self._group, options.bootstrap
+        topic = self.topology.dead_letter_topic
+        self._dead_letters = DeadLetterWriter(
+            reader, self._reporter.producer, topic, self._group, options.bootstrap
         )
         self.commits = SpoutCommits(self._consumer, self.topology, options, monotonic)
-        self._orders = ReplayOrders(self.commits)
+        self._replay_queue = ReplayQueue(self.commits)
         self.tasks: dict[int, TaskLedger] = {}
         self._results = ResultTopics(self._consumer, options.bootstrap)
-        self._crowds = Crowds()
+        self._crowded_slots = CrowdedSlots()
         self._next_commit_s = self._next_report_s = -1e18
         self._has_caught_up = False
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
@@ -80,7 +80,7 @@ class SpoutDriver:
     def is_open(self) -> bool:
         return bool(self.tasks)
 
-    def open(self, logged: Batch | None) -> None:
+    def open(self, logged: PlannedBatch | None) -> None:
         """Take over: claim a run per task, restore what is committed and what the logged batch says."""
         spout, commits = self._options.spout, self.commits
         versions = self._registry.history.versions.values()
@@ -92,17 +92,19 @@ class SpoutDriver:
         known = known_frontiers(logged)
         new = [s for s in self.topics.partitions if s.slot not in committed and s.slot not in known]
         starts = known | (self.topics.log_starts(new) if has_run else self.topics.starting_offsets(new))
-        live = self._orders.live(self._consumer, self._bootstrap)
-        stands = Takeover(committed, starts, floors, live, logged, self.topics.log_ends() if has_run else {})
+        live = self._replay_queue.live(self._consumer, self._bootstrap)
+        takeover = Takeover(
+            committed, starts, floors, live, logged, self.topics.log_ends() if has_run else {}
+        )
         for task in self.topology.spout_tasks[spout]:
             sources = [s for s in self.topics.partitions if self.topics.task_of[s.slot] == task]
             claim = commits.claims[task]
-            opened = stands.task(self.topology, spout, claim, task, sources, self._monotonic())
+            opened = takeover.task(self.topology, spout, claim, task, sources, self._monotonic())
             self.tasks[task] = opened
         commits.serve(self.tasks)
         self._go_back_to_ends()
         self._read_results(commits.claims)
-        commits.forget_floors(self.topics.former)
+        commits.remove_floors(self.topics.former)
         commits.commit()
 
     def _catch_up(self) -> None:
@@ -114,8 +116,8 @@ class SpoutDriver:
         ledgers = [ledger for task in self.tasks.values() for ledger in task.slots.values()]
         if all(ledger.next_offset >= ledger.emitted_before for ledger in ledgers):
             return
-        for told in self._results.read_to_ends():
-            self._take(told)
+        for entry in self._results.read_to_ends():
+            self._apply_result(entry)
 
     def log_ends(self) -> dict[int, int]:
         """Return by slot the offset behind the last record that a read_committed reader may see.
@@ -126,8 +128,8 @@ class SpoutDriver:
         try:
             return self.topics.log_ends()
         except VanishedPartition:
-            self._watch.look_at_once()
-            self._look_at_topics()
+            self._watch.check_next_time()
+            self._check_topics()
             return self.topics.log_ends()
 
     def _next_offsets(self) -> dict[int, int]:
@@ -148,12 +150,12 @@ class SpoutDriver:
     def _follow_ends(self, ends: Mapping[int, int]) -> None:
         """Where a log ends before what is emitted of it, find out why."""
         if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
-            self._watch.look_at_once()
-            self._look_at_topics()
+            self._watch.check_next_time()
+            self._check_topics()
             self._go_back_to_ends()
 
-    def _look_at_topics(self) -> None:
-        topics = self._watch.look(self.topics, self.topology.version, self._next_offsets())
+    def _check_topics(self) -> None:
+        topics = self._watch.changed_topics(self.topics, self.topology.version, self._next_offsets())
         if topics is not None:
             self._adopt(topics)
 
@@ -162,11 +164,11 @@ class SpoutDriver:
         claims, topic_of = self.commits.claims, self.commits.result_topic
         self._results.follow(TopicPartition(topic_of(task), 0, claims[task].next_offset) for task in tasks)
 
-    def position(self) -> Batch:
+    def position(self) -> PlannedBatch:
         """Return an empty batch that says where every slot stands."""
         return empty_batch(self.topology.version, self.tasks.values())
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: PlannedBatch) -> None:
         """Note that Spark has logged and finished a batch; it says so with every call for the next one."""
         self.commits.written(batch)
         tasks = () if self._is_tracked(batch.version) else self.tasks.values()
@@ -176,10 +178,10 @@ class SpoutDriver:
     def _is_tracked(self, version: int) -> bool:
         return not self._options.complete_by_batch and self._registry.history.at(version).ackers > 0
 
-    def next_batch(self, ends: Mapping[int, int], most: int | None) -> Batch | None:
+    def next_batch(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
         """Return the next batch with offsets below ``ends`` by slot, None if there is nothing to emit.
 
-        Replays come first and are never held back by max pending or by ``most``; what replay commands open
+        Replays come first and are never held back by max pending or by ``limit``; what replay commands open
         is held only by what is in flight of it.
 
         Raises:
@@ -195,19 +197,19 @@ class SpoutDriver:
         ranges: list[Range] = []
         again: list[Range] = []
         replays: list[Replays] = []
-        room, limit = self.topology.spouts[self._options.spout].max_pending, most
+        room, largest_block = self.topology.spouts[self._options.spout].max_pending, limit
         for task in self.tasks.values():
             budget = MAX_REPLAYS - sum(len(group.offsets) for group in replays)
             task.fail_overdue(now_s - self.topology.control_retention_s, now_s, budget)
             replays += task.replay_due(now_s, budget)
             again += task.emit_again(room, now_s)
             allowed = max(0, room - task.pending)
-            fresh = task.emit(ends, allowed if most is None else min(allowed, most), now_s, limit)
-            if most is not None:
-                most -= sum(range_.end - range_.start for range_ in fresh)
+            fresh = task.emit(ends, allowed if limit is None else min(allowed, limit), now_s, largest_block)
+            if limit is not None:
+                limit -= sum(range_.end - range_.start for range_ in fresh)
             ranges += fresh
-        self._crowds.say(self.tasks.values())
-        batch = Batch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
+        self._crowded_slots.log_new(self.tasks.values())
+        batch = PlannedBatch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
         if not batch.records:
             return None
         if self._is_tracked(batch.version):
@@ -218,15 +220,15 @@ class SpoutDriver:
     def service(self, wait_s: float) -> None:
         """Read results, waiting up to ``wait_s``; write letters, obey resets, commit, report."""
         for task in self.tasks.values():
-            task.look(self._monotonic())
-        for told in self._results.read(wait_s):
-            self._take(told)
+            task.add_pending_time(self._monotonic())
+        for entry in self._results.read(wait_s):
+            self._apply_result(entry)
         self._reporter.check()
         self._registry.refresh()
-        self._look_at_topics()
-        obeyed = self._orders.obey(self._ledger_of)
-        if obeyed:
-            next(iter(self.tasks.values())).counters["commands"] += obeyed
+        self._check_topics()
+        applied = self._replay_queue.apply(self._ledger_of)
+        if applied:
+            next(iter(self.tasks.values())).counters["commands"] += applied
         now_s = self._monotonic()
         if now_s >= self._next_commit_s:
             self._apply_resets()
@@ -246,7 +248,7 @@ class SpoutDriver:
             self.commits.join(new)
             self._read_results(sorted(new))
         policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
-        there = {source.slot for source in topics.partitions}
+        present = {source.slot for source in topics.partitions}
         ids = {source.topic: source.topic_id for source in topics.partitions}
         known: set[int] = set()
         for task in self.tasks.values():
@@ -257,47 +259,47 @@ class SpoutDriver:
                     continue
                 task.slots[slot].policy, task.slots[slot].block = policy, table.block
                 known.add(slot)
-        fresh = [source for source in topics.partitions if source.slot in there - known]
+        fresh = [source for source in topics.partitions if source.slot in present - known]
         starts = topics.log_starts(fresh)
         moved = self.commits.moved(fresh).items()
-        starts |= {slot: stands.next_offset for slot, stands in moved if not stands.is_of_another}
+        starts |= {slot: committed.next_offset for slot, committed in moved if not committed.is_of_another}
         for source in fresh:
             task = self.tasks.get(topics.task_of[source.slot]) or next(iter(self.tasks.values()))
             self.commits.claims[task.task].floors[source.slot] = self.commits.run
             start, run = starts[source.slot], self.commits.run
             task.sources[source.slot] = source
             task.slots[source.slot] = PartitionLedger(start, start, run, policy, table.block)
-        self.commits.forget_floors(topics.former)
+        self.commits.remove_floors(topics.former)
         self.commits.commit()
 
-    def _take(self, told: Told) -> None:
-        record, cut = told.record, self.commits.cuts[told.task]
+    def _apply_result(self, entry: ResultRecord) -> None:
+        record, cut = entry.record, self.commits.cuts[entry.task]
         if record is None or isinstance(record, ReplayCommand):
             if record is None:
                 next(iter(self.tasks.values())).counters["set_aside"] += 1
             else:
-                self._orders.note(Order(told.task, told.offset, record))
-            cut.note(told.offset, {}, ())
+                self._replay_queue.add(QueuedReplay(entry.task, entry.offset, record))
+            cut.record(entry.offset, {}, ())
             return
         highest: dict[int, int] = {}
-        opened: list[Opened] = []
+        opened: list[OpenFailure] = []
         for task in self.tasks.values():
             if isinstance(record, Absent):
-                effect = task.take_absent(record)
+                effect = task.apply_absent(record)
             else:
-                effect = task.take(record, self._monotonic(), self._jitter())
+                effect = task.apply(record, self._monotonic(), self._jitter())
             highest |= effect.highest
             opened += effect.opened
-            for letter in effect.letters:
-                self._send_dead_letter(task, letter)
-        cut.note(told.offset, highest, opened)
+            for exhausted in effect.exhausted:
+                self._send_dead_letter(task, exhausted)
+        cut.record(entry.offset, highest, opened)
 
-    def _send_dead_letter(self, task: TaskLedger, letter: DeadLetter) -> None:
-        if self._letters.write(letter):
-            task.bury(letter, "dead_lettered")
+    def _send_dead_letter(self, task: TaskLedger, record: ExhaustedRecord) -> None:
+        if self._dead_letters.write(record):
+            task.finish_record(record, "dead_lettered")
         else:
-            is_lost = is_removed(self.topics, self._options, letter.source, letter.offset)
-            task.bury(letter, "lost" if is_lost else "absent")
+            is_lost = is_removed(self.topics, self._options, record.source, record.offset)
+            task.finish_record(record, "lost" if is_lost else "absent")
 
     def _task_of(self, slot: int) -> TaskLedger | None:
         return next((task for task in self.tasks.values() if slot in task.slots), None)
@@ -309,17 +311,17 @@ class SpoutDriver:
     def _apply_resets(self) -> None:
         moved = self.commits.moved(self.topics.partitions)
         if self.commits.are_lost:  # with its topic, or by expiry
-            self._watch.look_at_once()
-            self._look_at_topics()
-        for slot, stands in moved.items():
+            self._watch.check_next_time()
+            self._check_topics()
+        for slot, committed in moved.items():
             task = self._task_of(slot)
-            if stands.ours is not None or task is None:
+            if committed.ours is not None or task is None:
                 continue
             ledger = task.slots[slot]
-            if stands.next_offset < ledger.frontier:
+            if committed.next_offset < ledger.frontier:
                 self.commits.begin_run(task.task, slot)
                 self.commits.commit_claims()
-            ledger.rewind(stands.next_offset, self.commits.run)
+            ledger.rewind(committed.next_offset, self.commits.run)
             task.counters["rewinds"] += 1
 
     def all_done(self, targets: Mapping[int, int]) -> bool:
@@ -336,19 +338,19 @@ class SpoutDriver:
 
     def _report(self) -> None:
         version = self.topology.version
-        told = reports(self._options.spout, self.tasks.values(), version, self._monotonic())
-        self._reporter.send(self.topology.stats_topic, told)
+        entry = reports(self._options.spout, self.tasks.values(), version, self._monotonic())
+        self._reporter.send(self.topology.stats_topic, entry)
 
-    def settle(self) -> None:
+    def commit_and_report(self) -> None:
         """Commit what is done and report, whatever the time."""
         self.commits.commit()
         self._report()
-        self._reporter.settle()
+        self._reporter.flush()
 
     def close(self) -> None:
         """Commit what is done, report once more and let go of the broker."""
         if self.is_open:
-            self.settle()
+            self.commit_and_report()
         self._consumer.close()
         self._registry.close()
         if self._metrics is not None:

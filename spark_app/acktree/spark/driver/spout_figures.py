@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from acktree.schemas.stats import Report
 from acktree.spark.ledger.task import TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_STRETCHES_PER_SLOT
+from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
 
 log = logging.getLogger("acktree.spark")
 
@@ -37,21 +37,21 @@ def reports(spout: str, tasks: Iterable[TaskLedger], version: int, now_s: float)
     )
 
 
-class Crowds:
+class CrowdedSlots:
     """Says which slots emit nothing new because too many stretches of blocks are in flight."""
 
     def __init__(self) -> None:
-        self._said: set[int] = set()
+        self._logged: set[int] = set()
 
-    def say(self, tasks: Iterable[TaskLedger]) -> None:
+    def log_new(self, tasks: Iterable[TaskLedger]) -> None:
         """Write a line for each slot that began to wait."""
         waiting = {slot: task.sources[slot] for task in tasks for slot in task.crowded}
-        for slot in waiting.keys() - self._said:
+        for slot in waiting.keys() - self._logged:
             source = waiting[slot]
             log.warning(
                 "%s/%d emits nothing new until some of its records are done: its blocks in flight were cut "
                 "short in %d places, by the end of the log or maxOffsetsPerTrigger",
-                *(source.topic, source.partition, MAX_STRETCHES_PER_SLOT),
+                *(source.topic, source.partition, MAX_BLOCK_RANGES_PER_SLOT),
                 extra={"action": "crowded"},
             )
-        self._said = set(waiting)
+        self._logged = set(waiting)

@@ -14,12 +14,12 @@ from itertools import chain
 from acktree.producers.kafka.claim import Claim
 from acktree.schemas.ids import MAX_RUN, is_run_between, run_at_least
 from acktree.schemas.registry import Published
-from acktree.spark.driver.group_offsets import Committed
+from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import Replay, RetryPolicy
-from acktree.spark.ledger.task import SourcePartition, TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_ATTEMPT_SPANS, Batch, Frontier, Range
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.spark.runtime.logged_batch import MAX_ATTEMPT_SPANS, Frontier, PlannedBatch, Range
 
 OLDEST_FLOOR_RUNS = 100
 
@@ -42,23 +42,23 @@ def raised(floor: int, run: int) -> int:
     return floor if behind <= OLDEST_FLOOR_RUNS else (run - OLDEST_FLOOR_RUNS - 1) % MAX_RUN + 1
 
 
-def empty_batch(version: int, tasks: Iterable[TaskLedger]) -> Batch:
+def empty_batch(version: int, tasks: Iterable[TaskLedger]) -> PlannedBatch:
     """Return an empty batch that says where every slot stands."""
     ranges: list[Range] = []
     for task in tasks:
         for slot, source in task.sources.items():
             at = task.slots[slot].next_offset
             ranges.append(Range(source.topic, source.partition, slot, task.run, at, at))
-    return Batch(version, tuple(ranges), frontiers=_frontiers(tasks))
+    return PlannedBatch(version, tuple(ranges), frontiers=_frontiers(tasks))
 
 
-def with_state(batch: Batch, tasks: Collection[TaskLedger]) -> Batch:
+def with_state(batch: PlannedBatch, tasks: Collection[TaskLedger]) -> PlannedBatch:
     """Return a planned batch with what a start cannot learn elsewhere."""
     return replace(
         batch,
-        progress=tuple(each for task in tasks for each in task.progress()),
-        attempts=tuple(each for task in tasks for each in task.attempts(MAX_ATTEMPT_SPANS // len(tasks))),
-        blocks=tuple(each for task in tasks for each in task.blocks()),
+        progress=tuple(entry for task in tasks for entry in task.progress()),
+        attempts=tuple(entry for task in tasks for entry in task.attempts(MAX_ATTEMPT_SPANS // len(tasks))),
+        blocks=tuple(entry for task in tasks for entry in task.blocks()),
         frontiers=_frontiers(tasks),
     )
 
@@ -68,7 +68,7 @@ def _frontiers(tasks: Iterable[TaskLedger]) -> tuple[Frontier, ...]:
     return tuple(Frontier(slot, ledger.frontier) for slot, ledger in ledgers)
 
 
-def known_frontiers(logged: Batch | None) -> dict[int, int]:
+def known_frontiers(logged: PlannedBatch | None) -> dict[int, int]:
     """Return by slot below which offset all is done, as a logged batch says."""
     return dict(logged.frontiers) if logged else {}
 
@@ -83,11 +83,11 @@ class Takeover:
     may have been emitted by drivers before this one.
     """
 
-    committed: Mapping[int, Committed]
+    committed: Mapping[int, CommittedOffset]
     starts: Mapping[int, int]
     floors: Mapping[int, int]
     commands: Mapping[int, Sequence[LiveReplay]]
-    logged: Batch | None
+    logged: PlannedBatch | None
     ends: Mapping[int, int] = field(default_factory=dict)
 
     def task(
@@ -96,7 +96,7 @@ class Takeover:
         spout: str,
         claim: Claim,
         task: int,
-        sources: Iterable[SourcePartition],
+        sources: Iterable[SourceSlot],
         now_s: float,
     ) -> TaskLedger:
         """Return a task's ledgers and write the floors of its slots into its claim."""
@@ -109,31 +109,31 @@ class Takeover:
 
     def slot(self, slot: int, run: int, policy: RetryPolicy, now_s: float, block: int = 1) -> PartitionLedger:
         """Return the ledger of one slot in a new run; what it emits anew is in blocks of that size."""
-        stands = self.committed.get(slot)
-        is_ours = stands is None or stands.ours is not None
+        committed = self.committed.get(slot)
+        is_ours = committed is None or committed.ours is not None
         floor = self.floors.get(slot, run) if is_ours else run
         floor = run if is_too_old(floor, run) else floor
-        frontier = stands.next_offset if stands else self.starts[slot]
-        last = self._last_range(slot) if stands else None
+        frontier = committed.next_offset if committed else self.starts[slot]
+        last = self._last_range(slot) if committed else None
         is_in_flight = last is not None and is_run_between(last.run, floor, run)
         known = last.end if last is not None and is_in_flight else frontier
         ledger = PartitionLedger(frontier, max(frontier, known), floor, policy, block)
-        if stands is not None:
-            ledger.done, ledger.told = stands.done(), stands.done()
+        if committed is not None:
+            ledger.done, ledger.committed_done = committed.done(), committed.done()
         ledger.resume(now_s)
         if not is_in_flight:  # all above the frontier is emitted anew, but for what acks say is done
             ledger.emitted_before = self.ends.get(slot, 0)
-        if stands is None:
+        if committed is None:
             _void(ledger, self._commands_of(slot, ledger))
             return ledger
-        for stretch in self.logged.blocks if self.logged else ():
-            if stretch.slot == slot and is_run_between(stretch.run, floor, run):
-                ledger.blocks.emit(stretch.start, stretch.end, stretch.size, stretch.run)
+        for block_range in self.logged.blocks if self.logged else ():
+            if block_range.slot == slot and is_run_between(block_range.run, floor, run):
+                ledger.blocks.emit(block_range.start, block_range.end, block_range.size, block_range.run)
         if is_ours:
             self._restore_commands(ledger, slot, now_s)
-        for told in self.logged.attempts if self.logged else ():
-            for offset in chain(*(range(*span) for span in told.spans)) if told.slot == slot else ():
-                ledger.restore_replay(Replay(offset, told.generation, told.attempts), now_s)
+        for attempts in self.logged.attempts if self.logged else ():
+            for offset in chain(*(range(*span) for span in attempts.spans)) if attempts.slot == slot else ():
+                ledger.restore_replay(Replay(offset, attempts.generation, attempts.attempts), now_s)
         for replays in self.logged.replays if self.logged else ():
             for offset in replays.offsets if replays.slot == slot else ():
                 ledger.restore_replay(Replay(offset, replays.generation, replays.attempts), now_s)
@@ -144,7 +144,7 @@ class Takeover:
         return ranges[-1] if ranges else None
 
     def _commands_of(self, slot: int, ledger: PartitionLedger) -> list[LiveReplay]:
-        return [each for each in self.commands.get(slot, ()) if run_at_least(each.floor, ledger.floor)]
+        return [entry for entry in self.commands.get(slot, ()) if run_at_least(entry.floor, ledger.floor)]
 
     def _restore_commands(self, ledger: PartitionLedger, slot: int, now_s: float) -> None:
         commands = self._commands_of(slot, ledger)
@@ -154,7 +154,7 @@ class Takeover:
             _void(ledger, commands)
             return
         last = self._last_range(slot)
-        progress = {each[:2]: each for each in self.logged.progress} if self.logged else {}
+        progress = {entry[:2]: entry for entry in self.logged.progress} if self.logged else {}
         known: list[LiveReplay] = []
         for command in commands:
             place = (command.task, command.position)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from acktree.spark.driver.batch_commits import ReadTaskName
 from acktree.spark.tasks.reading.read_task import ReadTask, task_anchors
-from acktree.spark.tasks.writing.producers import outbox
+from acktree.spark.tasks.writing.producers import task_producer
 from acktree.spark.tasks.writing.write_task import StagePlan
 
 log = logging.getLogger("acktree.spark")
@@ -27,30 +27,30 @@ log = logging.getLogger("acktree.spark")
 class Resets:
     """What is asked for the roots of one batch; anchors are kept, 18 bytes each, once they are needed."""
 
-    def __init__(self, batch: DataFrame, plan: StagePlan, is_told: Callable[[ReadTask], bool]) -> None:
-        self._batch, self._plan, self._is_told = batch, plan, is_told
-        self._shares: list[ReadTask] | None = None
+    def __init__(self, batch: DataFrame, plan: StagePlan, is_written: Callable[[ReadTask], bool]) -> None:
+        self._batch, self._plan, self._is_written = batch, plan, is_written
+        self._tasks: list[ReadTask] | None = None
         self._anchors: dict[ReadTaskName, bytes] = {}
 
     def send(self, ended: threading.Event) -> None:
         """Ask for another timeout from now on for every root that is not told yet, until the batch ends."""
-        if self._shares is None:
-            self._shares = read_tasks_of(self._batch)
-        telling = self._plan.telling(outbox(self._plan.bootstrap, self._plan.user))
-        for share in self._shares:
-            if not self._is_told(share):
-                anchors = self._anchors.get(share.name) or self._read(share, ended)
+        if self._tasks is None:
+            self._tasks = read_tasks_of(self._batch)
+        acker_updates = self._plan.acker_updates(task_producer(self._plan.bootstrap, self._plan.user))
+        for task in self._tasks:
+            if not self._is_written(task):
+                anchors = self._anchors.get(task.name) or self._read(task, ended)
                 if ended.is_set():
                     return
-                telling.reset(anchors)
+                acker_updates.reset(anchors)
 
-    def _read(self, share: ReadTask, ended: threading.Event) -> bytes:
+    def _read(self, task: ReadTask, ended: threading.Event) -> bytes:
         parts: list[bytes] = []
-        for part in task_anchors(share):
+        for part in task_anchors(task):
             if ended.is_set():
                 return b""
             parts.append(part)
-        return self._anchors.setdefault(share.name, b"".join(parts))
+        return self._anchors.setdefault(task.name, b"".join(parts))
 
 
 def read_tasks_of(batch: DataFrame) -> list[ReadTask]:
@@ -59,7 +59,7 @@ def read_tasks_of(batch: DataFrame) -> list[ReadTask]:
     while rdd.getClass().getSimpleName() != "DataSourceRDD":
         rdd = rdd.dependencies().head().rdd()
     pickled = [partition.inputPartition().get().pickedPartition() for partition in rdd.partitions()]
-    return [pickle.loads(bytes(share)) for share in pickled]
+    return [pickle.loads(bytes(task)) for task in pickled]
 
 
 @contextmanager

@@ -53,49 +53,51 @@ _START = attrgetter("start")
 class Blocks:
     """Stretches of blocks of several records, in order, as far as they may still matter."""
 
-    stretches: list[BlockRange] = field(default_factory=list)
+    ranges: list[BlockRange] = field(default_factory=list)
 
     @property
     def largest(self) -> int:
         """Return an upper bound of a block's length."""
-        return max((stretch.size for stretch in self.stretches), default=1)
+        return max((block_range.size for block_range in self.ranges), default=1)
 
     def emit(self, start: int, end: int, size: int, run: int) -> None:
         """Note that [start, end), behind all that was emitted before, is emitted as blocks of ``size``."""
         if size == 1 or start >= end:
             return
-        last = self.stretches[-1] if self.stretches else None
+        last = self.ranges[-1] if self.ranges else None
         if last and (last.end, last.size, last.run) == (start, size, run) and start % size == 0:
-            self.stretches[-1] = replace(last, end=end)
+            self.ranges[-1] = replace(last, end=end)
         else:
-            self.stretches.append(BlockRange(start, end, size, run))
+            self.ranges.append(BlockRange(start, end, size, run))
 
     def _at(self, offset: int) -> BlockRange | None:
-        index = bisect_right(self.stretches, offset, key=_START) - 1
-        found = self.stretches[index] if index >= 0 else None
+        index = bisect_right(self.ranges, offset, key=_START) - 1
+        found = self.ranges[index] if index >= 0 else None
         return found if found and offset < found.end else None
 
     def first_of(self, offset: int) -> int:
         """Return where the block of an offset begins."""
-        stretch = self._at(offset)
-        return max(stretch.start, offset // stretch.size * stretch.size) if stretch else offset
+        block_range = self._at(offset)
+        return (
+            max(block_range.start, offset // block_range.size * block_range.size) if block_range else offset
+        )
 
     def end_of(self, first: int) -> int:
         """Return where the block of an offset ends, exclusive."""
-        stretch = self._at(first)
-        return block_end(first, stretch.end, stretch.size) if stretch else first + 1
+        block_range = self._at(first)
+        return block_end(first, block_range.end, block_range.size) if block_range else first + 1
 
     def is_older(self, first: int, run: int) -> bool:
         """Tell whether the offset was emitted in a newer run, in other blocks."""
-        stretch = self._at(first)
-        return stretch is not None and not run_at_least(run, stretch.run)
+        block_range = self._at(first)
+        return block_range is not None and not run_at_least(run, block_range.run)
 
     def cover(self, firsts: NDArray[np.int64], run: int) -> BitMap64:
         """Return the offsets of the blocks that begin at ``firsts``, in an emission of ``run``.
 
         Of an emission older than the block as it is known only the first record is sure to be in its tree.
         """
-        if not self.stretches:
+        if not self.ranges:
             return set_of(firsts)
         covered = BitMap64()
         for first in firsts.tolist():
@@ -108,12 +110,12 @@ class Blocks:
 
     def overlap(self, start: int, end: int) -> bool:
         """Tell whether some of [start, end) was emitted in blocks of several records that are known."""
-        return any(stretch.start < end and start < stretch.end for stretch in self.stretches)
+        return any(block_range.start < end and start < block_range.end for block_range in self.ranges)
 
-    def forget(self, is_over: Callable[[int, int], bool]) -> None:
+    def discard(self, is_over: Callable[[int, int], bool]) -> None:
         """Forget the stretches [start, end) of which no verdict matters any more."""
-        if self.stretches:
-            self.stretches = [s for s in self.stretches if not is_over(s.start, s.end)]
+        if self.ranges:
+            self.ranges = [s for s in self.ranges if not is_over(s.start, s.end)]
 
 
 def split(

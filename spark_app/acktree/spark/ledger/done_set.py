@@ -73,21 +73,21 @@ def next_done(done: BitMap64, start: int) -> int | None:
     return done.next_set_bit(start) if done and done.max() >= start else None
 
 
-def runs(done: BitMap64, start: int, most: int) -> list[tuple[int, int]]:
-    """Return the first ``most`` runs [begin, end) of the set at or above start."""
+def runs(done: BitMap64, start: int, limit: int) -> list[tuple[int, int]]:
+    """Return the first ``limit`` runs [begin, end) of the set at or above start."""
     found: list[tuple[int, int]] = []
-    while len(found) < most and (begin := next_done(done, start)) is not None:
+    while len(found) < limit and (begin := next_done(done, start)) is not None:
         start = first_absent(done, begin)
         found.append((begin, start))
     return found
 
 
-class Encoded(NamedTuple):
-    """A metadata text; it tells everything below ``reach`` and all of ``told``."""
+class EncodedMetadata(NamedTuple):
+    """A metadata text; it tells everything below ``reach`` and all of ``committed``."""
 
     text: str
     reach: int
-    told: BitMap64
+    committed: BitMap64
 
 
 def encode_metadata(
@@ -95,36 +95,36 @@ def encode_metadata(
     incarnation: str,
     frontier: int,
     done: BitMap64,
-    told: BitMap64 | None = None,
-    most_chars: int = MAX_METADATA_CHARS,
-) -> Encoded:
-    """Return the metadata of a commit of what is done, of which earlier commits have ``told`` a part.
+    committed: BitMap64 | None = None,
+    max_chars: int = MAX_METADATA_CHARS,
+) -> EncodedMetadata:
+    """Return the metadata of a commit of what is done, of which earlier commits have ``committed`` a part.
 
     Two forms of the bits are tried, run lengths and a plain bitmap, and the one that reaches further is taken
     (after Confluent's Parallel Consumer). ASCII only: zero bytes have come back as garbage elsewhere.
     """
-    room = (most_chars - EPOCH_CHARS - TOPIC_ID_CHARS - FRAME_CHARS) // 4 * 3
+    room = (max_chars - EPOCH_CHARS - TOPIC_ID_CHARS - FRAME_CHARS) // 4 * 3
     if room < 8 or len(incarnation) > TOPIC_ID_CHARS:
-        raise ValueError(f"{most_chars} characters hold no metadata of {incarnation!r}")
-    told = told if told is not None else BitMap64()
-    if (by_runs := _encode_runs(frontier, done, told, room)) is None:  # told by who had more room
-        told = BitMap64()
-        by_runs = _encode_runs(frontier, done, told, room)
+        raise ValueError(f"{max_chars} characters hold no metadata of {incarnation!r}")
+    committed = committed if committed is not None else BitMap64()
+    if (by_runs := _encode_runs(frontier, done, committed, room)) is None:  # told by who had more room
+        committed = BitMap64()
+        by_runs = _encode_runs(frontier, done, committed, room)
     assert by_runs is not None, "without bits there is room"
     (raw, reach), form = by_runs, "R"
-    if not told or told.max() < frontier + room * 8:
+    if not committed or committed.max() < frontier + room * 8:
         by_bits, reach_bits = _encode_bits(frontier, done, room)
         if reach_bits > reach:
             raw, reach, form = by_bits, reach_bits, "B"
     body = f"{FORMAT}|{epoch}|{incarnation}|{form}{base64.b64encode(raw).decode()}"
     below = done.copy()
     below.remove_range(reach, EVERYTHING)
-    return Encoded(f"{body}|{zlib.crc32(body.encode()):08x}", reach, below | told)
+    return EncodedMetadata(f"{body}|{zlib.crc32(body.encode()):08x}", reach, below | committed)
 
 
-def fits(frontier: int, done: BitMap64, most_chars: int = MAX_METADATA_CHARS) -> bool:
+def fits(frontier: int, done: BitMap64, max_chars: int = MAX_METADATA_CHARS) -> bool:
     """Tell whether metadata has room for everything done."""
-    return encode_metadata(0, "", frontier, done, most_chars=most_chars).reach == EVERYTHING
+    return encode_metadata(0, "", frontier, done, max_chars=max_chars).reach == EVERYTHING
 
 
 def decode_metadata(text: str | None, frontier: int) -> CommitMetadata | None:
@@ -150,7 +150,7 @@ def decode_metadata(text: str | None, frontier: int) -> CommitMetadata | None:
 EVERYTHING = 1 << 62
 
 
-def _encode_runs(frontier: int, done: BitMap64, told: BitMap64, room: int) -> tuple[bytes, int] | None:
+def _encode_runs(frontier: int, done: BitMap64, committed: BitMap64, room: int) -> tuple[bytes, int] | None:
     """Return the first runs done, as many as fit beside those told behind them, and how far they reach.
 
     None where not even those told fit.
@@ -162,7 +162,7 @@ def _encode_runs(frontier: int, done: BitMap64, told: BitMap64, room: int) -> tu
         lengths.append(len(encoded))
     if len(encoded) <= room:
         return bytes(encoded), EVERYTHING
-    behind = runs(told, frontier, room // 2 + 1)
+    behind = runs(committed, frontier, room // 2 + 1)
     befores = [frontier, *(end for _, end in behind)]
     sizes = [len(_run(*run, before)) for run, before in zip(behind, befores, strict=False)]
     rest, passed, fitting = sum(sizes), 0, None
@@ -177,8 +177,8 @@ def _encode_runs(frontier: int, done: BitMap64, told: BitMap64, room: int) -> tu
         return None
     length, reach, passed = fitting
     befores = [reach, *(end for _, end in behind[passed:])]
-    told_behind = (_run(*run, before) for run, before in zip(behind[passed:], befores, strict=False))
-    return bytes(encoded[:length]) + b"".join(told_behind), reach
+    committed_behind = (_run(*run, before) for run, before in zip(behind[passed:], befores, strict=False))
+    return bytes(encoded[:length]) + b"".join(committed_behind), reach
 
 
 def _run(begin: int, end: int, before: int) -> bytes:

@@ -109,21 +109,21 @@ class LiveReplay:
         return int(left.range_cardinality(self.next_offset, 1 << 62))
 
     def emit(
-        self, left: BitMap64, most: int, most_ranges: int, now_s: float, *, is_idle: bool = False
+        self, left: BitMap64, limit: int, max_ranges: int, now_s: float, *, is_idle: bool = False
     ) -> list[tuple[int, int]]:
-        """Emit at most ``most`` offsets of ``left`` and return the ranges [start, end) to read.
+        """Emit at most ``limit`` offsets of ``left`` and return the ranges [start, end) to read.
 
         Blocks are emitted whole, where nothing is in flight (``is_idle``) one that is larger, too.
         """
         ranges: list[tuple[int, int]] = []
-        for start, end in runs(left, self.next_offset, most_ranges):
+        for start, end in runs(left, self.next_offset, max_ranges):
             start, whole = max(self.first_of(start), self.next_offset), self.end_of(end - 1)
-            end = min(whole, max((start + most) // self.block * self.block, start))
+            end = min(whole, max((start + limit) // self.block * self.block, start))
             if is_idle and not ranges and end == start:
                 end = self.end_of(start)
             if start < end:
                 ranges.append((start, end))
-                most -= end - start
+                limit -= end - start
                 self.next_offset, self.emitted_s = end, now_s
             if end < whole:
                 break

@@ -18,7 +18,7 @@ from acktree.spark.ledger.blocks import Blocks
 from acktree.spark.ledger.commands import Commands
 from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done, runs
 from acktree.spark.ledger.live_replay import LiveReplay
-from acktree.spark.ledger.retries import Attempt, Replay, Retries, RetryPolicy, Verdict, name_of_rest
+from acktree.spark.ledger.retries import Attempt, FailureOutcome, Replay, Retries, RetryPolicy, name_of_rest
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class PartitionLedger:
     blocks: Blocks = field(default_factory=Blocks)
     retries: Retries = field(default_factory=Retries)
     commands: Commands = field(default_factory=Commands)
-    told: BitMap64 = field(default_factory=BitMap64)
+    committed_done: BitMap64 = field(default_factory=BitMap64)
     """Of ``done``, what commits have told: all later ones must tell it, too."""
     changes: int = 0
     """Grows with every change of ``frontier`` or ``done``."""
@@ -61,7 +61,7 @@ class PartitionLedger:
         return self.command.left(self.frontier, self.done) if self.command else BitMap64()
 
     def emit(
-        self, end: int, most_ranges: int, now_s: float, run: int = 0, size: int = 1
+        self, end: int, max_ranges: int, now_s: float, run: int = 0, size: int = 1
     ) -> list[tuple[int, int]]:
         """Emit up to ``end`` and return the ranges [start, end) to read, those done already left out.
 
@@ -70,7 +70,7 @@ class PartitionLedger:
         assert run or size == 1, "which run blocks are of decides which acks finish them"
         ranges: list[tuple[int, int]] = []
         before = self.next_offset
-        while self.next_offset < end and len(ranges) < most_ranges:
+        while self.next_offset < end and len(ranges) < max_ranges:
             start = first_absent(self.done, self.next_offset)
             following = next_done(self.done, start)
             stop = min(end, following if following is not None else end)
@@ -164,17 +164,17 @@ class PartitionLedger:
         self.done |= offsets
         newly = len(self.done) - before
         self.changes += newly > 0
-        self._forget_retries()
+        self._discard_retries()
         self._advance()
         return newly
 
-    def _forget_retries(self) -> None:
+    def _discard_retries(self) -> None:
         """Forget the attempts of blocks of which nothing is left."""
         if self.retries.attempts:
             gone = self.done | self.commands.offsets()
-            self.retries.forget(lambda o: (o < self.frontier or o in gone) and not self._left_at(o))
+            self.retries.discard(lambda o: (o < self.frontier or o in gone) and not self._left_at(o))
         for command in self.commands.known:
-            command.retries.forget(partial(self._is_command_done, command))
+            command.retries.discard(partial(self._is_command_done, command))
 
     def _is_command_done(self, command: LiveReplay, first: int) -> bool:
         return self._is_done(first, command.end_of(first))
@@ -183,7 +183,7 @@ class PartitionLedger:
         frontier = min(first_absent(self.done, self.frontier), self.next_offset)
         if frontier > self.frontier:
             self.done.remove_range(self.frontier, frontier)
-            self.told.remove_range(self.frontier, frontier)
+            self.committed_done.remove_range(self.frontier, frontier)
             self.frontier = frontier
             self.changes += 1
 
@@ -198,14 +198,14 @@ class PartitionLedger:
 
     def failed(
         self, generation: int, first: int, now_s: float, *, counts: bool, jitter: float = 0.0
-    ) -> Verdict:
+    ) -> FailureOutcome:
         """Note one failed emission; ``counts`` is False where it says nothing about the records themselves.
 
         Ignored unless something of the block is open and the generation its newest.
         """
         retries, left = self._emission(generation, first)
         if not left:
-            return Verdict.IGNORED
+            return FailureOutcome.IGNORED
         if self.commands.known:  # the block may be known by the first record that they left of it
             names = (name for name in range(first, int(left.max()) + 1) if name in retries.attempts)
             first = next(names, first)
@@ -215,24 +215,24 @@ class PartitionLedger:
         """Return what is known of the failures of an emission's block, one that has failed."""
         return self._emission(generation, first)[0].attempts[first]
 
-    def take_due(self, now_s: float, run: int, most: int) -> list[Replay]:
-        """Emit what is due again, at most ``most`` blocks; what was done or rewound meanwhile falls away."""
-        taken = self.retries.take_due(
-            now_s, run, most, partial(name_of_rest, self._left_at, self.commands.offsets())
+    def emit_due(self, now_s: float, run: int, limit: int) -> list[Replay]:
+        """Emit what is due again, at most ``limit`` blocks; what was done or rewound meanwhile falls away."""
+        taken = self.retries.emit_due(
+            now_s, run, limit, partial(name_of_rest, self._left_at, self.commands.offsets())
         )
         for command, newer in self.commands.with_newer():
             left_at = partial(self._left_of_command, command, newer)
-            taken += command.retries.take_due(
-                now_s, run, most - len(taken), partial(name_of_rest, left_at, newer)
+            taken += command.retries.emit_due(
+                now_s, run, limit - len(taken), partial(name_of_rest, left_at, newer)
             )
         return taken
 
     def _left_of_command(self, command: LiveReplay, newer: BitMap64, first: int) -> BitMap64:
         return self._open(command.block_at(first) - newer)
 
-    def take_answered(self) -> list[tuple[int, int]]:
+    def pop_answered(self) -> list[tuple[int, int]]:
         """Return the failed emissions (first offset, generation) that were replayed since asked last."""
-        return [failed for retries in self._all_retries() for failed in retries.take_answered()]
+        return [failed for retries in self._all_retries() for failed in retries.pop_answered()]
 
     def is_run_used_up(self, run: int) -> bool:
         """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
@@ -241,8 +241,8 @@ class PartitionLedger:
     def _all_retries(self) -> list[Retries]:
         return [self.retries, *(command.retries for command in self.commands.known)]
 
-    def fail_overdue(self, before_s: float, now_s: float, most: int) -> int:
-        """Fail what was emitted before a time and never got a verdict, at most ``most`` blocks.
+    def fail_overdue(self, before_s: float, now_s: float, limit: int) -> int:
+        """Fail what was emitted before a time and never got a verdict, at most ``limit`` blocks.
 
         A safety net: the control records of such an emission have expired, no acker can judge it any more.
         It says nothing about the records, so it is no attempt. Returns how many blocks are due again.
@@ -256,8 +256,8 @@ class PartitionLedger:
             late -= command.offsets
             left = command.left(self.frontier, self.done) - newer
             theirs = left if command.is_emitted_before(before_s) else BitMap64()
-            count += command.retries.give_up_overdue(command.split(theirs), before_s, now_s, most - count)
-        return count + self.retries.give_up_overdue(self.blocks.split(late), before_s, now_s, most - count)
+            count += command.retries.fail_overdue(command.split(theirs), before_s, now_s, limit - count)
+        return count + self.retries.fail_overdue(self.blocks.split(late), before_s, now_s, limit - count)
 
     def restore_replay(self, replay: Replay, now_s: float) -> None:
         """Take an emission known from a written batch as the newest of its block."""
@@ -269,12 +269,12 @@ class PartitionLedger:
         """Return the newest emissions whose generation does not say how many attempts had counted."""
         return [replay for retries in self._all_retries() for replay in retries.uncounted()]
 
-    def forget_blocks(self, reach: int) -> None:
+    def discard_blocks(self, reach: int) -> None:
         """Forget the blocks that are done; what is done below ``reach`` is committed.
 
         What is committed as done stays so: no verdict about those blocks matters any more.
         """
-        self.blocks.forget(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
+        self.blocks.discard(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
 
     def rewind(self, offset: int, run: int) -> None:
         """Obey an operator's reset: backwards takes ``run`` as the floor and emits anew, forward skips."""
@@ -297,16 +297,16 @@ class PartitionLedger:
         self.floor = run
         self.changes += 1
         self.done.clear()
-        self.told.clear()
-        self._forget_emissions()
+        self.committed_done.clear()
+        self._clear_emissions()
 
     def renew(self, run: int) -> None:
         """Emit all that is not done anew, with ``run`` as the floor: the runs of its emissions are old."""
         self.next_offset = self.frontier
         self.floor = run
-        self._forget_emissions()
+        self._clear_emissions()
 
-    def _forget_emissions(self) -> None:
+    def _clear_emissions(self) -> None:
         self.commands = Commands()
         self.blocks, self.retries = Blocks(), Retries()
         self._emitted.clear()
@@ -327,17 +327,17 @@ class PartitionLedger:
         done.add_range(lowest, self.frontier)
         return lowest, done - command.offsets
 
-    def obey(self, command: LiveReplay) -> None:
+    def apply(self, command: LiveReplay) -> None:
         """Open the offsets of a replay command again, whatever became of them; all were emitted."""
         assert self.command is None, "one command a slot at a time"
-        _, self.told = self.opened(command, self.told)
+        _, self.committed_done = self.opened(command, self.committed_done)
         self.frontier, self.done = self.opened(command, self.done)
         self.changes += 1
         self.commands.live = command
-        self._forget_retries()
+        self._discard_retries()
 
-    def emit_again(self, most: int, most_ranges: int, now_s: float) -> list[tuple[int, int]]:
-        """Emit what the live command asks for, with at most ``most`` of it in flight; return the ranges."""
+    def emit_again(self, limit: int, max_ranges: int, now_s: float) -> list[tuple[int, int]]:
+        """Emit what the live command asks for, with at most ``limit`` of it in flight; return the ranges."""
         if self.command is None:
             return []
         left = self._left()
@@ -345,13 +345,13 @@ class PartitionLedger:
         in_flight = len(left) - waiting
         if not waiting:
             return []
-        room, is_idle = max(0, most - in_flight), not in_flight
-        return self.command.emit(left, room, most_ranges, now_s, is_idle=is_idle)
+        room, is_idle = max(0, limit - in_flight), not in_flight
+        return self.command.emit(left, room, max_ranges, now_s, is_idle=is_idle)
 
     def end_command(self) -> None:
         """Forget the live command once all that it asked for is done."""
         self.commands.end(is_done=not self._left(), blocks=self.blocks, frontier=self.frontier)
 
-    def held_ranges(self, most: int) -> list[tuple[int, int]]:
+    def held_ranges(self, limit: int) -> list[tuple[int, int]]:
         """Return the first runs of offsets done above the frontier, for people to look at."""
-        return runs(self.done, self.frontier, most)
+        return runs(self.done, self.frontier, limit)

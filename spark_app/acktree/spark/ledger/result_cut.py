@@ -13,7 +13,7 @@ from typing import NamedTuple
 from acktree.spark.ledger.done_set import EVERYTHING
 
 
-class Emission(NamedTuple):
+class BlockEmission(NamedTuple):
     """One emission of the block at ``first``."""
 
     slot: int
@@ -21,18 +21,18 @@ class Emission(NamedTuple):
     first: int
 
 
-class Opened(NamedTuple):
+class OpenFailure(NamedTuple):
     """A failure of an emission; behind ``last`` its block has no record."""
 
-    emission: Emission
+    emission: BlockEmission
     last: int
 
 
 @dataclass(slots=True)
-class _Fact:
+class _UndurableResult:
     offset: int
     highest: Mapping[int, int]
-    failures: list[Opened]
+    failures: list[OpenFailure]
 
 
 class ResultCut:
@@ -40,14 +40,14 @@ class ResultCut:
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        self._facts: deque[_Fact] = deque()
-        self._unwritten: set[Emission] = set()
+        self._undurable: deque[_UndurableResult] = deque()
+        self._unwritten: set[BlockEmission] = set()
         self._held: set[int] = set()
 
     @property
     def kept(self) -> int:
         """Return how many facts are kept; frontiers that move on keep that small."""
-        return len(self._facts) + len(self._unwritten)
+        return len(self._undurable) + len(self._unwritten)
 
     def hold(self, offset: int) -> None:
         """Hold the cut at a record that waits to be obeyed."""
@@ -57,38 +57,40 @@ class ResultCut:
         """Let the cut pass a record that was held."""
         self._held.discard(offset)
 
-    def note(self, offset: int, highest_done: Mapping[int, int], failures: Iterable[Opened]) -> None:
+    def record(self, offset: int, highest_done: Mapping[int, int], failures: Iterable[OpenFailure]) -> None:
         """Note one result record: the highest offset it finished per slot, and the failures it opened."""
         opened = list(failures)
         self._unwritten.update(each.emission for each in opened)
         if highest_done or opened:
-            self._facts.append(_Fact(offset, highest_done, opened))
+            self._undurable.append(_UndurableResult(offset, highest_done, opened))
         self.next_offset = offset + 1
 
-    def written(self, failed: Iterable[Emission]) -> None:
+    def written(self, failed: Iterable[BlockEmission]) -> None:
         """Note that a batch that Spark has written replays these failed emissions."""
         self._unwritten.difference_update(failed)
 
-    def cut(self, reach: Mapping[int, int], is_open: Callable[[Emission], bool]) -> int:
+    def cut(self, reach: Mapping[int, int], is_open: Callable[[BlockEmission], bool]) -> int:
         """Return the next offset to commit beside a commit that tells everything below ``reach`` per slot.
 
         What a commit has told all later ones tell, too. A slot without a reach is no longer read.
         """
-        while self._facts and self._is_durable(self._facts[0], reach, is_open):
-            self._facts.popleft()
-        first = self._facts[0].offset if self._facts else self.next_offset
+        while self._undurable and self._is_durable(self._undurable[0], reach, is_open):
+            self._undurable.popleft()
+        first = self._undurable[0].offset if self._undurable else self.next_offset
         return min(first, *self._held) if self._held else first
 
-    def _is_durable(self, fact: _Fact, reach: Mapping[int, int], is_open: Callable[[Emission], bool]) -> bool:
-        if any(highest >= reach.get(slot, EVERYTHING) for slot, highest in fact.highest.items()):
+    def _is_durable(
+        self, result: _UndurableResult, reach: Mapping[int, int], is_open: Callable[[BlockEmission], bool]
+    ) -> bool:
+        if any(highest >= reach.get(slot, EVERYTHING) for slot, highest in result.highest.items()):
             return False
-        waiting: list[Opened] = []
-        for failure in fact.failures:
+        waiting: list[OpenFailure] = []
+        for failure in result.failures:
             emission = failure.emission
             if emission in self._unwritten:
                 if is_open(emission) or failure.last >= reach.get(emission.slot, EVERYTHING):
                     waiting.append(failure)
                 else:
                     self._unwritten.discard(emission)
-        fact.failures = waiting
+        result.failures = waiting
         return not waiting

@@ -23,16 +23,16 @@ class RetryPolicy:
     """Back-off and the end of patience of one spout; seconds."""
 
     initial_s: float
-    most_s: float
+    max_s: float
     max_attempts: int
 
     def delay_s(self, attempts: int, jitter: float) -> float:
         """Return the wait after the given number of failed attempts; jitter in [0, 1) adds up to a tenth."""
         doubled = self.initial_s * 2.0 ** min(attempts - 1, MAX_BACKOFF_DOUBLINGS)
-        return min(self.most_s, doubled) * (1 + jitter / 10)
+        return min(self.max_s, doubled) * (1 + jitter / 10)
 
 
-class Verdict(Enum):
+class FailureOutcome(Enum):
     """What a reported failure led to."""
 
     IGNORED = "ignored"
@@ -72,12 +72,12 @@ class Retries:
 
     attempts: dict[int, Attempt] = field(default_factory=dict)
     _due: list[tuple[float, int, int]] = field(default_factory=list)
-    _answered: list[tuple[int, int]] = field(default_factory=list)
+    _replayed: list[tuple[int, int]] = field(default_factory=list)
     _used_up: int = 0
 
     def fail(
         self, generation: int, first: int, now_s: float, policy: RetryPolicy, *, counts: bool, jitter: float
-    ) -> Verdict:
+    ) -> FailureOutcome:
         """Note one failed emission; ignored unless the generation is the block's newest and in flight."""
         attempt = self.attempts.get(first)
         if attempt is None:
@@ -85,26 +85,26 @@ class Retries:
             attempt = Attempt(generation, emitted, emitted, True, now_s, attempts_before=emitted)
             self.attempts[first] = attempt
         if attempt.generation != generation or not attempt.in_flight:
-            return Verdict.IGNORED
+            return FailureOutcome.IGNORED
         attempt.in_flight = False
         attempt.attempts += counts
         if attempt.first_failed_s is None:
             attempt.first_failed_s = now_s
         if attempt.attempts >= policy.max_attempts:
-            return Verdict.EXHAUSTED
+            return FailureOutcome.EXHAUSTED
         due_s = now_s + policy.delay_s(max(attempt.attempts, 1), jitter)
         heapq.heappush(self._due, (due_s, first, generation))
-        return Verdict.RETRY
+        return FailureOutcome.RETRY
 
-    def take_due(
-        self, now_s: float, run: int, most: int, first_left: Callable[[int], int | None]
+    def emit_due(
+        self, now_s: float, run: int, limit: int, first_left: Callable[[int], int | None]
     ) -> list[Replay]:
-        """Emit what is due again, at most ``most`` blocks.
+        """Emit what is due again, at most ``limit`` blocks.
 
         ``first_left`` says under which offset a block is emitted, None where nothing of it is left.
         """
         taken: list[Replay] = []
-        while self._due and self._due[0][0] <= now_s and len(taken) < most:
+        while self._due and self._due[0][0] <= now_s and len(taken) < limit:
             _, first, generation = heapq.heappop(self._due)
             attempt = self.attempts.get(first)
             if attempt is None or attempt.generation != generation or attempt.in_flight:
@@ -112,7 +112,7 @@ class Retries:
             del self.attempts[first]
             if (left := first_left(first)) is None:
                 continue
-            self._answered.append((first, generation))
+            self._replayed.append((first, generation))
             attempt.emissions += 1
             self._use_run(attempt, run)
             attempt.generation = generation_of(run, attempt.emissions)
@@ -136,13 +136,13 @@ class Retries:
         """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
         return self._used_up == run
 
-    def take_answered(self) -> list[tuple[int, int]]:
+    def pop_answered(self) -> list[tuple[int, int]]:
         """Return the failed emissions (first offset, generation) that were replayed since asked last."""
-        answered, self._answered = self._answered, []
-        return answered
+        replayed, self._replayed = self._replayed, []
+        return replayed
 
-    def give_up_overdue(
-        self, blocks: Iterable[tuple[int, int]], before_s: float, now_s: float, most: int
+    def fail_overdue(
+        self, blocks: Iterable[tuple[int, int]], before_s: float, now_s: float, limit: int
     ) -> int:
         """Let come again at once what was emitted before a time and has no verdict; return how many it were.
 
@@ -151,12 +151,12 @@ class Retries:
         """
         late = [o for o, each in self.attempts.items() if each.in_flight and each.emitted_s < before_s]
         known = BitMap64(self.attempts)
-        late += islice((first for first, end in blocks if not known.range_cardinality(first, end)), most)
-        for first in late[:most]:
+        late += islice((first for first, end in blocks if not known.range_cardinality(first, end)), limit)
+        for first in late[:limit]:
             attempt = self.attempts.setdefault(first, Attempt(0, 0, 0, True, before_s))
             attempt.in_flight = False
             heapq.heappush(self._due, (now_s, first, attempt.generation))
-        return len(late[:most])
+        return len(late[:limit])
 
     def restore(self, replay: Replay, now_s: float) -> None:
         """Take an emission known from a written batch as the newest of its block."""
@@ -176,7 +176,7 @@ class Retries:
             if attempt.attempts_before != attempt.generation & ATTEMPT_MASK
         ]
 
-    def forget(self, is_over: Callable[[int], bool]) -> None:
+    def discard(self, is_over: Callable[[int], bool]) -> None:
         """Forget the blocks of which nothing is left."""
         if self.attempts:
             for first in [first for first in self.attempts if is_over(first)]:

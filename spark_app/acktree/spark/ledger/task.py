@@ -19,14 +19,14 @@ from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import Emission, Opened
-from acktree.spark.ledger.retries import Replay, Verdict
+from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure
+from acktree.spark.ledger.retries import FailureOutcome, Replay
 from acktree.spark.runtime.logged_batch import (
+    MAX_BLOCK_RANGES_PER_SLOT,
     MAX_RANGES_PER_SLOT,
-    MAX_STRETCHES_PER_SLOT,
     Attempts,
-    Batch,
     EmittedBlocks,
+    PlannedBatch,
     Progress,
     Range,
     Replays,
@@ -51,7 +51,7 @@ COUNTED = (
 )
 
 
-class SourcePartition(NamedTuple):
+class SourceSlot(NamedTuple):
     """Where a slot's records stand; ``topic_id`` tells a re-created topic from the old one."""
 
     slot: int
@@ -60,13 +60,13 @@ class SourcePartition(NamedTuple):
     topic_id: str
 
 
-class DeadLetter(NamedTuple):
+class ExhaustedRecord(NamedTuple):
     """A source record whose attempts are used up, with what its last failure said.
 
     ``failing_s`` is how long ago this driver saw it fail first.
     """
 
-    source: SourcePartition
+    source: SourceSlot
     offset: int
     attempts: int
     cause: Cause
@@ -79,8 +79,8 @@ class Effect(NamedTuple):
     """What a record of a result topic did: highest offset done per slot, failures opened, letters due."""
 
     highest: dict[int, int]
-    opened: list[Opened]
-    letters: list[DeadLetter]
+    opened: list[OpenFailure]
+    exhausted: list[ExhaustedRecord]
 
 
 @dataclass(slots=True)
@@ -89,43 +89,43 @@ class TaskLedger:
 
     task: int
     run: int
-    sources: dict[int, SourcePartition]
+    sources: dict[int, SourceSlot]
     slots: dict[int, PartitionLedger]
     message_timeout_s: float
     counters: Counter[str] = field(default_factory=Counter)
     pending_s: float = 0.0
     crowded: set[int] = field(default_factory=set)
-    """Slots that emit nothing new though there is something: they have MAX_STRETCHES_PER_SLOT in flight."""
+    """Slots with new records that emit none of them: they have MAX_BLOCK_RANGES_PER_SLOT in flight."""
     _last_acked_s: float | None = None
-    _looked_s: float | None = None
+    _pending_at_s: float | None = None
 
     @property
     def pending(self) -> int:
         return sum(ledger.pending for ledger in self.slots.values())
 
-    def take(self, result: Result, now_s: float, jitter: float) -> Effect:
+    def apply(self, result: Result, now_s: float, jitter: float) -> Effect:
         """Apply one result record, as far as it is about slots of this task."""
-        highest = self._take_acked(result, now_s)
-        opened: list[Opened] = []
-        letters: list[DeadLetter] = []
+        highest = self._apply_acked(result, now_s)
+        opened: list[OpenFailure] = []
+        exhausted: list[ExhaustedRecord] = []
         for failure in result.failed:
             origin = origin_of(failure.root)
             ledger = self.slots.get(origin.slot)
             if ledger is None or not is_run_between(origin.run, ledger.floor, self.run):
                 continue
             counts = failure.cause is Cause.FAILED or self._is_alive(now_s)
-            emission = Emission(*origin)
-            verdict = ledger.failed(*emission[1:], now_s, counts=counts, jitter=jitter)
-            if verdict is Verdict.IGNORED:
+            emission = BlockEmission(*origin)
+            outcome = ledger.failed(*emission[1:], now_s, counts=counts, jitter=jitter)
+            if outcome is FailureOutcome.IGNORED:
                 continue
             name = "failed" if failure.cause is Cause.FAILED else "timed_out"
             self.counters[name] += len(ledger.left_of(*emission[1:]))
-            opened.append(Opened(emission, ledger.last_of(emission.first)))
-            if verdict is Verdict.EXHAUSTED:
-                letters += self._letters(ledger, *origin, failure, now_s)
-        return Effect(highest, opened, letters)
+            opened.append(OpenFailure(emission, ledger.last_of(emission.first)))
+            if outcome is FailureOutcome.EXHAUSTED:
+                exhausted += self._exhausted_records(ledger, *origin, failure, now_s)
+        return Effect(highest, opened, exhausted)
 
-    def _letters(
+    def _exhausted_records(
         self,
         ledger: PartitionLedger,
         slot: int,
@@ -133,13 +133,13 @@ class TaskLedger:
         first: int,
         failure: Failure,
         now_s: float,
-    ) -> list[DeadLetter]:
+    ) -> list[ExhaustedRecord]:
         """Return a letter for each record of a block whose attempts are used up."""
         attempt = ledger.attempts_of(generation, first)
         said = (attempt.attempts, failure.cause, failure.task, failure.reason)
         failing_s = now_s - (attempt.first_failed_s or now_s)
         left = ledger.left_of(generation, first)
-        return [DeadLetter(self.sources[slot], offset, *said, failing_s) for offset in left]
+        return [ExhaustedRecord(self.sources[slot], offset, *said, failing_s) for offset in left]
 
     def _is_alive(self, now_s: float) -> bool:
         """Tell whether something was acked within the message timeout; 0 is none, so ever."""
@@ -147,7 +147,7 @@ class TaskLedger:
             self.message_timeout_s or inf
         )
 
-    def _take_acked(self, result: Result, now_s: float) -> dict[int, int]:
+    def _apply_acked(self, result: Result, now_s: float) -> dict[int, int]:
         slots, generations, offsets = origins_of(result.acked)
         highest: dict[int, int] = {}
         for slot in np.flatnonzero(np.bincount(slots)).tolist():
@@ -163,7 +163,7 @@ class TaskLedger:
             highest[slot] = ledger.last_of(int(offsets[mine].max()))
         return highest
 
-    def take_absent(self, absent: Absent) -> Effect:
+    def apply_absent(self, absent: Absent) -> Effect:
         """Apply the proof that offsets hold no record: they are done."""
         highest: dict[int, int] = {}
         ledger = self.slots.get(absent.slot)
@@ -181,12 +181,12 @@ class TaskLedger:
         self.crowded.discard(slot)
         del self.sources[slot]
 
-    def bury(self, letter: DeadLetter, counted: str = "dead_lettered") -> None:
+    def finish_record(self, record: ExhaustedRecord, counted: str = "dead_lettered") -> None:
         """Note that a dead letter is written, or that its record is gone: it is done, and ``counted`` so."""
-        finished = self.slots[letter.source.slot].finish(letter.offset, letter.offset + 1)
+        finished = self.slots[record.source.slot].finish(record.offset, record.offset + 1)
         self.counters[counted] += finished
 
-    def finish_batch(self, batch: Batch) -> int:
+    def finish_batch(self, batch: PlannedBatch) -> int:
         """Note that all of a batch is done: tracking is off, a record is done when its batch is.
 
         Returns how many offsets are newly done.
@@ -203,9 +203,9 @@ class TaskLedger:
         return finished
 
     def emit(
-        self, ends: Mapping[int, int], most: int, now_s: float, largest_block: int | None = None
+        self, ends: Mapping[int, int], limit: int, now_s: float, largest_block: int | None = None
     ) -> list[Range]:
-        """Emit at most ``most`` new offsets below the ends per slot, shared out evenly over the slots.
+        """Emit at most ``limit`` new offsets below the ends per slot, shared out evenly over the slots.
 
         Blocks are no larger than ``largest_block``. A block is cut short by the end of the log alone; for
         a whole one the slot waits until there is room.
@@ -215,42 +215,42 @@ class TaskLedger:
         for place, slot in enumerate(waiting):
             ledger, source = self.slots[slot], self.sources[slot]
             start = ledger.next_offset
-            there = max(0, ends.get(slot, 0) - start)
-            share = min(most // (len(waiting) - place), there)
+            available = max(0, ends.get(slot, 0) - start)
+            quota = min(limit // (len(waiting) - place), available)
             size = min(ledger.block, largest_block or ledger.block)
-            stop = start + share if share == there else max(start, (start + share) // size * size)
-            most_parts = min(MAX_RANGES_PER_SLOT, MAX_STRETCHES_PER_SLOT - len(ledger.blocks.stretches))
-            self._note_crowd(slot, is_crowded=there > 0 >= most_parts)
-            parts = ledger.emit(stop, most_parts, now_s, self.run, size)
+            stop = start + quota if quota == available else max(start, (start + quota) // size * size)
+            max_ranges = min(MAX_RANGES_PER_SLOT, MAX_BLOCK_RANGES_PER_SLOT - len(ledger.blocks.ranges))
+            self._set_crowded(slot, is_crowded=available > 0 >= max_ranges)
+            parts = ledger.emit(stop, max_ranges, now_s, self.run, size)
             parts = parts or [(ledger.next_offset, ledger.next_offset)]
             ranges += [Range(source.topic, source.partition, slot, self.run, *part, size) for part in parts]
             fresh = sum(end - begin for begin, end in parts)
             self.counters["emitted"] += fresh
-            most -= fresh
+            limit -= fresh
         return ranges
 
-    def _note_crowd(self, slot: int, *, is_crowded: bool) -> None:
+    def _set_crowded(self, slot: int, *, is_crowded: bool) -> None:
         self.counters["crowded"] += is_crowded
         (self.crowded.add if is_crowded else self.crowded.discard)(slot)
 
-    def emit_again(self, most: int, now_s: float) -> list[Range]:
-        """Emit what replay commands ask for, with at most ``most`` offsets of each slot's in flight."""
+    def emit_again(self, limit: int, now_s: float) -> list[Range]:
+        """Emit what replay commands ask for, with at most ``limit`` offsets of each slot's in flight."""
         ranges: list[Range] = []
         for slot, ledger in self.slots.items():
             source = self.sources[slot]
-            parts = ledger.emit_again(most, MAX_RANGES_PER_SLOT, now_s)
+            parts = ledger.emit_again(limit, MAX_RANGES_PER_SLOT, now_s)
             size = ledger.command.block if ledger.command else 1
             ranges += [Range(source.topic, source.partition, slot, self.run, *part, size) for part in parts]
         self.counters["replayed"] += sum(range_.end - range_.start for range_ in ranges)
         return ranges
 
-    def attempts(self, most_spans: int) -> list[Attempts]:
-        """Return what a restart could not learn from generations; at most ``most_spans`` spans of offsets."""
-        told: list[Attempts] = []
+    def attempts(self, max_spans: int) -> list[Attempts]:
+        """Return what a restart could not learn from generations; at most ``max_spans`` spans of offsets."""
+        attempts: list[Attempts] = []
         for slot, ledger in self.slots.items():
-            told += group_attempts(slot, ledger.uncounted(), most_spans)
-            most_spans -= sum(len(each.spans) for each in told if each.slot == slot)
-        return told
+            attempts += group_attempts(slot, ledger.uncounted(), max_spans)
+            max_spans -= sum(len(each.spans) for each in attempts if each.slot == slot)
+        return attempts
 
     def progress(self) -> list[Progress]:
         """Return how far each command that matters is emitted."""
@@ -262,27 +262,27 @@ class TaskLedger:
         return [
             EmittedBlocks(slot, each.start, each.end, each.size, each.run)
             for slot, ledger in self.slots.items()
-            for each in ledger.blocks.stretches
+            for each in ledger.blocks.ranges
         ]
 
-    def replay_due(self, now_s: float, most: int) -> list[Replays]:
-        """Emit again what is due, at most ``most`` blocks."""
+    def replay_due(self, now_s: float, limit: int) -> list[Replays]:
+        """Emit again what is due, at most ``limit`` blocks."""
         replays: list[Replays] = []
         for slot, ledger in self.slots.items():
-            due = ledger.take_due(now_s, self.run, most)
-            most -= len(due)
+            due = ledger.emit_due(now_s, self.run, limit)
+            limit -= len(due)
             source = self.sources[slot]
             spans_of = partial(_spans_left, ledger)
             replays += group_replays(source.topic, source.partition, slot, due, spans_of)
         self.counters["replayed"] += sum(group.records for group in replays)
         return replays
 
-    def take_answered(self) -> list[Emission]:
+    def pop_answered(self) -> list[BlockEmission]:
         """Return the failed emissions that were replayed since asked last."""
         return [
-            Emission(slot, generation, first)
+            BlockEmission(slot, generation, first)
             for slot, ledger in self.slots.items()
-            for first, generation in ledger.take_answered()
+            for first, generation in ledger.pop_answered()
         ]
 
     @property
@@ -290,30 +290,30 @@ class TaskLedger:
         """Tell whether one more replay in this run may have the root id of an earlier emission in it."""
         return any(ledger.is_run_used_up(self.run) for ledger in self.slots.values())
 
-    def fail_overdue(self, before_s: float, now_s: float, most: int) -> None:
+    def fail_overdue(self, before_s: float, now_s: float, limit: int) -> None:
         """Replay what was emitted before a time and never got a verdict."""
         for ledger in self.slots.values():
-            self.counters["overdue"] += ledger.fail_overdue(before_s, now_s, most)
+            self.counters["overdue"] += ledger.fail_overdue(before_s, now_s, limit)
 
-    def look(self, now_s: float) -> None:
+    def add_pending_time(self, now_s: float) -> None:
         """Add up the time records are pending; divided by those completed: the complete latency (Little)."""
-        if self._looked_s is not None:
-            self.pending_s += self.pending * (now_s - self._looked_s)
-        self._looked_s = now_s
+        if self._pending_at_s is not None:
+            self.pending_s += self.pending * (now_s - self._pending_at_s)
+        self._pending_at_s = now_s
 
     def figures(self, now_s: float) -> dict[str, Value]:
         """Return what the task reports of itself: counts since the start, and where it stands."""
-        stands: dict[str, Value] = {}
+        state: dict[str, Value] = {}
         for slot, ledger in self.slots.items():
             place = f"{self.sources[slot].topic}.{self.sources[slot].partition}"
-            stands[f"frontier.{place}"] = ledger.frontier
-            stands[f"next.{place}"] = ledger.next_offset
-            stands[f"held_s.{place}"] = round(ledger.held_s(now_s), 3)
+            state[f"frontier.{place}"] = ledger.frontier
+            state[f"next.{place}"] = ledger.next_offset
+            state[f"held_s.{place}"] = round(ledger.held_s(now_s), 3)
         counted = {name: self.counters[name] for name in COUNTED}
-        about = {"pending": self.pending, "pending_s": round(self.pending_s, 3)}
-        return {**counted, **about, "task": self.task, "run": self.run, **stands}
+        pending = {"pending": self.pending, "pending_s": round(self.pending_s, 3)}
+        return {**counted, **pending, "task": self.task, "run": self.run, **state}
 
-    def is_open(self, emission: Emission) -> bool:
+    def is_open(self, emission: BlockEmission) -> bool:
         """Tell whether something that an emission stands for is not done."""
         ledger = self.slots.get(emission.slot)
         return ledger is not None and bool(ledger.left_of(emission.generation, emission.first))

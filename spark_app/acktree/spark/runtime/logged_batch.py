@@ -18,7 +18,7 @@ READABLE = (2, 3)
 """Format 2 knows no blocks of several records; what it says is said the same way in 3."""
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
-MAX_STRETCHES_PER_SLOT = 300
+MAX_BLOCK_RANGES_PER_SLOT = 300
 """Stretches of blocks in flight; a slot that has so many emits nothing new until some of them are done."""
 MAX_ATTEMPT_SPANS = 2_000
 """What is beyond falls back on the generation, which counts all emissions as attempts."""
@@ -108,7 +108,7 @@ class Frontier(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PlannedBatch:
     """One planned batch; every slot has at least one range, an empty one where nothing is new.
 
     ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
@@ -147,7 +147,7 @@ class Batch:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Batch":
+    def from_json(cls, data: dict[str, Any]) -> "PlannedBatch":
         """Return the batch that was logged; raise CheckpointMismatch for anything else."""
         try:
             if data["format"] not in READABLE:
@@ -174,16 +174,16 @@ class Batch:
 
 def _replays_to_json(replays: Replays) -> list[Any]:
     plain = [*replays[:5], _deltas(replays.offsets)]
-    told = zip(replays.offsets, replays.spans, strict=bool(replays.spans))
-    spans = [[at - first for at in chain(*spans)] for first, spans in told]
+    pairs = zip(replays.offsets, replays.spans, strict=bool(replays.spans))
+    spans = [[at - first for at in chain(*spans)] for first, spans in pairs]
     return [*plain, spans] if spans else plain
 
 
 def _replays_from_json(fields: list[Any]) -> Replays:
     plain, spans = fields[:6], fields[6] if len(fields) > 6 else []
     offsets = _sums(plain.pop())
-    told = zip(offsets, spans, strict=bool(spans))
-    told_spans = tuple(_spans(tuple(first + at for at in each)) for first, each in told)
+    pairs = zip(offsets, spans, strict=bool(spans))
+    told_spans = tuple(_spans(tuple(first + at for at in each)) for first, each in pairs)
     return Replays._make((*plain, offsets, told_spans))
 
 
@@ -204,36 +204,36 @@ def group_replays(
     """
     groups: dict[tuple[int, int], list[tuple[int, tuple[Span, ...]]]] = {}
     for replay in replays:
-        told = (replay.offset, spans_of(replay))
-        groups.setdefault((replay.generation, replay.attempts), []).append(told)
+        pairs = (replay.offset, spans_of(replay))
+        groups.setdefault((replay.generation, replay.attempts), []).append(pairs)
     grouped: list[Replays] = []
     for (generation, attempts), blocks in sorted(groups.items()):
         offsets = tuple(first for first, _ in sorted(blocks))
-        spans = tuple(told or (Span(first, first + 1),) for first, told in sorted(blocks))
-        is_plain = not any(told for _, told in blocks)
+        spans = tuple(pairs or (Span(first, first + 1),) for first, pairs in sorted(blocks))
+        is_plain = not any(pairs for _, pairs in blocks)
         grouped.append(
             Replays(topic, partition, slot, generation, attempts, offsets, () if is_plain else spans)
         )
     return grouped
 
 
-def group_attempts(slot: int, emissions: Iterable[Replay], most_spans: int) -> list[Attempts]:
-    """Return a slot's emissions by generation and attempts, at most ``most_spans`` spans of them in all."""
+def group_attempts(slot: int, emissions: Iterable[Replay], max_spans: int) -> list[Attempts]:
+    """Return a slot's emissions by generation and attempts, at most ``max_spans`` spans of them in all."""
     groups: dict[tuple[int, int], list[int]] = {}
     for emission in emissions:
         groups.setdefault((emission.generation, emission.attempts), []).append(emission.offset)
-    told: list[Attempts] = []
+    pairs: list[Attempts] = []
     for (generation, attempts), offsets in sorted(groups.items()):
         spans: list[tuple[int, int]] = []
         for offset in sorted(offsets):
             if spans and spans[-1][1] == offset:
                 spans[-1] = (spans[-1][0], offset + 1)
-            elif len(spans) < most_spans:
+            elif len(spans) < max_spans:
                 spans.append((offset, offset + 1))
-        most_spans -= len(spans)
+        max_spans -= len(spans)
         if spans:
-            told.append(Attempts(slot, generation, attempts, tuple(spans)))
-    return told
+            pairs.append(Attempts(slot, generation, attempts, tuple(spans)))
+    return pairs
 
 
 def _pairs(numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

@@ -60,7 +60,7 @@ def is_interruption(text: str) -> bool:
     return any(name in behind for name in _INTERRUPTED)
 
 
-def shortened(text: str, most_chars: int = MAX_CHARS // 2) -> str:
+def shortened(text: str, max_chars: int = MAX_CHARS // 2) -> str:
     """Return what a traceback says last of the error itself, and whether a call was interrupted.
 
     >>> shortened("Traceback (most recent call last):\\n  File ...\\nValueError: 7\\n" + "at line" * 9, 20)
@@ -69,7 +69,7 @@ def shortened(text: str, most_chars: int = MAX_CHARS // 2) -> str:
     if is_interruption(text):
         return f"{_CALL} a job: {_INTERRUPTED[0]}"
     last = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
-    said = [at for at, line in enumerate(last) if line[:1].strip()]
-    return "\n".join(last[said[0] :] if said else last).replace(_CALL, "Py4JJavaError while calling")[
-        :most_chars
-    ]
+    unindented = [at for at, line in enumerate(last) if line[:1].strip()]
+    return "\n".join(last[unindented[0] :] if unindented else last).replace(
+        _CALL, "Py4JJavaError while calling"
+    )[:max_chars]

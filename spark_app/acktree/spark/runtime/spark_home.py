@@ -22,8 +22,8 @@ _PARTS = ("bin", "jars", "sbin")
 def plain_files() -> Iterator[None]:
     """Around the start of a JVM: give it this home, unless it has one or workers run another interpreter."""
     package = Path(pyspark.__file__).parent
-    there = all((package / part).is_dir() for part in _PARTS)
-    if not there or "SPARK_HOME" in os.environ or os.environ.get("PYSPARK_PYTHON") != sys.executable:
+    is_complete = all((package / part).is_dir() for part in _PARTS)
+    if not is_complete or "SPARK_HOME" in os.environ or os.environ.get("PYSPARK_PYTHON") != sys.executable:
         yield
         return
     os.environ["SPARK_HOME"] = _home(package).name

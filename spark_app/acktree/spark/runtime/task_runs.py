@@ -13,10 +13,10 @@ from typing import NamedTuple
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import AccumulatorParam
 
-BOOKS_S = 1.0
+STAGE_INFO_TIMEOUT_S = 1.0
 
 
-class Run(NamedTuple):
+class TaskRun(NamedTuple):
     """A run of a task that ended; ``part`` of the job has a task of number ``partition``."""
 
     part: str
@@ -25,11 +25,11 @@ class Run(NamedTuple):
     stage: int
 
 
-class _Concatenated(AccumulatorParam[list[Run]]):
-    def zero(self, value: list[Run]) -> list[Run]:
+class _Concatenated(AccumulatorParam[list[TaskRun]]):
+    def zero(self, value: list[TaskRun]) -> list[TaskRun]:
         return []
 
-    def addInPlace(self, value1: list[Run], value2: list[Run]) -> list[Run]:
+    def addInPlace(self, value1: list[TaskRun], value2: list[TaskRun]) -> list[TaskRun]:
         return value1 + value2
 
 
@@ -37,13 +37,13 @@ class TaskRuns:
     """Made on the driver, handed to the tasks, asked after the job."""
 
     def __init__(self, context: SparkContext) -> None:
-        self._ended = context.accumulator(list[Run](), _Concatenated())
+        self._ended = context.accumulator(list[TaskRun](), _Concatenated())
 
-    def note(self, part: str) -> None:
+    def record(self, part: str) -> None:
         """In a task of the job's part of that name: say that it ends."""
         task = TaskContext.get()
         assert task is not None, "only inside of a Spark task"
-        self._ended.add([Run(part, task.partitionId(), task.attemptNumber(), task.stageId())])
+        self._ended.add([TaskRun(part, task.partitionId(), task.attemptNumber(), task.stageId())])
 
     def show_a_repetition(self, context: SparkContext) -> bool:
         """Tell, on the driver after the job, whether some task ran more than once."""
@@ -59,7 +59,7 @@ def _may_have_run_anew(context: SparkContext, stage: int) -> bool:
 
     Spark keeps its books of stages behind the job, so a stage may be missing in them for a moment.
     """
-    deadline_s = time.monotonic() + BOOKS_S
+    deadline_s = time.monotonic() + STAGE_INFO_TIMEOUT_S
     while (info := context.statusTracker().getStageInfo(stage)) is None:
         if time.monotonic() > deadline_s:
             return True

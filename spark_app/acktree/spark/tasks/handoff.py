@@ -55,14 +55,14 @@ def handoff_path() -> Path | None:
     return Path(SparkFiles.getRootDirectory()) / f"acktree-note-{batch}.{context.taskAttemptId()}"
 
 
-def begin_handoff(share: ReadTaskName) -> None:
+def begin_handoff(task: ReadTaskName) -> None:
     """Say which share this task reads, if the stage wants to know; rows follow."""
     if (path := handoff_path()) is not None:
-        _forget_earlier_batches(path)
-        path.write_bytes(share.line().encode())
+        _remove_earlier_batches(path)
+        path.write_bytes(task.line().encode())
 
 
-def _forget_earlier_batches(path: Path) -> None:
+def _remove_earlier_batches(path: Path) -> None:
     query, _, _ = path.name.partition(".")
     for other in path.parent.glob(f"{query}.*.*"):
         if other.stem != path.stem:
@@ -72,8 +72,8 @@ def _forget_earlier_batches(path: Path) -> None:
 def add_to_handoff(anchors: bytes) -> None:
     """Add the anchors of rows that were read, 18 bytes each."""
     if (path := handoff_path()) is not None:
-        with path.open("ab") as note:
-            note.write(anchors)
+        with path.open("ab") as file:
+            file.write(anchors)
 
 
 def read_handoff() -> ReadTaskName:
@@ -85,8 +85,8 @@ def read_handoff() -> ReadTaskName:
     path = handoff_path()
     if path is None or not path.exists():
         raise NoHandoff("the rows of this task were read by another one")
-    with path.open("rb") as note:
-        return ReadTaskName.from_line(note.readline().decode())
+    with path.open("rb") as file:
+        return ReadTaskName.from_line(file.readline().decode())
 
 
 def end_handoff() -> None:
@@ -102,11 +102,11 @@ def handoff_anchors() -> NDArray[np.void]:
     """
     path = handoff_path()
     assert path is not None, "read_handoff comes first"
-    with path.open("rb") as note:
-        note.readline()
-        size = os.fstat(note.fileno()).st_size - note.tell() - len(_END)
-        anchors = np.fromfile(note, ANCHOR, max(0, size) // ANCHOR.itemsize)
-        if size % ANCHOR.itemsize or note.read() != _END:
+    with path.open("rb") as file:
+        file.readline()
+        size = os.fstat(file.fileno()).st_size - file.tell() - len(_END)
+        anchors = np.fromfile(file, ANCHOR, max(0, size) // ANCHOR.itemsize)
+        if size % ANCHOR.itemsize or file.read() != _END:
             raise ReadingUnfinished(
                 "the rows ended before all records of this task were read: a function of the transform "
                 "must take all rows that it is given"

@@ -40,8 +40,8 @@ class BoltAnchors:
                 if self._bolt not in self._history.at(version).readers_of(topic):
                     return pa.nulls(len(rows), pa.binary())
                 return binary_of(rows.view(np.uint8).reshape(len(rows), -1)[:, HEAD_BYTES:])
-        told = zip(headers.to_pylist(), offsets.tolist(), strict=True)
-        return pa.array([self._of(data, topic, partition, offset) for data, offset in told], pa.binary())
+        rows_in = zip(headers.to_pylist(), offsets.tolist(), strict=True)
+        return pa.array([self._of(data, topic, partition, offset) for data, offset in rows_in], pa.binary())
 
     def _of(self, data: bytes | None, topic: str, partition: int, offset: int) -> bytes | None:
         if data is None or len(data) <= HEAD_BYTES:

@@ -29,7 +29,7 @@ _FOR_THE_LOOPS = (
 _HEADER_NAME = ctypes.create_string_buffer(HEADER.encode())
 
 
-class Cells(NamedTuple):
+class BytesColumn(NamedTuple):
     """A column: row n is ``data[bounds[n]:bounds[n + 1]]``, null where ``is_there`` is given and false."""
 
     bounds: NDArray[np.int64]
@@ -37,7 +37,7 @@ class Cells(NamedTuple):
     is_there: NDArray[np.bool_] | None
 
 
-class Taken(NamedTuple):
+class FetchedColumns(NamedTuple):
     """Records of one partition, and the errors that came with them, each with its offset.
 
     ``kinds`` are those of ``rd_kafka_timestamp_type_t``; ``own`` is acktree's header, None if not wanted.
@@ -46,9 +46,9 @@ class Taken(NamedTuple):
     offsets: NDArray[np.int64]
     stamps_ms: NDArray[np.int64]
     kinds: NDArray[np.int64]
-    keys: Cells
-    values: Cells
-    own: Cells | None
+    keys: BytesColumn
+    values: BytesColumn
+    own: BytesColumn | None
     errors: list[tuple[KafkaError, int]]
 
 
@@ -69,31 +69,31 @@ class ColumnsIn:
             raise NoColumns(f"librdkafka has no queue for {topic}/{partition}")
         self._library.rd_kafka_queue_forward(self._queue, None)
 
-    def take(self, most: int, timeout_s: float, own: bool = False) -> Taken:
+    def take(self, max_records: int, timeout_s: float, own: bool = False) -> FetchedColumns:
         """Return what has come, at most so many records, waiting so long for the last of them.
 
         ``own``: with acktree's header of each.
         """
-        messages = np.empty(most, np.int64)
+        messages = np.empty(max_records, np.int64)
         place, timeout_ms = messages.ctypes.data, round(timeout_s * 1000)
-        count = self._library.rd_kafka_consume_batch_queue(self._queue, timeout_ms, place, most)
+        count = self._library.rd_kafka_consume_batch_queue(self._queue, timeout_ms, place, max_records)
         messages = messages[: max(count, 0)]
         try:
             return self._columns(messages, own)
         finally:
             self._loops.destroy(messages)
 
-    def _columns(self, messages: NDArray[np.int64], own: bool) -> Taken:
+    def _columns(self, messages: NDArray[np.int64], own: bool) -> FetchedColumns:
         loops = self._loops
         found = np.empty((loops.FIELDS, len(messages)), np.int64)
-        loops.look(messages, ctypes.addressof(_HEADER_NAME) if own else 0, found)
+        loops.read_fields(messages, ctypes.addressof(_HEADER_NAME) if own else 0, found)
         errors = [
             (KafkaError(int(code)), int(offset))
             for code, offset in found[[loops.ERROR, loops.OFFSET]][:, found[loops.ERROR] != 0].T
         ]
         if errors:
             found = np.ascontiguousarray(found[:, found[loops.ERROR] == 0])
-        return Taken(
+        return FetchedColumns(
             found[loops.OFFSET],
             found[loops.STAMP_MS],
             found[loops.STAMP_KIND],
@@ -103,13 +103,13 @@ class ColumnsIn:
             errors,
         )
 
-    def _copied(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> Cells:
+    def _copied(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> BytesColumn:
         is_there = sizes >= 0
         bounds = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(np.maximum(sizes, 0), out=bounds[1:])
         data = np.empty(int(bounds[-1]), np.uint8)
         self._loops.copy(places, sizes, bounds, data.ctypes.data)
-        return Cells(bounds, data, None if is_there.all() else is_there)
+        return BytesColumn(bounds, data, None if is_there.all() else is_there)
 
     def close(self) -> None:
         """Let go of the queue; call before the consumer is closed."""

@@ -24,7 +24,7 @@ _memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, ty
 
 
 @compiled
-def look(messages: Integers, header: int, found: Integers) -> None:
+def read_fields(messages: Integers, header: int, found: Integers) -> None:
     """Fill ``found`` (FIELDS, n) with what stands in messages, given by their addresses (n,).
 
     ``header`` is the address of the name of a header that is wanted, 0 for none.

@@ -18,7 +18,7 @@ from acktree.schemas.clients import consumer_settings, make_consumer
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import find_header
 from acktree.spark.options import SourceOptions
-from acktree.spark.tasks.reading.columns_in import Cells, ColumnsIn
+from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn
 
 log = logging.getLogger("acktree.spark")
 
@@ -30,7 +30,7 @@ _STAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-class RecordBeside(AcktreeError):
+class RecordOutOfQueue(AcktreeError):
     """The client did not keep the order of a partition's queue: a defect, here or in librdkafka."""
 
 
@@ -113,15 +113,17 @@ class Fetching:
         _, next_offset = self.consumer.get_watermark_offsets(TopicPartition(*self._place), cached=True)
         return next_offset > offset
 
-    def take(self, most: int, timeout_s: float) -> Fetched:
+    def fetch(self, max_records: int, timeout_s: float) -> Fetched:
         """Return what has come, at most so many records, waiting so long for the last of them."""
         if self._columns is None:
-            return self._taken_one_by_one(self.consumer.consume(most, timeout_s))
-        taken = self._columns.take(most, timeout_s, own=self._is_for_bolt)
+            return self._taken_one_by_one(self.consumer.consume(max_records, timeout_s))
+        taken = self._columns.take(max_records, timeout_s, own=self._is_for_bolt)
         beside = self.consumer.consume(1, 0)
         of_client = _errors(beside)
         if len(of_client) < len(beside):
-            raise RecordBeside(f"a record of {self._place} came by another way; it would be taken for absent")
+            raise RecordOutOfQueue(
+                f"a record of {self._place} came by another way; it would be taken for absent"
+            )
         return Fetched(
             taken.offsets,
             _binary(taken.keys),
@@ -136,14 +138,14 @@ class Fetching:
     def _taken_one_by_one(self, messages: list[Message]) -> Fetched:
         errors = _errors(messages)
         rows = [m for m in messages if m.error() is None] if errors else messages
-        told = np.array([(m.offset(), *reversed(m.timestamp())) for m in rows], np.int64).reshape(-1, 3)
+        fields = np.array([(m.offset(), *reversed(m.timestamp())) for m in rows], np.int64).reshape(-1, 3)
         own = [find_header(m.headers()) for m in rows] if self._is_for_bolt else None  # type: ignore[arg-type]
         return Fetched(
-            told[:, 0],
+            fields[:, 0],
             pa.array([m.key() for m in rows], pa.binary()),
             pa.array([m.value() for m in rows], pa.binary()),
-            _stamps(told[:, 1]),
-            _kinds(told[:, 2]),
+            _stamps(fields[:, 1]),
+            _kinds(fields[:, 2]),
             None if own is None else pa.array(own, pa.binary()),
             pa.array([_header_rows(m.headers()) for m in rows], _HEADERS) if self._with_headers else None,
             errors,
@@ -182,7 +184,7 @@ def _errors(messages: list[Message]) -> list[tuple[KafkaError, int]]:
     return [(error, m.offset() or 0) for m in messages if (error := m.error()) is not None]
 
 
-def _binary(cells: Cells) -> pa.Array:
+def _binary(cells: BytesColumn) -> pa.Array:
     there = None if cells.is_there is None else pa.py_buffer(np.packbits(cells.is_there, bitorder="little"))
     buffers = [there, pa.py_buffer(cells.bounds), pa.py_buffer(cells.data)]
     return pa.Array.from_buffers(pa.large_binary(), len(cells.bounds) - 1, buffers).cast(pa.binary())

@@ -21,15 +21,15 @@ from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import IdArray, root_ids
 from acktree.schemas.registry import Published
 from acktree.spark.driver.batch_commits import ReadTaskName, digest
-from acktree.spark.driver.log_bounds import next_there
+from acktree.spark.driver.log_bounds import next_available
 from acktree.spark.ledger.blocks import block_firsts
 from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import Batch, Range, Replays
+from acktree.spark.runtime.logged_batch import PlannedBatch, Range, Replays
 from acktree.spark.tasks.binary_rows import binary_of
 from acktree.spark.tasks.handoff import add_to_handoff, begin_handoff, end_handoff
 from acktree.spark.tasks.reading.bolt_anchors import bolt_anchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
-from acktree.spark.tasks.writing.producers import outbox
+from acktree.spark.tasks.writing.producers import task_producer
 
 MAX_ROWS = 10_000
 STALL_S = 60.0
@@ -49,7 +49,7 @@ class ReadStalled(AcktreeError):
 
 
 @dataclass(frozen=True)
-class Piece:
+class ReadRange:
     """Offsets [start, end) of one partition, all of them or only ``only``.
 
     ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
@@ -85,30 +85,32 @@ class Piece:
 class ReadTask(InputPartition):
     """What one task reads, blocks as a whole; the partition it begins with is no other task's."""
 
-    pieces: tuple[Piece, ...]
+    ranges: tuple[ReadRange, ...]
 
     @property
     def name(self) -> ReadTaskName:
-        first = self.pieces[0]
-        what = [(p.topic, p.partition, p.generation, p.start, p.end, p.only) for p in self.pieces]
-        blocks = [(p.block, p.firsts) for p in self.pieces]
+        first = self.ranges[0]
+        what = [(p.topic, p.partition, p.generation, p.start, p.end, p.only) for p in self.ranges]
+        blocks = [(p.block, p.firsts) for p in self.ranges]
         parts = (what, blocks) if any(block > 1 or firsts for block, firsts in blocks) else (what,)
         return ReadTaskName(first.topic, first.partition, first.end, digest(*parts))
 
 
-def shares(options: SourceOptions, published: Published, batch: Batch) -> list[ReadTask]:
+def read_tasks(options: SourceOptions, published: Published, batch: PlannedBatch) -> list[ReadTask]:
     """Return a task per partition with new records; the first takes the replays, or all of a small batch."""
-    fresh, again = _pieces(options, published, batch)
+    fresh, again = _read_ranges(options, published, batch)
     if batch.records <= SMALL_BATCH:
         return [ReadTask((*fresh, *again))]
-    parts: dict[tuple[str, int], list[Piece]] = {}
-    for piece in fresh or again[:1]:
-        parts.setdefault((piece.topic, piece.partition), []).append(piece)
+    parts: dict[tuple[str, int], list[ReadRange]] = {}
+    for range_ in fresh or again[:1]:
+        parts.setdefault((range_.topic, range_.partition), []).append(range_)
     first, *others = parts.values()
     return [ReadTask(tuple(part)) for part in ([*first, *(again if fresh else again[1:])], *others)]
 
 
-def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple[list[Piece], list[Piece]]:
+def _read_ranges(
+    options: SourceOptions, published: Published, batch: PlannedBatch
+) -> tuple[list[ReadRange], list[ReadRange]]:
     """Return pieces for the ranges and for the replays.
 
     Neighbouring replays are read in one stretch, far ones are sought one by one.
@@ -119,24 +121,32 @@ def _pieces(options: SourceOptions, published: Published, batch: Batch) -> tuple
         slots = published.slots_of(options.spout)
         topics = {slot.slot: published.result_topic(published.task_of(slot)) for slot in slots}
 
-    def place(of: Range | Replays, generation: int) -> tuple[str, int, int, int, int, bool, str | None]:
-        return (of.topic, of.partition, of.slot, generation, batch.version, anchored, topics.get(of.slot))
+    def place(entry: Range | Replays, generation: int) -> tuple[str, int, int, int, int, bool, str | None]:
+        return (
+            entry.topic,
+            entry.partition,
+            entry.slot,
+            generation,
+            batch.version,
+            anchored,
+            topics.get(entry.slot),
+        )
 
     ranges = [r for r in (*batch.ranges, *batch.again) if r.start < r.end]
-    fresh = [Piece(options, *place(r, r.run << 4), r.start, r.end, block=r.block) for r in ranges]
-    again: list[Piece] = []
+    fresh = [ReadRange(options, *place(r, r.run << 4), r.start, r.end, block=r.block) for r in ranges]
+    again: list[ReadRange] = []
     for replays in batch.replays:
         whose = dict(replays.emitted())
-        for only in _stretches(sorted(whose)):
+        for only in _clusters(sorted(whose)):
             firsts = tuple(whose[offset] for offset in only) if replays.spans else None
             bounds = (only[0], only[-1] + 1)
             again.append(
-                Piece(options, *place(replays, replays.generation), *bounds, tuple(only), firsts=firsts)
+                ReadRange(options, *place(replays, replays.generation), *bounds, tuple(only), firsts=firsts)
             )
     return fresh, again
 
 
-def _stretches(offsets: list[int]) -> list[list[int]]:
+def _clusters(offsets: list[int]) -> list[list[int]]:
     stretches: list[list[int]] = []
     for offset in offsets:
         if stretches and offset - stretches[-1][-1] <= REPLAY_GAP:
@@ -146,111 +156,114 @@ def _stretches(offsets: list[int]) -> list[list[int]]:
     return stretches
 
 
-def read_offsets(share: ReadTask) -> Iterator[pa.RecordBatch]:
+def read_offsets(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task's pieces and leave a note of them for the stage.
 
     Raises:
         OffsetOutOfRange: the topic no longer holds what was planned, and failOnDataLoss is true.
         ReadStalled: no progress for STALL_S seconds.
     """
-    begin_handoff(share.name)
-    for piece in share.pieces:
-        yield from _read_piece(piece)
+    begin_handoff(task.name)
+    for range_ in task.ranges:
+        yield from _read_range(range_)
     end_handoff()
 
 
-def _read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
-    wanted = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
-    only = None if piece.only is None else wanted
+def _read_range(range_: ReadRange) -> Iterator[pa.RecordBatch]:
+    wanted = np.arange(range_.start, range_.end) if range_.only is None else np.array(range_.only)
+    only = None if range_.only is None else wanted
     seen: list[NDArray[np.int64]] = []
-    for fetched in read_records(piece):
+    for fetched in read_records(range_):
         rows = fetched if only is None else fetched.where(np.isin(fetched.offsets, only))
         if len(rows.offsets):
             seen.append(rows.offsets)
-            batch = _to_arrow(piece, rows)
+            batch = _to_arrow(range_, rows)
             add_to_handoff(_bytes_of(batch.column("anchors")))
             yield batch
-    if piece.result_topic is not None and sum(map(len, seen)) < len(wanted):
+    if range_.result_topic is not None and sum(map(len, seen)) < len(wanted):
         absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)
-        _tell_absent(piece, piece.result_topic, absent)
+        _send_absent(range_, range_.result_topic, absent)
 
 
-def task_anchors(share: ReadTask) -> Iterator[bytes]:
+def task_anchors(task: ReadTask) -> Iterator[bytes]:
     """Yield the anchors of what a task reads, 18 bytes each; those of a bolt's tuples are read for it.
 
     Raises what ``read_offsets`` raises. A spout's absent offsets have anchors, too.
     """
-    for piece in share.pieces:
-        if piece.options.bolt:
-            for fetched in read_records(piece):
-                yield _bytes_of(_anchors(piece, fetched.own, fetched.offsets))
+    for range_ in task.ranges:
+        if range_.options.bolt:
+            for fetched in read_records(range_):
+                yield _bytes_of(_anchors(range_, fetched.own, fetched.offsets))
         else:
-            offsets = np.arange(piece.start, piece.end) if piece.only is None else np.array(piece.only)
-            yield _bytes_of(_anchors(piece, None, offsets))
+            offsets = np.arange(range_.start, range_.end) if range_.only is None else np.array(range_.only)
+            yield _bytes_of(_anchors(range_, None, offsets))
 
 
-def _tell_absent(piece: Piece, topic: str, absent: NDArray[np.int64]) -> None:
+def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64]) -> None:
     runs = np.split(absent, np.flatnonzero(np.diff(absent) != 1) + 1)
     spans = [Span(int(run[0]), int(run[-1]) + 1) for run in runs]
-    box, run = outbox(piece.options.bootstrap, piece.options.kafka), piece.generation >> 4
+    output, run = (
+        task_producer(range_.options.bootstrap, range_.options.kafka),
+        range_.generation >> 4,
+    )
     for at in range(0, len(spans), MAX_SPANS):
-        box.send(topic, 0, encode_absent(Absent(piece.slot, spans[at : at + MAX_SPANS], run)))
-    box.settle()
+        output.send(topic, 0, encode_absent(Absent(range_.slot, spans[at : at + MAX_SPANS], run)))
+    output.flush_and_commit()
 
 
-def read_records(piece: Piece) -> Iterator[Fetched]:
-    source = fetching(piece.options, piece.topic, piece.partition)
+def read_records(range_: ReadRange) -> Iterator[Fetched]:
+    source = fetching(range_.options, range_.topic, range_.partition)
     known, source.position = source.position, None
-    if known != piece.start:
-        source.assign(piece.start)
-    position, last_progress_s = piece.start, time.monotonic()
-    while position < piece.end:
-        fetched = source.take(min(MAX_ROWS, piece.end - position), 1.0)
+    if known != range_.start:
+        source.assign(range_.start)
+    position, last_progress_s = range_.start, time.monotonic()
+    while position < range_.end:
+        fetched = source.fetch(min(MAX_ROWS, range_.end - position), 1.0)
         if len(fetched.offsets):
             position = int(fetched.offsets[-1]) + 1
         for error, offset in fetched.errors:
             if error.code() == KafkaError._PARTITION_EOF:
                 position = max(position, offset)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                position = _go_on(piece, source, position)
+                position = _go_on(range_, source, position)
             elif not error.retriable():
-                raise as_clear_error(error, piece.options.bootstrap)
+                raise as_clear_error(error, range_.options.bootstrap)
         if len(fetched.offsets) or fetched.errors:
             last_progress_s = time.monotonic()
-        if (rows := fetched.where(fetched.offsets < piece.end)).offsets.size:
+        if (rows := fetched.where(fetched.offsets < range_.end)).offsets.size:
             yield rows
         if time.monotonic() - last_progress_s > STALL_S:
-            following = _go_on(piece, source, position)
+            following = _go_on(range_, source, position)
             if following == position:
                 raise ReadStalled(
-                    f"{piece.topic}/{piece.partition} delivered nothing from offset {position} "
-                    f"(of {piece.start} to {piece.end}) for {STALL_S:g} s"
+                    f"{range_.topic}/{range_.partition} delivered nothing from offset {position} "
+                    f"(of {range_.start} to {range_.end}) for {STALL_S:g} s"
                 )
             position = following
-    if position == piece.end and piece.end - piece.start > SMALL_BATCH and source.is_ahead_of(position):
+    if position == range_.end and range_.end - range_.start > SMALL_BATCH and source.is_ahead_of(position):
         source.position = position
     else:
         source.consumer.unassign()
 
 
-def _go_on(piece: Piece, source: Fetching, position: int) -> int:
-    place = TopicPartition(piece.topic, piece.partition, position)
-    following = next_there(source.consumer, place, piece.end, piece.options)
+def _go_on(range_: ReadRange, source: Fetching, position: int) -> int:
+    place = TopicPartition(range_.topic, range_.partition, position)
+    following = next_available(source.consumer, place, range_.end, range_.options)
     source.assign(following)
     return following
 
 
-def _to_arrow(piece: Piece, rows: Fetched) -> pa.RecordBatch:
+def _to_arrow(range_: ReadRange, rows: Fetched) -> pa.RecordBatch:
     count = len(rows.offsets)
     columns = [
         rows.keys,
         rows.values,
-        pa.repeat(piece.topic, count),
-        pa.array(np.full(count, piece.partition, np.int32)),
+        pa.repeat(range_.topic, count),
+        pa.array(np.full(count, range_.partition, np.int32)),
         pa.array(rows.offsets),
         rows.stamps,
         rows.kinds,
-        _anchors(piece, rows.own, rows.offsets),
+        _anchors(range_, rows.own, rows.offsets),
     ]
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "anchors"]
     if rows.headers is not None:
@@ -268,15 +281,15 @@ def _bytes_of(column: pa.Array) -> bytes:
     return memoryview(data)[:end].tobytes()
 
 
-def _anchors(piece: Piece, own: pa.Array | None, offsets: NDArray[np.int64]) -> pa.Array:
+def _anchors(range_: ReadRange, own: pa.Array | None, offsets: NDArray[np.int64]) -> pa.Array:
     """Return the anchors of records; ``own`` are the headers of a bolt's tuples."""
-    if not piece.anchored:
+    if not range_.anchored:
         return pa.nulls(len(offsets), pa.binary())
     if own is not None:
-        options = piece.options
+        options = range_.options
         intake = bolt_anchors(options.bootstrap, options.topology, options.bolt, options.kafka)
-        return intake.of_all(own, piece.topic, piece.partition, offsets)
+        return intake.of_all(own, range_.topic, range_.partition, offsets)
     rows = np.zeros(len(offsets), ANCHOR)
-    rows["version"] = piece.version
-    rows["root"] = piece.roots(offsets)
+    rows["version"] = range_.version
+    rows["root"] = range_.roots(offsets)
     return binary_of(rows)

@@ -18,10 +18,10 @@ from acktree.schemas.codec import EntryArray
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import origins_of
 from acktree.schemas.registry import History, Published, read_history
-from acktree.spark.tasks.writing.anchoring import Told
-from acktree.spark.tasks.writing.producers import Box
+from acktree.spark.tasks.writing.anchoring import RootUpdates
+from acktree.spark.tasks.writing.producers import TaskOutput
 
-A_FEW = 65_536
+ROOTS_PER_CHUNK = 65_536
 """Roots that are told of at once: what is made of them on the way stays in the processor's caches."""
 
 
@@ -29,11 +29,11 @@ class AckerUpdates:
     """Sends the inits and fails of a spout's stage, or the acks and fails of a bolt's."""
 
     def __init__(
-        self, bootstrap: str, user: Settings, history: History, spout: str, bolt: str, box: Box
+        self, bootstrap: str, user: Settings, history: History, spout: str, bolt: str, output: TaskOutput
     ) -> None:
         self._place = (bootstrap, history.name, user)
         self._history = history
-        self._spout, self._bolt, self._box = spout, bolt, box
+        self._spout, self._bolt, self._output = spout, bolt, output
 
     def fail(self, version: int, failed: Mapping[int, str]) -> None:
         """Tell that roots failed of which an init or ack was told before; ``failed`` says why by root.
@@ -58,45 +58,47 @@ class AckerUpdates:
             for root in rows["root"][rows["version"] == version].tolist():
                 acks.reset(version, root)
             acks.flush()
-        self._box.settle()
+        self._output.flush_and_commit()
 
     def _acks(self, version: int) -> AckPacker:
         if version not in self._history.versions:
             self._history = read_history(*self._place)
-        return AckPacker(self._history, f"{self._spout or self._bolt}@spark", self._box.send)
+        return AckPacker(self._history, f"{self._spout or self._bolt}@spark", self._output.send)
 
-    def tell(self, told: Told) -> None:
+    def send(self, updates: RootUpdates) -> None:
         """Tell of roots, one entry per root.
 
         Raises:
             UnknownVersion: their version is not published. DeliveryFailed: a record was refused.
         """
-        acks = self._acks(told.version)
-        for root, reason in told.failed.items():
-            acks.fail(told.version, root, reason)
-        entries = self._never_zero_if_failed(told) if told.failed else told.entries
+        acks = self._acks(updates.version)
+        for root, reason in updates.failed.items():
+            acks.fail(updates.version, root, reason)
+        entries = self._never_zero_if_failed(updates) if updates.failed else updates.entries
         if self._bolt:
-            acks.ack_many(told.version, entries["root"], entries["value"])
+            acks.ack_many(updates.version, entries["root"], entries["value"])
         else:
-            self._send_inits(told.version, entries)
+            self._send_inits(updates.version, entries)
         acks.flush()
 
-    def _never_zero_if_failed(self, told: Told) -> EntryArray:
+    def _never_zero_if_failed(self, updates: RootUpdates) -> EntryArray:
         """Return the entries with a random edge in the init of a root that failed, without its ack."""
-        rejected = np.isin(told.entries["root"], np.fromiter(told.failed, np.uint64, len(told.failed)))
+        rejected = np.isin(
+            updates.entries["root"], np.fromiter(updates.failed, np.uint64, len(updates.failed))
+        )
         if self._bolt:
-            return told.entries[~rejected]
-        entries = told.entries.copy()
-        entries["value"][rejected] = self._box.edges.many(int(rejected.sum()))
+            return updates.entries[~rejected]
+        entries = updates.entries.copy()
+        entries["value"][rejected] = self._output.edges.many(int(rejected.sum()))
         return entries
 
     def _send_inits(self, version: int, entries: EntryArray) -> None:
         published = self._history.at(version)
         task_of = _spout_tasks(published)
-        for at in range(0, len(entries), A_FEW):
-            for task, chosen in _by_spout_task(task_of, entries[at : at + A_FEW]):
+        for at in range(0, len(entries), ROOTS_PER_CHUNK):
+            for task, chosen in _by_spout_task(task_of, entries[at : at + ROOTS_PER_CHUNK]):
                 for partition, record in init_records(published, task, chosen):
-                    self._box.send(published.ack_init_topic, partition, record)
+                    self._output.send(published.ack_init_topic, partition, record)
 
 
 def _spout_tasks(published: Published) -> NDArray[Any]:

@@ -122,7 +122,7 @@ def _tls(
 
 
 @contextmanager
-def told_by_librdkafka() -> Iterator[None]:
+def as_kafka_exceptions() -> Iterator[None]:
     """Raise aiokafka's errors as the KafkaException that librdkafka would raise."""
     try:
         yield

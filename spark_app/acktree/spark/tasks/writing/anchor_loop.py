@@ -58,7 +58,7 @@ def _anchor(
 
 
 @compiled
-def _fold_in_order(rows: Records, told: Records, folded: Records) -> int:
+def _fold_in_order(rows: Records, updates: Records, folded: Records) -> int:
     """Fold what was told into one entry per root of ``rows`` and return how many, -1: not in order."""
     count, at, last = 0, 0, np.uint64(0)
     for row in range(len(rows)):
@@ -71,12 +71,12 @@ def _fold_in_order(rows: Records, told: Records, folded: Records) -> int:
         if count and origin <= last:
             return -1
         last, value = origin, np.uint64(0)
-        while at < len(told) and told[at].root == root:
-            value ^= told[at].value
+        while at < len(updates) and updates[at].root == root:
+            value ^= updates[at].value
             at += 1
         folded[count].root, folded[count].value = root, value
         count += 1
-    return count if at == len(told) else -1
+    return count if at == len(updates) else -1
 
 
 def anchor(
@@ -91,14 +91,14 @@ def anchor(
     return None if count < 0 else (headers, folded[:count])
 
 
-def fold_in_order(rows: Records, told: EntryArray) -> EntryArray | None:
-    """Return one entry for each root of ``rows``, (n,) of ANCHOR: the XOR of what was ``told`` of it.
+def fold_in_order(rows: Records, updates: EntryArray) -> EntryArray | None:
+    """Return one entry for each root of ``rows``, (n,) of ANCHOR: the XOR of what was ``updates`` of it.
 
     None unless ``rows`` come in the order of their origins, one version's, and what was told in theirs: then
     it is one pass with no table of roots. Rows of a root may repeat as neighbours.
     """
     folded = np.empty(len(rows), ENTRY)
-    count = _fold_in_order(rows, told, folded)
+    count = _fold_in_order(rows, updates, folded)
     return None if count < 0 else folded[:count]
 
 

@@ -37,7 +37,7 @@ class BadColumn(AcktreeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RootUpdates:
     """What rows say of roots born in one version: values to fold, (n,) of ENTRY, and why roots failed.
 
     A root may come several times.
@@ -50,7 +50,7 @@ class Told:
 
 def anchor_rows(
     column: pa.Array, version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
-) -> tuple[Headers, list[Told]]:
+) -> tuple[Headers, list[RootUpdates]]:
     """Return a header per row (None: untracked, or all are) and what the rows add to their roots."""
     if column.null_count == len(column):
         return None, []
@@ -58,7 +58,7 @@ def anchor_rows(
         anchor = compiled_loops().anchor if compiled_loops() else _anchor
         if (made := anchor(rows, version, edges.many(len(rows)), reader_hashes)) is not None:
             headers, entries = made
-            return headers, [Told(int(rows["version"][0]), entries)]
+            return headers, [RootUpdates(int(rows["version"][0]), entries)]
     return _anchor_each(column.to_pylist(), version, edges, reader_hashes)
 
 
@@ -83,9 +83,9 @@ def _anchor(
 
 def _anchor_each(
     raw: list[bytes | None], version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
-) -> tuple[Headers, list[Told]]:
+) -> tuple[Headers, list[RootUpdates]]:
     headers: list[bytes | None] = []
-    told: list[tuple[int, int, int]] = []
+    updates: list[tuple[int, int, int]] = []
     for item in raw:
         if not item:
             headers.append(None)
@@ -94,10 +94,12 @@ def _anchor_each(
             Anchor(int(v), int(r), edges.one()) for v, r in np.unique(_anchors(item)[["version", "root"]])
         ]
         headers.append(encode_header(version, fresh))
-        told += [(anchor.version, anchor.root, emitted_value(anchor.edge, reader_hashes)) for anchor in fresh]
-    if not told:
+        updates += [
+            (anchor.version, anchor.root, emitted_value(anchor.edge, reader_hashes)) for anchor in fresh
+        ]
+    if not updates:
         return None, []
-    versions, roots, values = (np.array(column, np.uint64) for column in zip(*told, strict=True))
+    versions, roots, values = (np.array(column, np.uint64) for column in zip(*updates, strict=True))
     return headers, list(_by_version(versions, roots, values))
 
 
@@ -107,54 +109,61 @@ def _anchors(item: bytes) -> NDArray[np.void]:
     return np.frombuffer(item, ANCHOR)
 
 
-def own_values(rows: NDArray[np.void], own_hashes: tuple[int, ...]) -> list[Told]:
+def own_values(rows: NDArray[np.void], own_hashes: tuple[int, ...]) -> list[RootUpdates]:
     """Return what inputs, (n,) of ANCHOR, add: 0 for a spout, for a bolt the consumer edges that it owns."""
     return list(_by_version(rows["version"], rows["root"], emitted_values(rows["edge"].copy(), own_hashes)))
 
 
-def fold_in_order(rows: NDArray[np.void], told: Sequence[Told]) -> Told | None:
+def fold_in_order(rows: NDArray[np.void], updates: Sequence[RootUpdates]) -> RootUpdates | None:
     """Return one entry per root of a spout's inputs, (n,) of ANCHOR, if all is of one version and in order.
 
     Else None: ``fold`` needs no order, and a multiple of the time.
     """
     version = int(rows["version"][0]) if len(rows) else 0
-    if not compiled_loops() or not len(rows) or any(each.failed or each.version != version for each in told):
+    if (
+        not compiled_loops()
+        or not len(rows)
+        or any(each.failed or each.version != version for each in updates)
+    ):
         return None
-    entries = compiled_loops().fold_in_order(rows, _joined(told))
-    return None if entries is None else Told(version, entries)
+    entries = compiled_loops().fold_in_order(rows, _joined(updates))
+    return None if entries is None else RootUpdates(version, entries)
 
 
-def fold(told: Iterable[Told]) -> list[Told]:
+def fold(updates: Iterable[RootUpdates]) -> list[RootUpdates]:
     """Return what was told with one entry per root, each version's in one piece; a first reason stands."""
-    parts: dict[int, list[Told]] = {}
-    for each in told:
+    parts: dict[int, list[RootUpdates]] = {}
+    for each in updates:
         parts.setdefault(each.version, []).append(each)
-    return [Told(version, _folded(_joined(of)), _first_reasons(of)) for version, of in parts.items()]
+    return [
+        RootUpdates(version, _folded(_joined(parts)), _first_reasons(parts))
+        for version, parts in parts.items()
+    ]
 
 
 def _folded(entries: EntryArray) -> EntryArray:
     return fold_entries(*(np.ascontiguousarray(entries[name]) for name in ("root", "value")))
 
 
-def _joined(told: Sequence[Told]) -> EntryArray:
-    return np.concatenate([np.empty(0, ENTRY), *(each.entries for each in told)])
+def _joined(updates: Sequence[RootUpdates]) -> EntryArray:
+    return np.concatenate([np.empty(0, ENTRY), *(each.entries for each in updates)])
 
 
-def _first_reasons(told: Sequence[Told]) -> dict[int, str]:
-    return {root: reason for each in reversed(told) for root, reason in each.failed.items()}
+def _first_reasons(updates: Sequence[RootUpdates]) -> dict[int, str]:
+    return {root: reason for each in reversed(updates) for root, reason in each.failed.items()}
 
 
-def _by_version(versions: NDArray[Any], roots: IdArray, values: IdArray) -> Iterator[Told]:
+def _by_version(versions: NDArray[Any], roots: IdArray, values: IdArray) -> Iterator[RootUpdates]:
     entries = np.empty(len(roots), ENTRY)
     entries["root"], entries["value"] = roots, values
     if len(versions) and (versions == versions[0]).all():
-        yield Told(int(versions[0]), entries)
+        yield RootUpdates(int(versions[0]), entries)
         return
     for version in np.unique(versions).tolist():
-        yield Told(version, entries[versions == version])
+        yield RootUpdates(version, entries[versions == version])
 
 
-def failed_roots(anchors: Sequence[bytes | None], reasons: Sequence[str]) -> list[Told]:
+def failed_roots(anchors: Sequence[bytes | None], reasons: Sequence[str]) -> list[RootUpdates]:
     """Return why roots failed."""
     said = (
         (anchor, reason)
@@ -164,30 +173,32 @@ def failed_roots(anchors: Sequence[bytes | None], reasons: Sequence[str]) -> lis
     return _failed((int(anchor["version"]), int(anchor["root"]), reason) for anchor, reason in said)
 
 
-def _failed(rows: Iterable[tuple[int, int, str]]) -> list[Told]:
+def _failed(rows: Iterable[tuple[int, int, str]]) -> list[RootUpdates]:
     failed: dict[int, dict[int, str]] = {}
     for version, root, reason in rows:
         failed.setdefault(version, {}).setdefault(root, reason)
-    told = []
+    updates = []
     for version, reasons in failed.items():
         entries = np.zeros(len(reasons), ENTRY)
         entries["root"] = np.fromiter(reasons, np.uint64, len(reasons))
-        told.append(Told(version, entries, reasons))
-    return told
+        updates.append(RootUpdates(version, entries, reasons))
+    return updates
 
 
-def to_arrow(told: Told) -> pa.RecordBatch:
+def to_arrow(updates: RootUpdates) -> pa.RecordBatch:
     """Return rows of VALUES, one per entry."""
-    count = len(told.entries)
+    count = len(updates.entries)
     reasons = pa.nulls(count, pa.string())
-    if told.failed:
-        reasons = pa.array([told.failed.get(root) for root in told.entries["root"].tolist()], pa.string())
-    ids = (np.ascontiguousarray(told.entries[name]).view(np.int64) for name in ("root", "value"))
-    columns = [np.full(count, told.version, np.int32), *ids, reasons]
+    if updates.failed:
+        reasons = pa.array(
+            [updates.failed.get(root) for root in updates.entries["root"].tolist()], pa.string()
+        )
+    ids = (np.ascontiguousarray(updates.entries[name]).view(np.int64) for name in ("root", "value"))
+    columns = [np.full(count, updates.version, np.int32), *ids, reasons]
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=VALUES)
 
 
-def from_arrow(batches: Iterable[pa.RecordBatch]) -> Iterator[Told]:
+def from_arrow(batches: Iterable[pa.RecordBatch]) -> Iterator[RootUpdates]:
     """Yield what rows of VALUES say."""
     for batch in batches:
         versions, roots, values = (batch.column(name).to_numpy() for name in ("version", "root", "value"))

@@ -14,7 +14,7 @@ from acktree.schemas.batch_codec import Bytes, Integers, compiled
 
 HEAD_BYTES = 61
 """Of a batch before its first record."""
-_MOST_VARINT = 5
+_MAX_VARINT_BYTES = 5
 _SEED, _MULTIPLIER, _SHIFT = np.uint32(0x9747B28C), np.uint32(0x5BD1E995), np.uint32(24)
 
 
@@ -98,7 +98,7 @@ def encode_rows(
         size += _varint_bytes(counts[row] + has_own) + others[1, row]
         if has_own:
             size += len(name) + _cell_bytes(own[1, row])
-        if at + _MOST_VARINT + size > len(out):
+        if at + _MAX_VARINT_BYTES + size > len(out):
             return place, at
         at = _put_varint(out, at, size)
         out[at] = 0  # attributes
@@ -127,18 +127,18 @@ def place_keys(keys: Integers, partitions: int, of_null: int) -> NDArray[np.int6
 
 @compiled
 def _murmur2(address: int, size: int) -> int:
-    there = _bytes_at(address)
+    data = _bytes_at(address)
     state = _SEED ^ np.uint32(size)
     whole = size // 4 * 4
     for at in range(0, whole, 4):
-        word = np.uint32(there[at]) | np.uint32(there[at + 1]) << np.uint32(8)
-        word |= np.uint32(there[at + 2]) << np.uint32(16) | np.uint32(there[at + 3]) << np.uint32(24)
+        word = np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
+        word |= np.uint32(data[at + 2]) << np.uint32(16) | np.uint32(data[at + 3]) << np.uint32(24)
         word = np.uint32(word * _MULTIPLIER)
         word = np.uint32((word ^ (word >> _SHIFT)) * _MULTIPLIER)
         state = np.uint32(state * _MULTIPLIER) ^ word
     if size > whole:
         for at in range(size - 1, whole - 1, -1):
-            state ^= np.uint32(there[at]) << np.uint32(8 * (at - whole))
+            state ^= np.uint32(data[at]) << np.uint32(8 * (at - whole))
         state = np.uint32(state * _MULTIPLIER)
     state = np.uint32((state ^ (state >> np.uint32(13))) * _MULTIPLIER)
     return np.int64(state ^ (state >> np.uint32(15)))  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
 from aiokafka.errors import KafkaError as BatchClientError
 from confluent_kafka import KafkaException
-from confluent_kafka import TopicPartition as Mark
+from confluent_kafka import TopicPartition as CommitRecord
 from numpy.typing import NDArray
 
 from acktree.producers.collector import UserHeaders
@@ -39,8 +39,8 @@ from acktree.schemas.ids import EdgeSource
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.tasks.writing.aiokafka_client import (
     as_kafka_error,
+    as_kafka_exceptions,
     batch_client_settings,
-    told_by_librdkafka,
 )
 from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S
 from acktree.spark.tasks.writing.record_batches import (
@@ -58,7 +58,7 @@ SINGLE_ROWS = 2_000
 """Records produced one by one that wait to be laid out together."""
 END_OF_METADATA = "\0"
 """What librdkafka writes behind a commit's metadata; without, it does not know the end when it reads it."""
-MOST_RECORDS = 2**30
+MAX_RECORDS = 2**30
 """Of one producer: aiokafka's sequence numbers go astray at 2**31 in a partition."""
 
 log = logging.getLogger("acktree.spark")
@@ -90,28 +90,28 @@ class BatchTransaction:
         self._counts: dict[str, int] = {}
         self._records = 0
         self._sent: list[tuple[str, asyncio.Future[Any]]] = []
-        self._feeding: Any = None
+        self._sending: Any = None
         self._loop = _loop_thread()
-        with clear_errors(bootstrap), told_by_librdkafka():
+        with clear_errors(bootstrap), as_kafka_exceptions():
             self._producer = self._loop.wait(_connect(settings))
 
-    def begin(self, batch: BatchName, share: ReadTaskName, held: BatchCommits) -> bool:
+    def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
         """Begin the transaction of a share; see ``Transaction``. Raises KafkaException."""
-        mark = commit_of_task(batch, share)
-        is_written = held.is_set(mark)
-        with told_by_librdkafka():
-            self._loop.wait(self._begin(mark, held.group))
+        commit_record = commit_of_task(batch, task)
+        is_written = commits.is_set(commit_record)
+        with as_kafka_exceptions():
+            self._loop.wait(self._begin(commit_record, commits.group))
             if is_written:
                 self._loop.wait(self._commit())
         self._counts.clear()
         return not is_written
 
-    async def _begin(self, mark: Mark, group: str) -> None:
+    async def _begin(self, commit_record: CommitRecord, group: str) -> None:
         async with asyncio.timeout(BROKER_TIMEOUT_S):
             await self._producer.begin_transaction()
-            place = TopicPartition(mark.topic, mark.partition)
+            place = TopicPartition(commit_record.topic, commit_record.partition)
             await self._producer.send_offsets_to_transaction(
-                {place: (mark.offset, f"{mark.metadata}\0")}, group
+                {place: (commit_record.offset, f"{commit_record.metadata}\0")}, group
             )
 
     def produce(
@@ -145,14 +145,14 @@ class BatchTransaction:
         sizes = record_bytes(columns, others) - RECORD_BYTES
         if len(too_large := np.flatnonzero(sizes > self._sizes.record_bytes)):
             row = int(too_large[0])
-            said = f"{sizes[row]} bytes, and message.max.bytes is {self._sizes.record_bytes}"
-            return [(row, TooLarge(f"a record is too large for topic {topic}: {said}"))]
+            reason = f"{sizes[row]} bytes, and message.max.bytes is {self._sizes.record_bytes}"
+            return [(row, TooLarge(f"a record is too large for topic {topic}: {reason}"))]
         if len(sizes):
             turn = self._turns[topic] if topic in self._turns else random.getrandbits(16)
-            most_bytes = min(BATCH_BYTES, self._sizes.batch_bytes)
-            batches = list(encode(columns, others, counts, self._partitions(topic), turn, most_bytes))
+            max_bytes = min(BATCH_BYTES, self._sizes.batch_bytes)
+            batches = list(encode(columns, others, counts, self._partitions(topic), turn, max_bytes))
             self._turns[topic] = turn + len(batches)
-            self._feed([(TopicPartition(topic, partition), batch) for partition, batch in batches])
+            self._start_sending([(TopicPartition(topic, partition), batch) for partition, batch in batches])
         return []
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
@@ -166,13 +166,13 @@ class BatchTransaction:
         while partition >= self._partitions(topic):
             if time.monotonic() >= deadline_s:
                 raise missing_partition(topic, partition)
-            self._loop.wait(self._look_again())
+            self._loop.wait(self._refresh_metadata())
             self._counts.clear()
         columns = [cells for column in ([value], None, None) if (cells := find_cells(column, 1))]
         batches = encode(columns, *no_headers(1), partitions=1, turn=0)
-        self._feed([(TopicPartition(topic, partition), batch) for _, batch in batches])
+        self._start_sending([(TopicPartition(topic, partition), batch) for _, batch in batches])
 
-    async def _look_again(self) -> None:
+    async def _refresh_metadata(self) -> None:
         await self._producer.client.force_metadata_update()
         await asyncio.sleep(RELIEF_S)
 
@@ -185,25 +185,25 @@ class BatchTransaction:
                 raise refused(as_kafka_error(error), topic) from error
         return self._counts[topic]
 
-    def _feed(self, batches: Addressed) -> None:
+    def _start_sending(self, batches: Addressed) -> None:
         """Send batches once those before have left."""
-        self._wait_fed()
+        self._wait_until_sent()
         self._records += sum(batch.record_count() for _, batch in batches)
-        self._feeding = self._loop.begin(self._send(batches))
+        self._sending = self._loop.begin(self._send(batches))
 
-    def _wait_fed(self) -> None:
-        feeding, self._feeding = self._feeding, None
+    def _wait_until_sent(self) -> None:
+        feeding, self._sending = self._sending, None
         if feeding is not None:
             self._loop.result(feeding)
 
     async def _send(self, batches: Addressed) -> None:
         for place, batch in batches:
             answer = await self._queue(place, batch)
-            answer.add_done_callback(_hear)
+            answer.add_done_callback(_retrieve_exception)
             self._sent.append((place.topic, answer))
         answered = [(topic, answer) for topic, answer in self._sent if answer.done()]
         self._sent = [(topic, answer) for topic, answer in self._sent if not answer.done()]
-        await _take_in(answered)
+        await _await_answers(answered)
 
     async def _queue(self, place: TopicPartition, batch: EncodedBatch) -> asyncio.Future[Any]:
         """Queue a batch, behind one at most of the same partition; return what will be its answer."""
@@ -228,23 +228,23 @@ class BatchTransaction:
     def flush_tuples(self) -> None:
         """Nothing to wait for: all becomes visible at once."""
 
-    def settle(self) -> None:
+    def flush_and_commit(self) -> None:
         """Commit. Raises DeliveryFailed, TransactionLost."""
         self.serve()
-        self._wait_fed()
-        self._loop.wait(self._take_all_in())
+        self._wait_until_sent()
+        self._loop.wait(self._await_all())
         try:
-            with told_by_librdkafka():
+            with as_kafka_exceptions():
                 self._loop.wait(self._commit())
         except KafkaException as error:
             raise lost(error.args[0]) from error
-        self.is_spent = self._records > MOST_RECORDS
+        self.is_spent = self._records > MAX_RECORDS
 
-    async def _take_all_in(self) -> None:
+    async def _await_all(self) -> None:
         sent, self._sent = self._sent, []
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await _take_in(sent)
+                await _await_answers(sent)
         except TimeoutError as error:
             raise DeliveryFailed(
                 f"{len(sent)} batches were not taken within {FLUSH_TIMEOUT_S:g} s and were dropped"
@@ -254,11 +254,11 @@ class BatchTransaction:
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
             await self._producer.commit_transaction()
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Abort what the task sent; who comes next begins with a producer of its own."""
         self.is_spent = True
-        if self._feeding is not None:
-            self._feeding.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
         try:
             self._loop.wait(self._abort())
         except (BatchClientError, TimeoutError, AssertionError) as error:  # the last: it cannot any more
@@ -279,12 +279,12 @@ class _PatientProducer(AIOKafkaProducer):  # type: ignore[misc]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._look_up = self.client.coordinator_lookup
-        self.client.coordinator_lookup = self._look_up_again
+        self._lookup = self.client.coordinator_lookup
+        self.client.coordinator_lookup = self._retry_lookup
 
-    async def _look_up_again(self, *about: Any) -> Any:
+    async def _retry_lookup(self, *about: Any) -> Any:
         try:
-            return await self._look_up(*about)
+            return await self._lookup(*about)
         except KafkaConnectionError as error:
             raise NodeNotReadyError(str(error)) from error  # what it does try again after
 
@@ -312,7 +312,7 @@ async def _stop(producer: AIOKafkaProducer) -> None:
         await producer.client.close()
 
 
-async def _take_in(answers: list[tuple[str, asyncio.Future[Any]]]) -> None:
+async def _await_answers(answers: list[tuple[str, asyncio.Future[Any]]]) -> None:
     for topic, answer in answers:
         try:
             await answer
@@ -320,7 +320,7 @@ async def _take_in(answers: list[tuple[str, asyncio.Future[Any]]]) -> None:
             raise refused(as_kafka_error(error), topic) from error
 
 
-def _hear(answer: asyncio.Future[Any]) -> None:
+def _retrieve_exception(answer: asyncio.Future[Any]) -> None:
     """Take note of a failure that nobody may ask for any more."""
     if not answer.cancelled():
         answer.exception()
@@ -334,15 +334,15 @@ def _loop_thread() -> LoopThread:
     if os.getpid() not in _loops:
         _loops[os.getpid()] = thread = LoopThread()
         thread.start()
-        thread.wait(_note_complaints())
+        thread.wait(_log_loop_errors())
     return _loops[os.getpid()]
 
 
-async def _note_complaints() -> None:
+async def _log_loop_errors() -> None:
     """Let asyncio say in the log that nobody looked at a failure: aiokafka has told us otherwise before."""
-    asyncio.get_running_loop().set_exception_handler(_note)
+    asyncio.get_running_loop().set_exception_handler(_log_loop_error)
 
 
-def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    told = context["message"], context.get("exception")
-    log.info("aiokafka: %s (%s)", *told, extra={"action": "batch_client"})
+def _log_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    details = context["message"], context.get("exception")
+    log.info("aiokafka: %s (%s)", *details, extra={"action": "batch_client"})

@@ -1,6 +1,6 @@
 """A producer per executor process, kept over tasks where Spark re-uses the process.
 
-Invariant: ``settle`` returns only when everything sent is in the broker's log; else the task fails.
+Invariant: ``flush_and_commit`` returns only when everything sent is in the broker's log; else the task fails.
 """
 
 import os
@@ -17,7 +17,7 @@ LINGER_MS = 20
 BATCH_BYTES = 262_144
 
 
-class Box(Protocol):
+class TaskOutput(Protocol):
     """What a task writes to."""
 
     @property
@@ -43,16 +43,16 @@ class Box(Protocol):
         """See that tuples sent so far are seen no later than what is sent next."""
         ...
 
-    def settle(self) -> None:
+    def flush_and_commit(self) -> None:
         """Return when all that was sent is in the log."""
         ...
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """End a task that failed."""
         ...
 
 
-class Outbox(BufferedProducer):
+class TaskProducer(BufferedProducer):
     """What a task sends with, and the edges of its tuples."""
 
     def __init__(self, bootstrap: str, user: Settings, **ours: Any) -> None:
@@ -64,21 +64,21 @@ class Outbox(BufferedProducer):
         """See that the tuples sent so far are in the log before what is sent next. Raises DeliveryFailed."""
         self.flush(FLUSH_TIMEOUT_S)
 
-    def settle(self) -> None:
+    def flush_and_commit(self) -> None:
         """Wait until all is delivered. Raises DeliveryFailed."""
         self.flush(FLUSH_TIMEOUT_S)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Forget a task that failed: what it sent stays."""
 
 
-_outboxes: dict[tuple[Any, ...], Outbox] = {}
+_task_producers: dict[tuple[Any, ...], TaskProducer] = {}
 
 
-def outbox(bootstrap: str, user: Settings, limits: Settings | None = None) -> Outbox:
+def task_producer(bootstrap: str, user: Settings, limits: Settings | None = None) -> TaskProducer:
     """Return this process's outbox for a broker and settings; ``limits`` are what topics ask for."""
     settings = {**(limits or {}), **user}
     place = (os.getpid(), bootstrap, tuple(sorted(settings.items())))
-    if place not in _outboxes:
-        _outboxes[place] = Outbox(bootstrap, settings)
-    return _outboxes[place]
+    if place not in _task_producers:
+        _task_producers[place] = TaskProducer(bootstrap, settings)
+    return _task_producers[place]

@@ -115,23 +115,23 @@ def encode(
     counts: NDArray[np.int64],
     partitions: int,
     turn: int,
-    most_bytes: int = BATCH_BYTES,
+    max_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, EncodedBatch]]:
     """Yield batches, each with its partition, of rows of a topic with so many ``partitions``.
 
     ``columns`` are values, keys and own headers; ``others`` and ``counts`` as of ``other_headers``. Rows
     without a key go, batch by batch, to one partition after another, the first to number ``turn``. A batch of
-    several rows is no larger than ``most_bytes``.
+    several rows is no larger than ``max_bytes``.
     """
     keys = columns[1].places
     if (keys[1] < 0).all():
-        yield from _batches(np.arange(keys.shape[1]), columns, others, counts, partitions, turn, most_bytes)
+        yield from _batches(np.arange(keys.shape[1]), columns, others, counts, partitions, turn, max_bytes)
         return
     placed = loop.place_keys(keys, partitions, turn % partitions)
     order = np.argsort(placed, kind="stable")
     bounds = np.flatnonzero(np.diff(placed[order])) + 1
     for rows in np.split(order, bounds):
-        for _, batch in _batches(rows, columns, others, counts, 1, 0, most_bytes):
+        for _, batch in _batches(rows, columns, others, counts, 1, 0, max_bytes):
             yield int(placed[rows[0]]), batch
 
 
@@ -142,13 +142,13 @@ def _batches(
     counts: NDArray[np.int64],
     partitions: int,
     turn: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> Iterator[tuple[int, EncodedBatch]]:
     places = tuple(np.ascontiguousarray(cells.places) for cells in (*columns, others))
-    most = record_bytes(columns, others)
+    largest = record_bytes(columns, others)
     while len(rows):
-        sizes = most[rows]
-        room = max(most_bytes, loop.HEAD_BYTES + int(sizes[0]))
+        sizes = largest[rows]
+        room = max(max_bytes, loop.HEAD_BYTES + int(sizes[0]))
         memory = np.empty(min(room, loop.HEAD_BYTES + int(sizes.sum())), np.uint8)
         taken, end = loop.encode_rows(memory, rows, _NAME, places, counts)
         yield turn % partitions, EncodedBatch(memory[:end], taken)

@@ -14,11 +14,11 @@ from acktree.producers.kafka.output import RELIEF_S
 from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
-from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S, Box, Outbox
+from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S, TaskOutput, TaskProducer
 
 TRANSACTION_TIMEOUT_MS = 300_000
 """The longest task. A transaction whose driver is dead and not started again holds readers so long."""
-MARK_TIMEOUT_S = 2 * BROKER_TIMEOUT_S
+COMMIT_RECORD_TIMEOUT_S = 2 * BROKER_TIMEOUT_S
 """How long librdkafka may take to put a mark into a transaction before it is taken for stuck."""
 
 log = logging.getLogger("acktree.spark")
@@ -37,13 +37,13 @@ def lost(error: KafkaError) -> TransactionLost:
     )
 
 
-class Transaction(Box, Protocol):
-    """A box whose ``settle`` commits all or nothing; kept over the tasks of one share's place."""
+class Transaction(TaskOutput, Protocol):
+    """A box whose ``flush_and_commit`` commits all or nothing; kept over the tasks of one share's place."""
 
     is_spent: bool
     """It must not be used again."""
 
-    def begin(self, batch: BatchName, share: ReadTaskName, held: BatchCommits) -> bool:
+    def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
         """Begin the transaction of a share; return False if the share is written already.
 
         Its mark is committed again then: its batch may be run again later still, and Kafka forgets old ones.
@@ -58,7 +58,7 @@ class Transaction(Box, Protocol):
         ...
 
 
-class RecordTransaction(Outbox):
+class RecordTransaction(TaskProducer):
     """See Transaction."""
 
     def __init__(self, bootstrap: str, user: Settings, transactional_id: str) -> None:
@@ -73,41 +73,41 @@ class RecordTransaction(Outbox):
         with clear_errors(bootstrap):
             self.producer.init_transactions(BROKER_TIMEOUT_S)
 
-    def begin(self, batch: BatchName, share: ReadTaskName, held: BatchCommits) -> bool:
+    def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
         """Begin the transaction of a share; see there."""
-        mark = commit_of_task(batch, share)
-        is_written = held.is_set(mark)
+        commit_record = commit_of_task(batch, task)
+        is_written = commits.is_set(commit_record)
         self.producer.begin_transaction()
-        self._send_mark(mark, held)
+        self._add_commit_record(commit_record, commits)
         if is_written:
-            _insist(lambda: self.producer.commit_transaction(BROKER_TIMEOUT_S))
+            _retry_while_retriable(lambda: self.producer.commit_transaction(BROKER_TIMEOUT_S))
         return not is_written
 
-    def _send_mark(self, mark: TopicPartition, held: BatchCommits) -> None:
+    def _add_commit_record(self, commit_record: TopicPartition, commits: BatchCommits) -> None:
         """Put the mark into the transaction; a call that ignores its time-out is left behind."""
-        group = held.consumer.consumer_group_metadata()
-        until_s = time.monotonic() + MARK_TIMEOUT_S
-        send = partial(self.producer.send_offsets_to_transaction, [mark], group, BROKER_TIMEOUT_S)
+        group = commits.consumer.consumer_group_metadata()
+        until_s = time.monotonic() + COMMIT_RECORD_TIMEOUT_S
+        send = partial(self.producer.send_offsets_to_transaction, [commit_record], group, BROKER_TIMEOUT_S)
         try:
             call_with_deadline(send, lambda: time.monotonic() < until_s)
         except CallTimedOut as error:
             self.is_spent = True
-            text = f"no answer for {MARK_TIMEOUT_S:g} s; the producer is given up"
+            text = f"no answer for {COMMIT_RECORD_TIMEOUT_S:g} s; the producer is given up"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
     def flush_tuples(self) -> None:
         """Nothing to wait for: all becomes visible at once."""
 
-    def settle(self) -> None:
+    def flush_and_commit(self) -> None:
         """Commit. Raises DeliveryFailed, TransactionLost."""
         self._check()
         try:
-            _insist(lambda: self.producer.commit_transaction(FLUSH_TIMEOUT_S))
+            _retry_while_retriable(lambda: self.producer.commit_transaction(FLUSH_TIMEOUT_S))
         except KafkaException as error:
             self._check()
             raise lost(error.args[0]) from error
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Abort what the task sent; who comes next begins with a producer of its own."""
         self.is_spent = True
         try:
@@ -122,12 +122,12 @@ class RecordTransaction(Outbox):
             self.flush(RELIEF_S)
 
 
-def _insist(step: Any) -> None:
+def _retry_while_retriable(call: Any) -> None:
     while True:
         try:
-            step()
+            call()
             return
         except KafkaException as error:
-            told: KafkaError = error.args[0]
-            if told.txn_requires_abort() or not told.retriable():
+            kafka_error: KafkaError = error.args[0]
+            if kafka_error.txn_requires_abort() or not kafka_error.retriable():
                 raise

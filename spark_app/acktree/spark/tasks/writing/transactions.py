@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from acktree.schemas.clients import Settings, clear_errors
-from acktree.spark.driver.batch_commits import BatchName, ReadTaskName, marks
+from acktree.spark.driver.batch_commits import BatchName, ReadTaskName, batch_commits
 from acktree.spark.tasks.writing.aiokafka_client import NoBatches
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
 
@@ -30,7 +30,7 @@ def begin_transaction(
     user: Settings,
     group: str,
     batch: BatchName,
-    share: ReadTaskName,
+    task: ReadTaskName,
     limits: Settings | None = None,
 ) -> Transaction | None:
     """Return a transaction for a share of a batch, None if the share is written already.
@@ -42,12 +42,12 @@ def begin_transaction(
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
     """
     producer = {**(limits or {}), **user}
-    place = (os.getpid(), bootstrap, group, share.topic, share.partition, tuple(sorted(producer.items())))
-    held = marks(bootstrap, user, group)
+    place = (os.getpid(), bootstrap, group, task.topic, task.partition, tuple(sorted(producer.items())))
+    commits = batch_commits(bootstrap, user, group)
     kept = open_transactions.pop(place, None)
     if kept is not None and not kept.is_spent:
         try:
-            begun = kept.begin(batch, share, held)
+            begun = kept.begin(batch, task, commits)
             open_transactions[place] = kept
             return kept if begun else None
         except KafkaException as error:
@@ -56,9 +56,9 @@ def begin_transaction(
         kept.close()
     while len(open_transactions) >= MAX_OPEN:
         open_transactions.pop(next(iter(open_transactions))).close()
-    fresh = _connect(bootstrap, producer, f"{held.group}-{share.topic}-{share.partition}")
+    fresh = _connect(bootstrap, producer, f"{commits.group}-{task.topic}-{task.partition}")
     with clear_errors(bootstrap):
-        begun = fresh.begin(batch, share, held)
+        begun = fresh.begin(batch, task, commits)
     open_transactions[place] = fresh
     return fresh if begun else None
 

@@ -28,7 +28,7 @@ from acktree.spark.tasks.handoff import clear_handoff, handoff_anchors, read_han
 from acktree.spark.tasks.writing.acker_updates import AckerUpdates
 from acktree.spark.tasks.writing.anchoring import (
     Headers,
-    Told,
+    RootUpdates,
     anchor_rows,
     failed_roots,
     fold,
@@ -37,7 +37,7 @@ from acktree.spark.tasks.writing.anchoring import (
     own_values,
     to_arrow,
 )
-from acktree.spark.tasks.writing.producers import Box, outbox
+from acktree.spark.tasks.writing.producers import TaskOutput, task_producer
 from acktree.spark.tasks.writing.row_limits import StageLimits
 from acktree.spark.tasks.writing.transactions import begin_transaction
 
@@ -66,52 +66,54 @@ class StagePlan:
     def own_hashes(self) -> tuple[int, ...]:
         return (fnv1a64(self.bolt),) if self.bolt else ()
 
-    def telling(self, box: Box) -> AckerUpdates:
-        return AckerUpdates(self.bootstrap, self.user, self.history, self.spout, self.bolt, box)
+    def acker_updates(self, output: TaskOutput) -> AckerUpdates:
+        return AckerUpdates(self.bootstrap, self.user, self.history, self.spout, self.bolt, output)
 
 
-Begin = Callable[[StagePlan], Box | None]
+Begin = Callable[[StagePlan], TaskOutput | None]
 """Returns what a task writes to, None if all was written before."""
 
 
 class Writer:
     """Writes the rows of one task to one topic."""
 
-    def __init__(self, plan: StagePlan, topic: str, box: Box) -> None:
-        self._version, self._topic, self._box = plan.version, topic, box
+    def __init__(self, plan: StagePlan, topic: str, output: TaskOutput) -> None:
+        self._version, self._topic, self._output = plan.version, topic, output
         self._reader_hashes = plan.history.readers(plan.version, topic).hashes
         self._limit = plan.limits.by_topic.get(topic)
 
-    def write(self, batch: pa.RecordBatch) -> list[Told]:
+    def write(self, batch: pa.RecordBatch) -> list[RootUpdates]:
         """Write rows (value, anchors, optional key, headers, fail); return what they say of their roots."""
-        told: list[Told] = []
+        updates: list[RootUpdates] = []
         if "fail" in batch.schema.names and batch.column("fail").null_count < len(batch):
             rejected = batch.filter(pc.is_valid(batch.column("fail")))
-            told += failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail")))
+            updates += failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail")))
             batch = batch.filter(pc.is_null(batch.column("fail")))
         if self._limit is not None and (refused := self._limit.refused(batch)):
             batch, failed = _without(batch, refused)
-            told += failed
+            updates += failed
         anchors = batch.column("anchors")
-        headers, values = anchor_rows(anchors, self._version, self._box.edges, self._reader_hashes)
+        headers, values = anchor_rows(anchors, self._version, self._output.edges, self._reader_hashes)
         self._produce({name: batch.column(name) for name in batch.schema.names}, headers)
-        self._box.serve()
-        return told + values
+        self._output.serve()
+        return updates + values
 
     def _produce(self, columns: dict[str, pa.Array], headers: Headers) -> None:
         values, keys = columns["value"], columns.get("key")
         if "headers" not in columns or columns["headers"].null_count == len(values):
-            for _, error in self._box.produce_rows(self._topic, Rows(values, keys, headers)):
+            for _, error in self._output.produce_rows(self._topic, Rows(values, keys, headers)):
                 raise error
             return
         count, extra = len(values), columns["headers"].to_pylist()
         rows = zip(plain(values, count), plain(keys, count), extra, plain(headers, count), strict=True)
         for value, key, pairs, header in rows:
             kept = [(pair["key"], pair["value"]) for pair in pairs or () if pair["key"] != HEADER]
-            self._box.produce(self._topic, value, key, [*kept, *([(HEADER, header)] if header else ())])
+            self._output.produce(self._topic, value, key, [*kept, *([(HEADER, header)] if header else ())])
 
 
-def _without(batch: pa.RecordBatch, refused: Mapping[int, Unwritable]) -> tuple[pa.RecordBatch, list[Told]]:
+def _without(
+    batch: pa.RecordBatch, refused: Mapping[int, Unwritable]
+) -> tuple[pa.RecordBatch, list[RootUpdates]]:
     """Return the other rows, and that the roots of those refused fail; one without roots raises its error."""
     rows = np.fromiter(refused, np.int64, len(refused))
     anchors = batch.column("anchors").take(pa.array(rows)).to_pylist()
@@ -140,67 +142,69 @@ def write_whole(
         InputCutOff, ReadingUnfinished: rows are missing; no init has been sent and nothing is committed.
     """
     try:
-        count = _write_noted(batches, plan, topic, begin)
+        count = _write_rows(batches, plan, topic, begin)
     finally:
         clear_handoff()
     yield _counted(count)
     if runs is not None:
-        runs.note(topic)
+        runs.record(topic)
 
 
-def _write_noted(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, begin: Begin) -> int:
+def _write_rows(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, begin: Begin) -> int:
     first = next(batches, None)
-    box = begin(plan)
-    if box is None:
+    output = begin(plan)
+    if output is None:
         for _ in batches:
             pass
         return 0
     try:
-        writer = Writer(plan, topic, box)
-        told: list[Told] = []
+        writer = Writer(plan, topic, output)
+        updates: list[RootUpdates] = []
         for batch in chain(() if first is None else (first,), batches):
-            told += writer.write(batch)
+            updates += writer.write(batch)
         check_input_is_whole()
-        return _tell(_fold_noted(handoff_anchors(), told, plan), plan, box)
+        return _send_acker_updates(_fold_with_inputs(handoff_anchors(), updates, plan), plan, output)
     except BaseException:
-        box.give_up()
+        output.abort()
         raise
 
 
-def _fold_noted(inputs: NDArray[np.void], told: list[Told], plan: StagePlan) -> list[Told]:
-    if not plan.own_hashes and (folded := fold_in_order(inputs, told)) is not None:
+def _fold_with_inputs(
+    inputs: NDArray[np.void], updates: list[RootUpdates], plan: StagePlan
+) -> list[RootUpdates]:
+    if not plan.own_hashes and (folded := fold_in_order(inputs, updates)) is not None:
         return [folded]
     own = fold(own_values(inputs, plan.own_hashes))
-    folded_all = fold([*own, *told])
+    folded_all = fold([*own, *updates])
     if _roots_in(folded_all) > _roots_in(own):
         raise NotNarrow("a row of this task has a root that was read by another one")
     return folded_all
 
 
-def in_transaction(plan: StagePlan) -> Box | None:
+def in_transaction(plan: StagePlan) -> TaskOutput | None:
     """Begin the transaction of what this task reads; None if an earlier run of the task has committed it."""
     return begin_transaction(
         plan.bootstrap, plan.user, plan.group, plan.batch, read_handoff(), plan.limits.settings
     )
 
 
-def without_transaction(plan: StagePlan) -> Box:
+def without_transaction(plan: StagePlan) -> TaskOutput:
     """Return what to write to, in a task that has read its rows itself."""
     read_handoff()
-    return outbox(plan.bootstrap, plan.user, plan.limits.settings)
+    return task_producer(plan.bootstrap, plan.user, plan.limits.settings)
 
 
 def write_tuples(
     batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, runs: TaskRuns
 ) -> Iterator[pa.RecordBatch]:
     """Write rows to a topic; yield what they say of their roots."""
-    box = outbox(plan.bootstrap, plan.user, plan.limits.settings)
-    writer = Writer(plan, topic, box)
+    output = task_producer(plan.bootstrap, plan.user, plan.limits.settings)
+    writer = Writer(plan, topic, output)
     for batch in batches:
         yield from map(to_arrow, fold(writer.write(batch)))
     check_input_is_whole()
-    box.settle()
-    runs.note(topic)
+    output.flush_and_commit()
+    runs.record(topic)
 
 
 def input_values(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
@@ -223,34 +227,36 @@ def write_control(
     """Fold all values of each root of this task and write its one init, ack or fail; yield how many roots."""
     folded = fold(from_arrow(batches))
     check_input_is_whole()
-    yield _counted(_tell(folded, plan, outbox(plan.bootstrap, plan.user, plan.limits.settings)))
-    runs.note("control")
+    yield _counted(
+        _send_acker_updates(folded, plan, task_producer(plan.bootstrap, plan.user, plan.limits.settings))
+    )
+    runs.record("control")
 
 
 def write_fails(batches: Iterator[pa.RecordBatch], plan: StagePlan) -> Iterator[pa.RecordBatch]:
     """Fail all roots of this task, of which an init or ack is written; yield how many roots."""
     failures = fold(from_arrow(batches))
     check_input_is_whole()
-    box = outbox(plan.bootstrap, plan.user, plan.limits.settings)
-    telling = plan.telling(box)
-    for told in failures:
-        telling.fail(told.version, told.failed)
-    box.settle()
+    output = task_producer(plan.bootstrap, plan.user, plan.limits.settings)
+    acker_updates = plan.acker_updates(output)
+    for updates in failures:
+        acker_updates.fail(updates.version, updates.failed)
+    output.flush_and_commit()
     yield _counted(_roots_in(failures))
 
 
-def _tell(folded: list[Told], plan: StagePlan, box: Box) -> int:
+def _send_acker_updates(folded: list[RootUpdates], plan: StagePlan, output: TaskOutput) -> int:
     """Tell the acker of every root, and wait; return how many there are."""
-    box.flush_tuples()
-    telling = plan.telling(box)
-    for told in folded:
-        telling.tell(told)
-    box.settle()
+    output.flush_tuples()
+    acker_updates = plan.acker_updates(output)
+    for updates in folded:
+        acker_updates.send(updates)
+    output.flush_and_commit()
     return _roots_in(folded)
 
 
-def _roots_in(folded: list[Told]) -> int:
-    return sum(len(told.entries) for told in folded)
+def _roots_in(folded: list[RootUpdates]) -> int:
+    return sum(len(updates.entries) for updates in folded)
 
 
 def _counted(count: int) -> pa.RecordBatch:

@@ -52,20 +52,20 @@ def begun(
 def test_a_mark_is_known_again_whatever_its_length(begun: Open, share: ReadTaskName, held: BatchCommits):
     transaction = begun(number=0)
     for length in range(60):
-        transaction.settle()
+        transaction.flush_and_commit()
         batch = BatchName("q" * length, length)
         assert transaction.begin(batch, share, held)
-        transaction.settle()
+        transaction.flush_and_commit()
         assert not transaction.begin(batch, share, held)
         assert transaction.begin(BatchName("next", length), share, held)
-    transaction.settle()
+    transaction.flush_and_commit()
 
 
 def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
     begun: Open, bootstrap: str, share: ReadTaskName, held: BatchCommits
 ):
     transaction = begun()
-    transaction.settle()
+    transaction.flush_and_commit()
     mark = commit_of_task(BATCH, share).metadata
     assert times_committed(bootstrap, held.group, mark) == 1
     for times in (2, 3):
@@ -73,7 +73,7 @@ def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
         assert times_committed(bootstrap, held.group, mark) == times
     following = BatchName("query", 4)
     assert transaction.begin(following, share, held), "it can be used as before"
-    transaction.settle()
+    transaction.flush_and_commit()
     assert held.is_set(commit_of_task(following, share))
 
 
@@ -81,9 +81,9 @@ def test_a_zombie_does_not_commit_the_mark_of_its_batch_over_the_next_ones(
     begun: Open, share: ReadTaskName, held: BatchCommits
 ):
     zombie = begun()
-    zombie.settle()
+    zombie.flush_and_commit()
     heir = begun(number=4)
-    heir.settle()
+    heir.flush_and_commit()
     held_by_zombie = SimpleNamespace(is_set=lambda _mark: True, group=held.group, consumer=held.consumer)
     with pytest.raises(KafkaException, match="fenced"):
         zombie.begin(BATCH, share, held_by_zombie)
@@ -110,16 +110,16 @@ def test_a_call_that_never_returns_ends_no_task_and_another_producer_takes_over(
     settings, group = {"linger.ms": "1"}, held.group.removesuffix(".stage")  # so it writes record by record
     first = begin_transaction(bootstrap, settings, group, BATCH, share)
     assert isinstance(first, RecordTransaction)
-    first.settle()
+    first.flush_and_commit()
     first.producer = deaf = Deaf(first.producer)
     with monkeypatch.context() as soon:
-        soon.setattr("acktree.spark.tasks.writing.record_transaction.MARK_TIMEOUT_S", 0.2)
+        soon.setattr("acktree.spark.tasks.writing.record_transaction.COMMIT_RECORD_TIMEOUT_S", 0.2)
         with pytest.raises(KafkaException, match=r"no answer for .* the producer is given up"):
             first.begin(following, share, held)
     second = begin_transaction(bootstrap, settings, group, following, share)
     assert second is not None
     assert second is not first
-    second.settle()
+    second.flush_and_commit()
     deaf.end.set()
     assert held.is_set(commit_of_task(following, share))
     for transaction in open_transactions.values():

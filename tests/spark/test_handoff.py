@@ -12,7 +12,7 @@ from acktree.spark.driver.batch_commits import ReadTaskName
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage
 from acktree.spark.tasks import handoff as task_notes
-from spark.tester import DEADLINE_S, Tester
+from spark.tester import DEADLINE_S, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 Transform = Callable[[DataFrame], DataFrame]
@@ -49,7 +49,7 @@ PLANS: dict[str, Transform] = {
 }
 
 
-def test_any_plan_closes_every_tree_and_leaves_no_note(tester: Tester) -> None:
+def test_any_plan_closes_every_tree_and_leaves_no_note(tester: StageTester) -> None:
     """A scan that is not the batch's own is no narrow plan: its rows were read by other tasks, or never.
 
     Each plan has a batch of one query.
@@ -67,7 +67,7 @@ def test_any_plan_closes_every_tree_and_leaves_no_note(tester: Tester) -> None:
     tester.until(lambda: tester.committed() == [sent, 0])
 
 
-def test_a_task_that_fails_leaves_no_note(tester: Tester) -> None:
+def test_a_task_that_fails_leaves_no_note(tester: StageTester) -> None:
     before = notes()
     tester.send(["1", "no number"])
     stage = Stage(lambda rows: {f"{tester.name}.a": same(rows)}, tester.options(spout="in"))

@@ -24,7 +24,7 @@ MAX_KNOWN_COMMANDS = 100
 """So many in a claim: obeyed, and at or above the committed result position."""
 
 
-class Order(NamedTuple):
+class QueuedReplay(NamedTuple):
     """A command and where it stands: task and offset of the result topic."""
 
     task: int
@@ -32,12 +32,12 @@ class Order(NamedTuple):
     command: ReplayCommand
 
 
-class ReplayOrders:
+class ReplayQueue:
     """Commands in the order in which they were read."""
 
     def __init__(self, commits: SpoutCommits) -> None:
         self._commits = commits
-        self._waiting: list[Order] = []
+        self._waiting: list[QueuedReplay] = []
 
     def live(self, consumer: Consumer, bootstrap: str) -> dict[int, list[LiveReplay]]:
         """Return by slot the commands that were obeyed and still matter, in that order.
@@ -50,9 +50,9 @@ class ReplayOrders:
                 place = TopicPartition(self._commits.result_topic(task), 0, position)
                 message = read_record(consumer, place, bootstrap) if run else None
                 if message is not None:
-                    told = decode_replay_command(message.value() or b"")
-                    live = LiveReplay.of(task, position, run, told.spans, end)
-                    found.setdefault(told.slot, []).append(live)
+                    command = decode_replay_command(message.value() or b"")
+                    live = LiveReplay.of(task, position, run, command.spans, end)
+                    found.setdefault(command.slot, []).append(live)
         consumer.unassign()
         now = self._commits.run
         return {
@@ -60,45 +60,45 @@ class ReplayOrders:
             for slot, live in found.items()
         }
 
-    def note(self, order: Order) -> None:
+    def add(self, order: QueuedReplay) -> None:
         """Take in a command that was read; one that was obeyed before is ignored."""
         if order.position not in self._commits.claims[order.task].replays:
             self._commits.cuts[order.task].hold(order.position)
             self._waiting.append(order)
 
-    def obey(self, ledger_of: Callable[[int], PartitionLedger | None]) -> int:
+    def apply(self, ledger_of: Callable[[int], PartitionLedger | None]) -> int:
         """Obey what can be obeyed, durably, and return how many commands that were.
 
         All of them start a new run, which is the floor of what they open.
         """
         run = next_run(self._commits.run)
-        obeyed: dict[Order, int] = {}
+        applied: dict[QueuedReplay, int] = {}
         for order in self._waiting:
             ledger = ledger_of(order.command.slot)
-            if len(self._commits.claims[order.task].replays) + len(obeyed) >= MAX_KNOWN_COMMANDS:
+            if len(self._commits.claims[order.task].replays) + len(applied) >= MAX_KNOWN_COMMANDS:
                 continue
             if ledger is None:
                 log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
-                obeyed[order] = 0
+                applied[order] = 0
                 continue
             end = ledger.next_offset
             place = (order.task, order.position, run)
             live = LiveReplay.of(*place, order.command.spans, end, ledger.block)
             if not live.offsets:
-                obeyed[order] = 0
-            elif ledger.command is None and fits(*ledger.opened(live, ledger.told)):
-                ledger.obey(live)
-                obeyed[order] = end
-        if obeyed:
-            self._make_durable(obeyed, run)
-        return len(obeyed)
+                applied[order] = 0
+            elif ledger.command is None and fits(*ledger.opened(live, ledger.committed_done)):
+                ledger.apply(live)
+                applied[order] = end
+        if applied:
+            self._make_durable(applied, run)
+        return len(applied)
 
-    def _make_durable(self, obeyed: dict[Order, int], run: int) -> None:
+    def _make_durable(self, applied: dict[QueuedReplay, int], run: int) -> None:
         """Commit what is open again first, then that it is obeyed: a crash between obeys once more."""
         self._commits.commit_states()
         self._commits.use_run(run)
-        for order, end in obeyed.items():
+        for order, end in applied.items():
             self._commits.claims[order.task].replays[order.position] = (run, end) if end else (0, 0)
             self._commits.cuts[order.task].release(order.position)
         self._commits.commit_claims()
-        self._waiting = [order for order in self._waiting if order not in obeyed]
+        self._waiting = [order for order in self._waiting if order not in applied]

@@ -1,0 +1,50 @@
+"""How a worker is a member of its group: the session timeout, and what it asks of the group.
+
+Invariant: with KIP-848 (``group.protocol=consumer``) the session timeout is the group's, kept by the broker,
+and no client may name one. What is committed is asked for as a stranger: a member's own question is refused
+while its epoch is stale, and the worker is in the group's callback then.
+"""
+
+from collections.abc import Sequence
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, admin_settings, consumer_settings
+
+SESSION_TIMEOUT_MS = 10_000
+
+
+def is_kip_848(user: Settings) -> bool:
+    """Tell whether the user's settings ask for the protocol of KIP-848."""
+    return user.get("group.protocol", "classic").lower() != "classic"
+
+
+def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, object]:
+    """Return the settings of the group's consumer, for the classic protocol or KIP-848 as the user says.
+
+    Raises:
+        RefusedSetting: a user setting would break a promise.
+    """
+    if is_kip_848(user):
+        return consumer_settings(bootstrap, group, user)
+    return consumer_settings(bootstrap, group, user, session_timeout_ms=SESSION_TIMEOUT_MS)
+
+
+def read_committed(
+    bootstrap: str, user: Settings, group: str, places: Sequence[TopicPartition]
+) -> list[TopicPartition]:
+    """Return what the group has committed, with the error of each partition.
+
+    An offset that an open transaction holds is such an error: it may change still.
+
+    Raises:
+        KafkaException: the broker does not answer, or refuses.
+    """
+    admin = AdminClient(admin_settings(bootstrap, user))  # must outlive its answer
+    wanted = [
+        ConsumerGroupTopicPartitions(group, [TopicPartition(each.topic, each.partition) for each in places])
+    ]
+    asked = admin.list_consumer_group_offsets(wanted, require_stable=True, request_timeout=BROKER_TIMEOUT_S)
+    found: list[TopicPartition] = asked[group].result().topic_partitions
+    return found

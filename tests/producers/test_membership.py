@@ -1,0 +1,130 @@
+"""Workers as members of their group, classic and by KIP-848: they come and go, and lose nothing."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from acktree.producers import BasicBolt, Bolt
+from acktree.schemas.clients import make_consumer
+from producers.cluster import Cluster, Running, until
+
+PROTOCOLS = {"classic": {}, "kip-848": {"group.protocol": "consumer"}}
+with_kip_848 = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
+
+
+class Pass(BasicBolt):
+    def execute(self, tuple, emit):
+        emit(tuple.value)
+
+
+class Hold(Bolt):
+    """Holds b"1", hands on and acks the others."""
+
+    def execute(self, tuple, collector):
+        if tuple.value != b"1":
+            collector.emit(tuple.value, anchors=tuple)
+            collector.ack(tuple)
+
+
+def values(cluster: Cluster) -> Counter[int]:
+    return Counter(int(record.value()) for record in cluster.read(cluster.topic("b")))
+
+
+@with_kip_848
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_a_worker_resumes_where_the_group_has_committed_and_passes_over_what_is_done_above(
+    cluster: Cluster, protocol: dict[str, str], exactly_once: bool
+):
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.emit(range(10), 0)
+    first = cluster.start(Hold(), user=protocol)
+    until(lambda: (cluster.committed("only") == {0: 1} and first.acked == 9) or first.error)
+    first.stop()
+    second = cluster.start(Pass(), user=protocol)
+    until(lambda: cluster.committed("only") == {0: 10} or second.error)
+    assert second.executed == 1
+    second.stop()
+    assert values(cluster) == Counter(range(10))
+    assert not cluster.open_roots()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "exactly_once"),
+    [
+        pytest.param(PROTOCOLS["classic"], False, id="classic, at least once", marks=pytest.mark.slow),
+        pytest.param(PROTOCOLS["classic"], True, id="classic, exactly once", marks=pytest.mark.slow),
+        pytest.param(PROTOCOLS["kip-848"], False, id="kip-848, at least once", marks=pytest.mark.slow),
+        pytest.param(PROTOCOLS["kip-848"], True, id="kip-848, exactly once"),
+    ],
+)
+def test_workers_that_lose_and_get_partitions_all_the_time_lose_no_record(
+    cluster: Cluster, protocol: dict[str, str], exactly_once: bool
+):
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    stays, total = cluster.start(Pass(), user=protocol), 0
+
+    def emit(partition: int) -> None:
+        nonlocal total
+        cluster.emit(range(total, total + 100), partition)
+        total += 100
+
+    def acked(*workers: Running) -> int:
+        failed = [each.error for each in workers if each.error]
+        assert not failed, failed
+        return sum(each.acked for each in workers)
+
+    for _ in range(3):
+        guest = cluster.start(Pass(), user=protocol)
+        while not acked(guest):
+            emit(0)
+            emit(1)
+        guest.stop()
+        before = acked(stays)
+        while acked(stays) == before:
+            emit(0)
+            emit(1)
+    until(lambda: acked(stays) and cluster.committed("only") == cluster.ends(), "all committed")
+    stays.stop()
+    assert values(cluster) == Counter(range(total))
+    assert not cluster.open_roots()
+
+
+class Stale:
+    """A member whose epoch is stale whenever it asks what its group has committed."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._consumer = make_consumer(settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def committed(self, *given: Any, **named: Any) -> None:
+        raise KafkaException(KafkaError(KafkaError.STALE_MEMBER_EPOCH))
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_a_worker_whose_epoch_is_stale_when_it_gets_partitions_resumes_where_the_group_has_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
+):
+    protocol = PROTOCOLS["kip-848"]
+    cluster.apply(exactly_once, only=(["a"], ["b"]))
+    cluster.emit(range(10), 0)
+    first = cluster.start(Hold(), user=protocol)
+    until(lambda: (cluster.committed("only") == {0: 1} and first.acked == 9) or first.error)
+    first.stop()
+    monkeypatch.setattr("acktree.producers.worker.loop.make_consumer", Stale)
+    second = cluster.start(Pass(), user=protocol)
+    until(lambda: cluster.committed("only") == {0: 10} or second.error)
+    assert second.executed == 1
+    second.stop()
+    assert values(cluster) == Counter(range(10))
+
+
+@with_kip_848
+def test_a_worker_for_which_no_partition_is_left_is_ready(cluster: Cluster, protocol: dict[str, str]):
+    cluster.apply(only=(["a"], []))
+    workers = [cluster.start(Pass(), user=protocol) for _ in range(3)]
+    for worker in workers:
+        worker.stop()
