@@ -8,7 +8,7 @@ from aiokafka import TopicPartition as PlaceOfAnother
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.schemas.clients import consumer_settings, make_consumer, metadata_of, when_ready
+from acktree.schemas.clients import consumer_settings, make_consumer, metadata_of, retry_until_ready
 
 
 def test_a_group_without_a_commit_begins_at_the_beginning_but_where_our_own_code_asks_otherwise():
@@ -59,19 +59,19 @@ def answers(*codes: int):
 
 def test_a_broker_that_loads_its_groups_is_asked_again():
     loading, moved = KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR
-    assert when_ready(answers(loading, moved, loading)) == "done"
-    assert when_ready(answers(KafkaError._TIMED_OUT), wait_if_away=True) == "done"
+    assert retry_until_ready(answers(loading, moved, loading)) == "done"
+    assert retry_until_ready(answers(KafkaError._TIMED_OUT), wait_if_away=True) == "done"
 
 
 @pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._TRANSPORT])
 def test_what_waiting_cannot_mend_is_raised_at_once(code):
     ask = answers(code)
     with pytest.raises(KafkaException):
-        when_ready(ask)
+        retry_until_ready(ask)
     assert ask() == "done"
 
 
 def test_a_broker_that_never_gets_ready_is_given_up(monkeypatch):
     monkeypatch.setattr("acktree.schemas.clients.READY_TIMEOUT_S", 0.0)
     with pytest.raises(KafkaException):
-        when_ready(answers(*[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 10))
+        retry_until_ready(answers(*[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 10))

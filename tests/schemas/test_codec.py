@@ -102,7 +102,7 @@ def test_an_absent_of_an_older_version_is_plain_avro(slot: int, pairs: list[tupl
     spans = tuple(Span(first, first + length) for first, length in pairs)
     data = codec.encode_absent(Absent(slot, spans))
     assert data == by_fastavro("Absent", {"slot": slot, "spans": [span._asdict() for span in spans]})
-    back = codec.decode_told_to_spout(data)
+    back = codec.decode_result_record(data)
     assert isinstance(back, Absent)
     assert (back.slot, back.spans, back.run) == (slot, spans, None)
 
@@ -115,7 +115,7 @@ def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int
     data = codec.encode_absent(Absent(slot, spans, run))
     told = {"slot": slot, "run": run, "spans": [span._asdict() for span in spans]}
     assert data == by_fastavro("AbsentInRun", told)
-    back = codec.decode_told_to_spout(data)
+    back = codec.decode_result_record(data)
     assert isinstance(back, Absent)
     assert (back.slot, back.spans, back.run) == (slot, spans, run)
 
@@ -135,7 +135,7 @@ def test_a_replay_command_is_plain_avro(slot: int, steps: list[tuple[int, int]])
     data = codec.encode_replay_command(ReplayCommand(slot, spans))
     told = [span._asdict() for span in spans]
     assert data == by_fastavro("ReplayCommand", {"slot": slot, "spans": told})
-    back = codec.decode_told_to_spout(data)
+    back = codec.decode_result_record(data)
     assert isinstance(back, ReplayCommand)
     assert (back.slot, list(back.spans)) == (slot, spans)
 

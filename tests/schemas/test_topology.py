@@ -1,4 +1,4 @@
-"""The topology file: what it may hold, and mistakes told with key, line and what it may be."""
+"""The topology file: what it may hold, and mistakes named with key, line and allowed values."""
 
 import pytest
 
@@ -22,7 +22,7 @@ reads = ["counts", "words"]
 """
 
 
-def told(text: str) -> str:
+def error_of(text: str) -> str:
     with pytest.raises(BadTopology) as caught:
         parse_topology(text, "t.toml")
     return str(caught.value)
@@ -53,32 +53,32 @@ def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs
 @pytest.mark.parametrize(
     ("change", "by", "line", "says"),
     [
-        ("ackers = 4", "acker = 4", 2, "acker: unknown key; it may be one of: ackers"),
-        ("ackers = 4", "ackers = -1", 2, "ackers: -1 is no good"),
-        ("ackers = 4", 'ackers = "four"', 2, "ackers: 'four' is no good"),
+        ("ackers = 4", "acker = 4", 2, "acker: unknown key; must be one of: ackers"),
+        ("ackers = 4", "ackers = -1", 2, "ackers: -1 is invalid"),
+        ("ackers = 4", 'ackers = "four"', 2, "ackers: 'four' is invalid"),
         (
             'topics = ["lines"]',
             "topic = ['lines']",
             5,
-            "spouts.lines.topic: unknown key; it may be one of: block, emits",
+            "spouts.lines.topic: unknown key; must be one of: block, emits",
         ),
         (
             'reads = ["words"]',
             'reads = ["wrods"]',
             9,
-            "nothing emits 'wrods'; it may be one of: words, counts",
+            "nothing emits 'wrods'; must be one of: words, counts",
         ),
         ('reads = ["words"]', "reads = []", 9, "bolts.count.reads"),
         ('reads = ["words"]', "", 8, "bolts.count.reads: field required"),
         ("[bolts.count]", "[bolts.lines]", 8, "is the name of a spout, too"),
-        ('name = "wordcount"', 'name = "word count"', 1, "name: 'word count' is no good"),
+        ('name = "wordcount"', 'name = "word count"', 1, "name: 'word count' is invalid"),
         ('name = "wordcount"', "", 1, "name: field required"),
         ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is emitted here, too"),
         ('emits = ["words"]', 'emits = ["words", "wordcount.ack"]', 1, "one of the topology's own topics"),
-        ("ackers = 4", "control_retention_s = 60", 2, "shorter than twice the longest timeout; at least 600"),
-        ("ackers = 4", "message_timeout_s = -1", 2, "message_timeout_s: -1 is no good"),
-        ("ackers = 4", "orphan_timeout_s = 0", 2, "orphan_timeout_s: 0 is no good"),
-        ('emits = ["words"]', 'emits = ["words"]\nblock = 0', 7, "spouts.lines.block: 0 is no good"),
+        ("ackers = 4", "control_retention_s = 60", 2, "below twice the longest timeout; at least 600"),
+        ("ackers = 4", "message_timeout_s = -1", 2, "message_timeout_s: -1 is invalid"),
+        ("ackers = 4", "orphan_timeout_s = 0", 2, "orphan_timeout_s: 0 is invalid"),
+        ('emits = ["words"]', 'emits = ["words"]\nblock = 0', 7, "spouts.lines.block: 0 is invalid"),
         (
             'emits = ["words"]',
             'emits = ["words"]\nblock = 20\nmax_pending = 19',
@@ -92,7 +92,7 @@ def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
     change: str, by: str, line: int, says: str
 ) -> None:
     assert change in GOOD
-    sentence = told(GOOD.replace(change, by, 1))
+    sentence = error_of(GOOD.replace(change, by, 1))
     assert f"t.toml, line {line}:" in sentence
     assert says in sentence
     assert "\n" not in sentence
@@ -107,14 +107,14 @@ def test_a_spout_that_tracks_by_record_is_written_as_it_was_before_there_were_bl
 
 
 def test_two_spouts_cannot_read_one_topic() -> None:
-    sentence = told(GOOD + '[spouts.more]\ntopics = ["lines"]\n')
+    sentence = error_of(GOOD + '[spouts.more]\ntopics = ["lines"]\n')
     assert "line 15: spouts.more.topics: topic 'lines' is read by a spout already" in sentence
 
 
 def test_text_that_is_not_toml_is_told() -> None:
-    assert "t.toml is not TOML" in told("name = ")
+    assert "t.toml is not TOML" in error_of("name = ")
 
 
 def test_a_dotted_key_is_found_too() -> None:
-    sentence = told('name = "a"\nspouts.x.topics = ["t"]\nspouts.x.tasks = 0\n')
-    assert "line 3: spouts.x.tasks: 0 is no good" in sentence
+    sentence = error_of('name = "a"\nspouts.x.topics = ["t"]\nspouts.x.tasks = 0\n')
+    assert "line 3: spouts.x.tasks: 0 is invalid" in sentence

@@ -103,7 +103,7 @@ def test_records_mean_the_same_to_us(vector: dict[str, Any]):
 
 
 @pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["why"])
-@pytest.mark.parametrize("decode", [codec.decode_ack_init, codec.decode_ack, codec.decode_told_to_spout])
+@pytest.mark.parametrize("decode", [codec.decode_ack_init, codec.decode_ack, codec.decode_result_record])
 def test_what_is_no_record_is_refused_whole(vector: dict[str, str], decode: Any):
     with pytest.raises(MalformedRecord):
         decode(bytes.fromhex(vector["bytes"]))

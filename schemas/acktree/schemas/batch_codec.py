@@ -1,7 +1,7 @@
-"""Many AckInit or Ack records decoded at once by compiled code into flat arrays, no object per record.
+"""Decodes batches of AckInit or Ack records with compiled code into flat arrays, no object per record.
 
-Invariant: accepts exactly the bytes that :mod:`acktree.schemas.codec` accepts and yields the same values; a
-property test compares them. A record it refuses keeps its place in the batch, marked, with no entries to use.
+Invariant: accepts exactly the bytes that :mod:`acktree.schemas.codec` accepts and returns the same values; a
+property test compares them. A record it rejects keeps its place in the batch, with a fault and no entries.
 Needs numba, so only the acker imports it.
 """
 
@@ -35,7 +35,7 @@ def compiled(function: Function) -> Function:
 class InitBatch(NamedTuple):
     """AckInit records: record r owns ``entries[starts[r]:starts[r + 1]]``, rows of (root, value).
 
-    ``faults[r]`` is WHOLE, or says why the record must not be folded; the acker adds reasons of its own.
+    ``faults[r]`` is WHOLE, or why the record must not be folded; the acker adds reasons of its own.
     """
 
     faults: Bytes
@@ -70,7 +70,7 @@ class AckBatch(NamedTuple):
         return self._text(self.reason_spans[fail])
 
     def is_text(self, record: int) -> bool:
-        """Tell whether the strings of a record are UTF-8."""
+        """Return whether the strings of a record are UTF-8."""
         reasons = self.reason_spans[self.fail_starts[record] : self.fail_starts[record + 1]]
         try:
             for span in (self.task_spans[record], *reasons):
@@ -84,7 +84,7 @@ class AckBatch(NamedTuple):
 
 
 def decode_init_batch(values: Sequence[bytes]) -> InitBatch:
-    """Return the AckInits in values; what is not one is marked MALFORMED."""
+    """Return the AckInits in values; any other value has the fault MALFORMED."""
     data, ends = _join(values)
     count = len(values)
     batch = InitBatch(
@@ -99,7 +99,7 @@ def decode_init_batch(values: Sequence[bytes]) -> InitBatch:
 
 
 def decode_ack_batch(values: Sequence[bytes]) -> AckBatch:
-    """Return the Acks in values; what is not one is marked MALFORMED."""
+    """Return the Acks in values; any other value has the fault MALFORMED."""
     data, ends = _join(values)
     count = len(values)
     batch = AckBatch(
@@ -165,7 +165,7 @@ def _int(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def _count(data: Bytes, at: int, end: int, smallest: int) -> tuple[int, int]:
-    """Return an array's count and where its items start, or (0, -1) where the bytes left cannot hold them."""
+    """Return an array's count and where its items start, or (0, -1) if the bytes left cannot hold them."""
     count, at = _long(data, at, end)
     if at < 0:
         return _signed(0), _signed(-1)
@@ -182,7 +182,7 @@ def _count(data: Bytes, at: int, end: int, smallest: int) -> tuple[int, int]:
 
 @compiled
 def _copy_array(data: Bytes, at: int, end: int, size: int, out: Bytes, row: int) -> tuple[int, int]:
-    """Copy an array to row ``row`` of out; return the row behind it and where it ends (-1: broken)."""
+    """Copy an array to row ``row`` of out; return the row behind it and where it ends (-1: malformed)."""
     count, at = _count(data, at, end, size)
     if at < 0 or count > (end - at) // size:
         return row, _signed(-1)
@@ -197,14 +197,14 @@ def _copy_array(data: Bytes, at: int, end: int, size: int, out: Bytes, row: int)
 
 @compiled
 def _end_of_array(data: Bytes, at: int, end: int) -> int:
-    """Return where the zero that ends an array ends, -1 if none stands here."""
+    """Return the position after the zero that ends an array, -1 if there is none here."""
     value, at = _long(data, at, end)
     return at if at >= 0 and value == 0 else _signed(-1)
 
 
 @compiled
 def _string(data: Bytes, at: int, end: int) -> tuple[int, int, bool]:
-    """Return where a string starts and ends (-1: broken) and whether it is plain ASCII."""
+    """Return where a string starts and ends (-1: malformed) and whether it is plain ASCII."""
     size, at = _long(data, at, end)
     if at < 0 or size < 0 or size > end - at:
         return _signed(0), _signed(-1), True

@@ -1,7 +1,7 @@
-"""librdkafka clients with the settings our promises rest on, and its errors as clear sentences.
+"""librdkafka clients with the settings that the guarantees need, and its errors as clear sentences.
 
-Invariant: a user's property passes through untouched unless it would break a promise; then it is refused
-with the reason, never overridden in silence.
+Invariant: a user's property passes through untouched unless it would break a guarantee; then it is refused
+with the reason, never overridden silently.
 """
 
 import logging
@@ -22,25 +22,25 @@ from acktree.schemas.errors import (
     NotAuthorized,
     RefusedSetting,
 )
-from acktree.schemas.refusals import Complaints
+from acktree.schemas.refusals import ClientErrors
 
 Settings = Mapping[str, str]
 Answer = TypeVar("Answer")
 
 BROKER_TIMEOUT_S = 10.0
 READY_TIMEOUT_S = 60.0
-"""How long a process that starts waits for a broker that answers and is not ready."""
+"""How long a starting process waits for a broker that answers but is not ready yet."""
 READY_PAUSE_S = 0.2
-FIRST_LOOK_S = 1.0
-"""How long a new client first waits before it looks whether the broker has refused it."""
+FIRST_CHECK_S = 1.0
+"""How long a new client waits before it first checks whether the broker has refused it."""
 NEW_TOPIC_S = 3.0
-"""How long a topic that was just made may be missing in the answers of a busy broker."""
+"""How long a topic that was just created may be missing from the answers of a busy broker."""
 
 LEADER_MAX_AGE_MS = 5_000
-"""How long an admin client trusts what it knows of leaders.
+"""How long an admin client uses cached partition leaders.
 
-It does not ask again when a leader's epoch was refused. With librdkafka's own 15 minutes questions for log
-ends would fail that long after a broker's restart, and an acker's clock stand still at the log end.
+It does not refresh them when a leader epoch is refused. With librdkafka's default of 15 minutes, requests for
+log ends would fail that long after a broker restart, and an acker's clock would stop at the log end.
 """
 
 _log = logging.getLogger("acktree.kafka")
@@ -71,7 +71,7 @@ _OURS = {
 
 
 def _merge(base: dict[str, Any], promised: Mapping[str, tuple[Any, str]], user: Settings) -> dict[str, Any]:
-    """Return ``base``, which may do without a promise, with the user's settings, which may not."""
+    """Merge settings: ``base`` may override what is promised, the user's settings may not."""
     for key, value in user.items():
         if key in _OURS:
             raise RefusedSetting(f"{key}={value} is refused: {_OURS[key]}")
@@ -90,7 +90,7 @@ def consumer_settings(bootstrap: str, group: str, user: Settings, **ours: Any) -
     """Return the settings of a consumer; ``ours`` has underscores for dots and wins over the defaults.
 
     Raises:
-        RefusedSetting: a user setting would break a promise.
+        RefusedSetting: a user setting would break a guarantee.
     """
     base = {
         **_COMMON,
@@ -107,7 +107,7 @@ def producer_settings(bootstrap: str, user: Settings, **ours: Any) -> dict[str, 
     """Return the settings of a producer; ``ours`` has underscores for dots and wins over the defaults.
 
     Raises:
-        RefusedSetting: a user setting would break a promise.
+        RefusedSetting: a user setting would break a guarantee.
     """
     base = {
         **_COMMON,
@@ -140,63 +140,63 @@ def make_producer(settings: Mapping[str, Any]) -> Producer:
 
 
 def make_admin(bootstrap: str, user: Settings) -> AdminClient:
-    """Return an AdminClient that has spoken to the broker.
+    """Return an AdminClient that has had an answer from the broker.
 
     Raises:
         BrokerUnreachable: no broker answers within BROKER_TIMEOUT_S.
-        NotAuthenticated: credentials or a certificate are refused; said at once, not after the time-out.
+        NotAuthenticated: credentials or a certificate are refused; raised at once, not after the time-out.
     """
-    complaints = Complaints()
+    errors = ClientErrors()
     with clear_settings():
-        settings: dict[str, Any] = {**admin_settings(bootstrap, user), "error_cb": complaints}
+        settings: dict[str, Any] = {**admin_settings(bootstrap, user), "error_cb": errors}
         admin = AdminClient(settings, logger=_log)
-    deadline_s, wait_s = time.monotonic() + BROKER_TIMEOUT_S, FIRST_LOOK_S
+    deadline_s, wait_s = time.monotonic() + BROKER_TIMEOUT_S, FIRST_CHECK_S
     while True:
         try:
             admin.list_topics(timeout=wait_s)
             return admin
         except KafkaException as error:
             admin.poll(0)
-            if (refusal := complaints.refusal(bootstrap)) is not None:
+            if (refusal := errors.refusal(bootstrap)) is not None:
                 raise refusal from error
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise _unreachable(bootstrap, error.args[0], complaints.hint()) from error
+                raise _unreachable(bootstrap, error.args[0], errors.hint()) from error
             wait_s = min(2 * wait_s, left_s)
 
 
-def topics_there(admin: AdminClient, bootstrap: str, topics: Collection[str]) -> set[str]:
+def existing_topics(admin: AdminClient, bootstrap: str, topics: Collection[str]) -> set[str]:
     """Return which topics exist, whether or not the broker lists them.
 
     Raises:
-        NotAuthorized: one may be there, and is none of this principal's business.
+        NotAuthorized: a topic may exist, and this principal may not see it.
         BrokerUnreachable, BrokerRefused: see there.
     """
-    there = set()
+    existing = set()
     with clear_errors(bootstrap):
         for topic, future in admin.describe_topics(TopicCollection(list(topics))).items() if topics else ():
             try:
                 future.result(BROKER_TIMEOUT_S)
-                there.add(topic)
+                existing.add(topic)
             except KafkaException as error:
                 if is_forbidden(error.args[0]):
                     raise as_clear_error(error.args[0], bootstrap, f"topic {topic}") from error
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
-    return there
+    return existing
 
 
 def refuse_missing(admin: AdminClient, bootstrap: str, topic: str, text: str) -> None:
-    """Say why a topic is not in the broker's list, which leaves out what the principal may not see.
+    """Raise the reason why a topic is not in the broker's list, which omits topics that may not be seen.
 
-    Returns if it is there after all: the broker may show a topic a moment after it was made.
+    Returns if it exists after all: a broker may list a new topic only a moment after it was created.
 
     Raises:
-        NotAuthorized: the topic may be there, and is none of this principal's business.
-        MissingTopic: it is not there, in the words of ``text``.
+        NotAuthorized: the topic may exist, and this principal may not see it.
+        MissingTopic: it does not exist; ``text`` is the error text.
     """
     deadline_s = time.monotonic() + NEW_TOPIC_S
-    while not topics_there(admin, bootstrap, [topic]):
+    while not existing_topics(admin, bootstrap, [topic]):
         if time.monotonic() > deadline_s:
             raise MissingTopic(text)
         admin.poll(0.1)
@@ -204,7 +204,7 @@ def refuse_missing(admin: AdminClient, bootstrap: str, topic: str, text: str) ->
 
 @contextmanager
 def clear_settings() -> Iterator[None]:
-    """Turn librdkafka's refusal of a property into RefusedSetting."""
+    """Turn librdkafka's rejection of a property into RefusedSetting."""
     try:
         yield
     except KafkaException as error:
@@ -230,32 +230,32 @@ _UNSETTLED = frozenset(
 )
 
 
-def will_pass(error: BaseException) -> bool:
-    """Tell whether an error of ours was made from a broker's that is away, or is not ready yet."""
+def was_transient(error: BaseException) -> bool:
+    """Return whether an acktree error was caused by a broker that is away or not ready yet."""
     cause = error.__cause__
     if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
         return False
-    return is_passing(cause.args[0])
+    return is_transient(cause.args[0])
 
 
-def is_unsettled(error: KafkaError) -> bool:
-    """Tell whether a broker that answers is only not ready yet: it may be asked again at once."""
+def is_not_ready(error: KafkaError) -> bool:
+    """Return whether a broker answered that it is not ready yet: the request may be retried at once."""
     return error.retriable() or error.code() in _UNSETTLED
 
 
-def is_passing(error: KafkaError) -> bool:
-    """Tell whether an error says only that the broker is away, or not ready yet."""
-    return error.code() in _AWAY or is_unsettled(error)
+def is_transient(error: KafkaError) -> bool:
+    """Return whether an error means only that the broker is away or not ready yet."""
+    return error.code() in _AWAY or is_not_ready(error)
 
 
-def when_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) -> Answer:
-    """Ask a broker, again as long as it says that it is not ready yet, for READY_TIMEOUT_S at most.
+def retry_until_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) -> Answer:
+    """Call ``ask``, and retry it while the broker says that it is not ready yet, for at most READY_TIMEOUT_S.
 
-    After a start a broker loads its groups and transactions, and answers meanwhile. ``wait_if_away``: also
-    where it does not answer, for those who know that it was there a moment ago.
+    After a start a broker answers while it still loads its groups and transactions. ``wait_if_away``: retry
+    also while it does not answer, for callers that had an answer a moment ago.
 
     Raises:
-        What ``ask`` raised last; at once what waiting cannot mend.
+        The last error of ``ask``; at once an error that waiting cannot fix.
     """
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while True:
@@ -265,7 +265,7 @@ def when_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) -> Answ
             cause = error if isinstance(error, KafkaException) else error.__cause__
             if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
                 raise
-            passes = is_passing if wait_if_away else is_unsettled
+            passes = is_transient if wait_if_away else is_not_ready
             if not passes(cause.args[0]) or time.monotonic() > deadline_s:
                 raise
             _log.warning("the broker is not ready yet: %s", error, extra={"action": "not_ready"})
@@ -274,7 +274,7 @@ def when_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) -> Answ
 
 @contextmanager
 def clear_errors(bootstrap: str, what: str = "") -> Iterator[None]:
-    """Turn a KafkaException into BrokerUnreachable or BrokerRefused; ``what`` names what was asked for."""
+    """Turn a KafkaException into BrokerUnreachable or BrokerRefused; ``what`` names what was requested."""
     try:
         yield
     except KafkaException as error:
@@ -292,15 +292,15 @@ _FORBIDDEN = frozenset(
 
 
 def is_forbidden(error: Any) -> bool:
-    """Tell whether a KafkaError says that the principal may not do this: no further try can help."""
+    """Return whether a KafkaError says that the principal may not do this: no retry can help."""
     return isinstance(error, KafkaError) and error.code() in _FORBIDDEN
 
 
 def metadata_of(commit: Any) -> str:
     """Return the metadata of a commit (a TopicPartition), "" for none.
 
-    librdkafka does not know its end where another client wrote it, and what lies behind in memory may be no
-    text: then the commit is none of ours, and what is returned no metadata of ours.
+    librdkafka reads past its end if another client wrote it, and the memory behind it may not be text. Then
+    the commit is not ours, and the value returned here is not valid metadata.
     """
     try:
         return commit.metadata or ""
@@ -309,16 +309,16 @@ def metadata_of(commit: Any) -> str:
 
 
 def why_unanswered(consumer: Consumer) -> KafkaError | None:
-    """Return why a consumer without assignment gets no answer of its group, if it may not see the group.
+    """Return why a consumer without assignment gets no answer about its group, if it may not see the group.
 
-    librdkafka asks such a group's broker for ever; only an error event says why.
+    librdkafka retries for ever; only an error event has the reason.
     """
     event = consumer.poll(0)
     return event.error() if event is not None and is_forbidden(event.error()) else None
 
 
 def as_clear_error(error: Any, bootstrap: str, what: str = "") -> AcktreeError:
-    """Return the acktree error that says what a KafkaError means; ``what`` names what was asked for."""
+    """Return the acktree error for a KafkaError; ``what`` names what was requested."""
     if isinstance(error, KafkaError) and error.code() in _AWAY:
         return _unreachable(bootstrap, error, "")
     if is_forbidden(error):
@@ -330,7 +330,7 @@ def as_clear_error(error: Any, bootstrap: str, what: str = "") -> AcktreeError:
 
 
 def _forbidden(error: KafkaError, bootstrap: str, what: str) -> NotAuthorized:
-    """Return the sentence; for a right on the cluster Kafka's own text would be a dump of the request."""
+    """Return the error; for a cluster right it omits Kafka's own text, a dump of the request."""
     is_dump = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
     text = KafkaError(error.code()).str() if is_dump else error.str()
     return NotAuthorized(

@@ -1,7 +1,7 @@
 """Control records: Avro single-object encoding of AckInit, Ack, Result, Absent and ReplayCommand.
 
-Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; nothing is allocated on the
-word of a count that the bytes do not back. Id arrays are views into the bytes given, no loop per entry.
+Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; no memory is allocated for a
+count that the bytes cannot hold. Id arrays are views into the bytes given, no loop per entry.
 """
 
 import json
@@ -26,7 +26,7 @@ EntryArray = NDArray[np.void]
 MAGIC = b"\xc3\x01"
 FRAME_BYTES = 10
 MAX_REPLAY_SPANS = 200
-"""So many spans of done offsets always fit into the metadata of a commit."""
+"""This many spans of done offsets always fit into the metadata of a commit."""
 
 
 class Cause(IntEnum):
@@ -67,7 +67,7 @@ class AckInit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ack:
-    """What one task says of roots born in one version; ``acks`` (n,) of ENTRY, ``resets`` (m,) of ID."""
+    """The updates of one task for roots of one version; ``acks`` (n,) of ENTRY, ``resets`` (m,) of ID."""
 
     task: str
     version: int
@@ -78,7 +78,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """FinishedTrees of one acker for one spout task; ``acked`` (n,) of ID."""
+    """Finished roots that one acker reports to one spout task; ``acked`` (n,) of ID."""
 
     acker: int
     acked: IdArray = field(default_factory=no_ids)
@@ -94,10 +94,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Absent:
-    """Offsets of a slot that hold no record; told to the spout's ledger by who read past them.
+    """Offsets of a slot that hold no record, reported to the spout's ledger by the task that read past them.
 
-    ``run`` is that of the emission that was read, None in records of older versions: the offsets of a log
-    that was truncated are given out anew.
+    ``run`` is that of the emission that was read, None in records of older versions. It is needed because
+    the offsets of a truncated log are assigned again.
     """
 
     slot: int
@@ -107,14 +107,14 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayCommand:
-    """Offsets of a slot to emit again; 1 to MAX_REPLAY_SPANS spans in order, apart from each other."""
+    """Offsets of a slot to emit again; 1 to MAX_REPLAY_SPANS spans in order, not adjacent."""
 
     slot: int
     spans: Sequence[Span]
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return the Avro schema ``name`` as it stands in its .avsc file."""
+    """Return the Avro schema ``name`` from its .avsc file."""
     parsed: dict[str, Any] = json.loads(files("acktree.schemas").joinpath(f"{name}.avsc").read_text())
     return parsed
 
@@ -206,8 +206,8 @@ def encode_replay_command(record: ReplayCommand) -> bytes:
 
 
 def _spans(spans: Sequence[Span]) -> bytes:
-    told = b"".join(zigzag(first) + zigzag(following) for first, following in spans)
-    return zigzag(len(spans)) + told + b"\0" if spans else b"\0"
+    items = b"".join(zigzag(first) + zigzag(following) for first, following in spans)
+    return zigzag(len(spans)) + items + b"\0" if spans else b"\0"
 
 
 _NAMES = {
@@ -221,7 +221,7 @@ _NAMES = {
 
 
 class _Reader:
-    """A cursor that never reads past the end and never believes a count."""
+    """A cursor that never reads past the end and never trusts a count."""
 
     __slots__ = ("data", "position")
 
@@ -368,8 +368,8 @@ def _decode_spans(reader: _Reader) -> tuple[Span, ...]:
     return spans
 
 
-def decode_told_to_spout(data: bytes) -> Result | Absent | ReplayCommand:
-    """Return what a record of a result topic says; raise MalformedRecord for anything else."""
+def decode_result_record(data: bytes) -> Result | Absent | ReplayCommand:
+    """Return the content of a record of a result topic; raise MalformedRecord for anything else."""
     if data[:FRAME_BYTES] in (ABSENT_FRAME, ABSENT_IN_RUN_FRAME):
         return decode_absent(data)
     if data[:FRAME_BYTES] == REPLAY_COMMAND_FRAME:

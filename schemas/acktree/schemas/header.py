@@ -29,7 +29,7 @@ SINGLE = np.dtype(
 
 
 class Anchor(NamedTuple):
-    """A tuple's place in one tree: the root, the version it was born in, and the edge to this tuple."""
+    """A tuple's place in one tree: the root, the version it was emitted in, and the edge to this tuple."""
 
     version: int
     root: int

@@ -1,4 +1,4 @@
-"""Root ids, edge ids and the arithmetic on them (DESIGN: ids).
+"""Root ids, edge ids and the arithmetic on them (docs/wire.md).
 
 Invariant: every function is pure and works on unsigned 64-bit values; the numpy variants agree with the
 scalar ones on every input. Random edges come from :class:`EdgeSource`, the only state here.
@@ -41,7 +41,7 @@ class OffsetTooLarge(AcktreeError):
 
 
 class Origin(NamedTuple):
-    """What a root id says: the source record's slot and offset, and which emission of it this is."""
+    """The content of a root id: the source record's slot and offset, and which emission of it this is."""
 
     slot: int
     generation: int
@@ -71,7 +71,7 @@ def mix(x: int) -> int:
 
 
 def unmix(x: int) -> int:
-    """Return the one y with ``mix(y) == x``."""
+    """Return the only y with ``mix(y) == x``."""
     x ^= x >> 31 ^ x >> 62
     x = x * M2_INVERSE & MASK
     x ^= x >> 27 ^ x >> 54
@@ -106,12 +106,12 @@ def generation_of(run: int, attempt: int) -> int:
 
 
 def next_run(run: int) -> int:
-    """Return the run after this one; 0 is no run, so 255 is followed by 1."""
+    """Return the run after this one; 0 is not a run, so 255 is followed by 1."""
     return run % MAX_RUN + 1
 
 
 def run_at_least(run: int, floor: int) -> bool:
-    """Tell whether run is not below floor in serial-number arithmetic (after RFC 1982) on 1 to 255."""
+    """Return whether run is not below floor in serial-number arithmetic (after RFC 1982) on 1 to 255."""
     return (run - floor) % MAX_RUN <= MAX_RUN // 2
 
 
@@ -120,9 +120,9 @@ def is_run_between(run: int, floor: int, newest: int) -> bool: ...
 @overload
 def is_run_between(run: NDArray[np.int64], floor: int, newest: int) -> NDArray[np.bool_]: ...
 def is_run_between(run: int | NDArray[np.int64], floor: int, newest: int) -> bool | NDArray[np.bool_]:
-    """Tell whether run, or each of an array, is one of those from floor to newest, going round.
+    """Return whether run, or each of an array, is one of those from floor to newest, modulo 255.
 
-    ``run_at_least`` takes what is 128 runs older for newer; this does not, as nothing is newer than newest.
+    ``run_at_least`` takes a run that is 128 older for a newer one; this does not: none is newer than newest.
 
     >>> is_run_between(255, 250, 3), is_run_between(3, 250, 3), is_run_between(4, 250, 3)
     (True, True, False)
@@ -199,7 +199,7 @@ def consumer_edge(edge: int, bolt_hash: int) -> int:
 
 
 def emitted_value(edge: int, reader_hashes: tuple[int, ...]) -> int:
-    """Return what the emitter of a record adds: the XOR of the consumer edges of all its readers."""
+    """Return the value that a record's emitter contributes: the XOR of all its readers' consumer edges."""
     value = 0
     for bolt_hash in reader_hashes:
         value ^= mix(edge ^ bolt_hash)

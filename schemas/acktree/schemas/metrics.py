@@ -1,7 +1,7 @@
 """Reports as Prometheus metrics, and the page that serves them; docs/metrics.md has a sample of each.
 
-Invariant: a scrape reads finished reports and nothing of a running loop, so it cannot slow or disturb it.
-Served on loopback unless told otherwise: figures are nobody else's business. Needs prometheus-client.
+Invariant: a scrape reads complete reports and no state of a running loop, so it cannot slow or disturb it.
+Served on loopback unless configured otherwise. Needs prometheus-client.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -127,7 +127,7 @@ def _sample(
 
 
 class Served(NamedTuple):
-    """A running page of metrics."""
+    """A running metrics server."""
 
     server: WSGIServer
     url: str
@@ -156,5 +156,5 @@ def serve(collector: Collector, port: int, host: str = LOOPBACK) -> Served:
 def serve_reports(
     topology: str, read: Callable[[], Iterable[Report]], port: int, host: str = LOOPBACK
 ) -> Served:
-    """Serve what a process reports of itself. Raises NoMetrics."""
+    """Serve the reports of a process. Raises NoMetrics."""
     return serve(ReportCollector(topology, read), port, host)

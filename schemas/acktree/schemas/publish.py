@@ -1,7 +1,7 @@
 """Publish a topology: check it against the cluster, create what is missing, write the next version.
 
 Invariant: a plan changes nothing; applying it twice changes nothing the second time. Two operators who
-publish at once are put in order by a transactional producer that reads the registry after it has fenced.
+publish at once are serialized by a transactional producer that reads the registry after fencing the other.
 """
 
 import time
@@ -44,7 +44,7 @@ BROKER_DEFAULT = -1
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """What the plan needs of a topic that is there."""
+    """What the plan needs to know about an existing topic."""
 
     topic_id: str
     partitions: int
@@ -52,7 +52,7 @@ class ExistingTopic:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What ``apply`` would do; ``publish`` is None where the published version says the same already."""
+    """What ``apply`` would do; ``publish`` is None if the published version is the same already."""
 
     create: tuple[tuple[str, int, Mapping[str, str]], ...]
     grow: tuple[tuple[str, int], ...]
@@ -61,17 +61,17 @@ class Plan:
     current: Published | None
 
     def topic_lines(self) -> list[str]:
-        """Return what is done to topics as sentences, one a change."""
-        told = [f"create topic {name} with {count} partition(s)" for name, count, _ in self.create]
-        told += [f"grow topic {name} to {count} partitions" for name, count in self.grow]
-        return told + [f"keep topic {name} for {seconds} s" for name, seconds in self.retention]
+        """Return the changes to topics as sentences, one per change."""
+        lines = [f"create topic {name} with {count} partition(s)" for name, count, _ in self.create]
+        lines += [f"grow topic {name} to {count} partitions" for name, count in self.grow]
+        return lines + [f"keep topic {name} for {seconds} s" for name, seconds in self.retention]
 
     def lines(self) -> list[str]:
-        """Return the plan as sentences, one a change."""
-        told = self.topic_lines()
+        """Return the plan as sentences, one per change."""
+        lines = self.topic_lines()
         if self.publish is not None:
-            told.append(f"publish version {self.publish.version} of topology {self.publish.name}")
-        return told
+            lines.append(f"publish version {self.publish.version} of topology {self.publish.name}")
+        return lines
 
 
 def next_version(
@@ -142,7 +142,7 @@ def _slot(number: int, spout: str, topic: str, topic_id: str, partition: int) ->
 
 
 def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Settings) -> Plan:
-    """Compare a topology with the cluster and return what is to be done.
+    """Compare a topology with the cluster and return what has to change.
 
     Raises:
         MissingTopic: a source topic does not exist.
@@ -160,7 +160,7 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
         )
         names.add(topic)
     wanted = _wanted_topics(topology)
-    there = describe(admin, bootstrap, [topic for topic in (*sources, *wanted) if topic in names])
+    existing = describe(admin, bootstrap, [topic for topic in (*sources, *wanted) if topic in names])
     history = History(topology.name)
     if topology.registry_topic in names:
         try:
@@ -168,19 +168,21 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
         except UnknownTopology:
             pass
     current = history.versions[max(history.versions)] if history.versions else None
-    fan = max((there[topic].partitions for topic in sources), default=max(topology.ackers, 1))
+    default_partitions = max(
+        (existing[topic].partitions for topic in sources), default=max(topology.ackers, 1)
+    )
     create, grow = [], []
     for name, (count, config) in wanted.items():
-        count = count or fan
-        if name not in there:
+        count = count or default_partitions
+        if name not in existing:
             create.append((name, count, config))
-        elif name in (topology.ack_init_topic, topology.ack_topic) and there[name].partitions < count:
+        elif name in (topology.ack_init_topic, topology.ack_topic) and existing[name].partitions < count:
             grow.append((name, count))
     retention = []
     if current is not None and current.control_retention_s != topology.control_retention_s:
         seconds = int(topology.control_retention_s)
-        retention = [(name, seconds) for name in wanted if name in there and _is_control(topology, name)]
-    published = next_version(topology, history, there)
+        retention = [(name, seconds) for name in wanted if name in existing and _is_control(topology, name)]
+    published = next_version(topology, history, existing)
     for task in sorted(
         {task for tasks in published.spout_tasks.values() for task in tasks} if published else ()
     ):
@@ -231,7 +233,7 @@ def describe(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[
 
 
 def apply_topology(bootstrap: str, topology: Topology, user: Settings, *, dry_run: bool = False) -> Plan:
-    """Bring the cluster to a topology and return what was done, or with ``dry_run`` what would be.
+    """Apply a topology to the cluster; return what was done, or with ``dry_run`` what would be done.
 
     Raises:
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.

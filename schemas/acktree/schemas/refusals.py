@@ -1,14 +1,14 @@
-"""Why a client cannot get in: librdkafka tries again for ever and tells the reason only to a callback.
+"""Why a client is refused: librdkafka retries for ever and passes the reason only to a callback.
 
-Invariant: only what no further try can change is a refusal: credentials, certificates, a mechanism.
+Invariant: only what no retry can change is a refusal: credentials, certificates, a mechanism.
 """
 
 from confluent_kafka import KafkaError
 
 from acktree.schemas.errors import NotAuthenticated
 
-_DECISIVE = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-_DECISIVE_TEXTS = ("certificate verify failed", "tls alert")
+_PERMANENT = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_PERMANENT_TEXTS = ("certificate verify failed", "tls alert")
 _CERTIFICATE = "set ssl.ca.location to the authority that signed the broker's certificate"
 _OWN_CERTIFICATE = (
     "the broker wants a client certificate that it trusts: set ssl.certificate.location and ssl.key.location"
@@ -16,25 +16,25 @@ _OWN_CERTIFICATE = (
 _CREDENTIALS = "check sasl.mechanism, sasl.username and the password, and that the broker knows them"
 
 
-class Complaints:
-    """An ``error_cb`` that remembers; one per client."""
+class ClientErrors:
+    """An ``error_cb`` that keeps what it was called with; one per client."""
 
     def __init__(self) -> None:
         self._refusals: list[str] = []
         self._last = ""
-        self._is_hung_up = False
+        self._is_disconnected = False
 
     def __call__(self, error: KafkaError) -> None:
         text = error.str()
-        if error.code() in _DECISIVE or any(each in text for each in _DECISIVE_TEXTS):
+        if error.code() in _PERMANENT or any(part in text for part in _PERMANENT_TEXTS):
             self._refusals.append(text)
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._is_hung_up = True
+            self._is_disconnected = True
         else:
             self._last = text
 
     def refusal(self, bootstrap: str) -> NotAuthenticated | None:
-        """Return what makes every further try useless, None if there is hope."""
+        """Return the error that makes any retry useless, None if a retry may help."""
         if not self._refusals:
             return None
         text = self._refusals[-1]
@@ -53,10 +53,10 @@ class Complaints:
         )
 
     def hint(self) -> str:
-        """Return what else was said, to end the sentence that no broker answers."""
+        """Return what else was reported, to be appended to the error that no broker answers."""
         if self._last:
             return f" ({_cause(self._last)})"
-        if self._is_hung_up:
+        if self._is_disconnected:
             return " (it hangs up at once: if it wants TLS or SASL, set security.protocol)"
         return ""
 
@@ -67,5 +67,5 @@ def _cause(text: str) -> str:
     >>> _cause("ssl://a:1/bootstrap: SSL handshake failed: bad (after 5ms in state SSL_HANDSHAKE)")
     'SSL handshake failed: bad'
     """
-    _, _, told = text.partition("/bootstrap: ")
-    return (told or text).partition(" (after ")[0]
+    _, _, cause = text.partition("/bootstrap: ")
+    return (cause or text).partition(" (after ")[0]

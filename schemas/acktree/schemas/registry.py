@@ -1,7 +1,7 @@
-"""The registry: every version of a topology, on its compacted topic, and what each process knows of it.
+"""The registry: every version of a topology, on its compacted topic, and the versions a process has read.
 
-Invariant: versions only grow; a slot, once given to a (topic, topic id, partition), is never given to
-another, and a spout task number never to another task. All versions stay readable: old roots need them.
+Invariant: versions only grow; a slot assigned to a (topic, topic id, partition) is never assigned to another,
+and a spout task number never to another task. All versions stay readable: old roots need them.
 """
 
 import time
@@ -18,9 +18,9 @@ from acktree.schemas.clients import (
     clear_errors,
     consumer_settings,
     is_forbidden,
-    is_passing,
+    is_transient,
     make_consumer,
-    when_ready,
+    retry_until_ready,
 )
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
 from acktree.schemas.ids import fnv1a64
@@ -40,7 +40,7 @@ class Slot(BaseModel):
 
 
 class Published(Topology):
-    """One published version: the file's content, its number, and what was given out with it."""
+    """One published version: the file's content, its number, its slots and task numbers."""
 
     version: int
     spout_tasks: dict[str, tuple[int, ...]]
@@ -51,7 +51,7 @@ class Published(Topology):
         return Topology.model_validate(self.model_dump(include=set(Topology.model_fields)))
 
     def slots_of(self, spout: str) -> tuple[Slot, ...]:
-        """Return a spout's slots in the order they were given out, those of re-created topics included."""
+        """Return a spout's slots in the order they were assigned, those of re-created topics included."""
         return tuple(slot for slot in self.slots if slot.spout == spout)
 
     def task_of(self, slot: Slot) -> int:
@@ -102,12 +102,12 @@ class History:
             ) from None
 
     def largest_block(self, spout: str) -> int:
-        """Return how many records a root of a spout may stand for, in any version."""
+        """Return the largest number of records that a root of a spout may cover, in any version."""
         tables = (version.spouts.get(spout) for version in self.versions.values())
         return max((table.block for table in tables if table), default=1)
 
-    def take(self, record: Message) -> None:
-        """Take in a record of the registry topic; what is not a version is left out."""
+    def add(self, record: Message) -> None:
+        """Add a record of the registry topic; ignore one that is not a version."""
         try:
             published = Published.model_validate_json(record.value() or b"")
         except ValidationError:
@@ -116,7 +116,7 @@ class History:
             self.versions.setdefault(published.version, published)
 
     def ackers(self, version: int) -> int:
-        """Return the acker count of the roots born in a version."""
+        """Return the acker count for the roots of a version."""
         return self.at(version).ackers
 
     def readers(self, version: int, topic: str) -> Readers:
@@ -153,13 +153,13 @@ class Registry:
 
     def _open(self) -> None:
         with clear_errors(self.bootstrap):
-            refused = when_ready(self._ask_topic)
+            refused = retry_until_ready(self._ask_topic)
             if is_forbidden(refused):
                 raise as_clear_error(refused, self.bootstrap, f"topic {self._topic}")
             if refused is not None:
                 self.history.latest  # noqa: B018 -- raises UnknownTopology
             self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-            while not self._take(BROKER_TIMEOUT_S):
+            while not self._read_one(BROKER_TIMEOUT_S):
                 pass
         self.history.latest  # noqa: B018 -- raises UnknownTopology
         self._known = len(self.history.versions)
@@ -173,17 +173,17 @@ class Registry:
         return refused
 
     def refresh(self) -> bool:
-        """Take in what was published since; return True if there is something new since the last time.
+        """Read what was published since; return True if there is something new since the last time.
 
         Never waits. What ``catch_up`` took in is new, too.
         """
-        while not self._take(0.0):
+        while not self._read_one(0.0):
             pass
         before, self._known = self._known, len(self.history.versions)
         return self._known > before
 
     def catch_up(self) -> None:
-        """Take in all that has been published by now: one request to the broker where there is nothing.
+        """Read all versions published so far; a single request to the broker if there is nothing new.
 
         Raises:
             BrokerUnreachable: no broker answers.
@@ -194,15 +194,15 @@ class Registry:
             return int(self._consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)[1])
 
         with clear_errors(self.bootstrap):
-            end_offset = when_ready(ask_end, wait_if_away=True)
+            end_offset = retry_until_ready(ask_end, wait_if_away=True)
         while self._next_offset < end_offset:
-            self._take(BROKER_TIMEOUT_S)
+            self._read_one(BROKER_TIMEOUT_S)
 
-    def _take(self, timeout_s: float) -> bool:
-        """Take one record; return True at the end of the topic (or, with timeout 0, if none is here yet)."""
+    def _read_one(self, timeout_s: float) -> bool:
+        """Read one record; return True at the end of the topic (or, with timeout 0, if none is here yet)."""
         until_s = time.monotonic() + timeout_s
         message = self._consumer.poll(timeout_s)
-        while timeout_s and _will_pass(message) and time.monotonic() < until_s:
+        while timeout_s and _is_transient_error(message) and time.monotonic() < until_s:
             message = self._consumer.poll(until_s - time.monotonic())
         if message is None:
             if timeout_s:
@@ -217,17 +217,17 @@ class Registry:
                 raise as_clear_error(error, self.bootstrap, what)
             return True
         self._next_offset = (message.offset() or 0) + 1
-        self.history.take(message)
+        self.history.add(message)
         return False
 
     def close(self) -> None:
         self._consumer.close()
 
 
-def _will_pass(message: Message | None) -> bool:
-    """Tell whether a message is an error of a broker that is away or not ready; librdkafka goes on trying."""
+def _is_transient_error(message: Message | None) -> bool:
+    """Return whether a message is an error of a broker that is away or not ready; librdkafka retries."""
     error = None if message is None else message.error()
-    return error is not None and is_passing(error)
+    return error is not None and is_transient(error)
 
 
 def read_history(bootstrap: str, name: str, user: Settings) -> History:
@@ -256,7 +256,7 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
                     raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)}")
                 topic = message.topic() or ""
                 if (error := message.error()) is None:
-                    histories[topic].take(message)
+                    histories[topic].add(message)
                 elif error.code() in (KafkaError._PARTITION_EOF, KafkaError.UNKNOWN_TOPIC_OR_PART):
                     left.discard(topic)
                 else:

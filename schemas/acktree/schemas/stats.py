@@ -1,6 +1,6 @@
-"""What every process reports of itself on ``T.stats``, a few times a minute: one small JSON object.
+"""The report that every process sends to ``T.stats`` every STATS_INTERVAL_S: one small JSON object.
 
-Invariant: a report is a statement about one process at one time; losing or repeating one harms nothing.
+Invariant: a report describes one process at one time; losing or repeating one does no harm.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The topology file: which spouts, bolts and ackers there are, and who reads what.
+"""The topology file: spouts, bolts and ackers, and the topics that each reads.
 
-Invariant: a Topology that exists is valid; unknown keys, dangling topics and settings that contradict each
-other are refused with the key, its line and what it may be. Nothing here speaks to a broker.
+Invariant: every Topology object is valid; unknown keys, dangling topics and settings that contradict each
+other are refused with the key, its line and the values allowed. Nothing here connects to a broker.
 """
 
 import re
@@ -66,7 +66,7 @@ class Topology(_Table):
     @model_validator(mode="before")
     @classmethod
     def _derive_timeouts(cls, data: Any) -> Any:
-        """Fill in the timeouts that follow from others: orphans live ten message timeouts by default."""
+        """Fill in the timeouts that depend on others: ten message timeouts for orphans by default."""
         if not isinstance(data, dict):
             return data
         message = data.get("message_timeout_s", DEFAULT_TIMEOUT_S)
@@ -80,11 +80,11 @@ class Topology(_Table):
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
-        least = 2 * max(self.orphan_timeout_s, self.message_timeout_s)
-        if self.control_retention_s < least:
+        shortest = 2 * max(self.orphan_timeout_s, self.message_timeout_s)
+        if self.control_retention_s < shortest:
             raise _Mistake(
                 ("control_retention_s",),
-                f"{self.control_retention_s:g} is shorter than twice the longest timeout; at least {least:g}",
+                f"{self.control_retention_s:g} is below twice the longest timeout; at least {shortest:g}",
             )
         if both := set(self.spouts) & set(self.bolts):
             raise _Mistake(("bolts", min(both)), "is the name of a spout, too; each needs its own")
@@ -109,7 +109,7 @@ class Topology(_Table):
                 if topic not in emitted:
                     raise _Mistake(
                         ("bolts", bolt, "reads"),
-                        f"nothing emits {topic!r}; it may be one of: {', '.join(emitted) or 'none'}",
+                        f"nothing emits {topic!r}; must be one of: {', '.join(emitted) or 'none'}",
                     )
         if sources := sorted(set(owner) & set(emitted)):
             raise _Mistake(("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is emitted here, too")
@@ -165,7 +165,7 @@ def registry_topic(name: str) -> str:
 
 
 class _Mistake(ValueError):
-    """A contradiction between keys, with the place of the one to change."""
+    """A contradiction between keys, with the path of the one to change."""
 
     def __init__(self, place: tuple[str, ...], text: str) -> None:
         super().__init__(text)
@@ -176,7 +176,7 @@ def load_topology(path: Path) -> Topology:
     """Read and check a topology file.
 
     Raises:
-        BadTopology: the file cannot be read, is not TOML, or has a mistake: key, line, what it may be.
+        BadTopology: the file cannot be read, is not TOML, or has a mistake in a key.
     """
     try:
         text = path.read_text("utf-8")
@@ -202,13 +202,13 @@ def _sentence(error: ValidationError, text: str, source: str) -> str:
     cause = first.get("ctx", {}).get("error")
     place = cause.place if isinstance(cause, _Mistake) else tuple(map(str, first["loc"]))
     place = tuple(part for part in place if part != "[key]")
-    told = str(cause) if isinstance(cause, _Mistake) else first["msg"][:1].lower() + first["msg"][1:]
+    problem = str(cause) if isinstance(cause, _Mistake) else first["msg"][:1].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
-        told = f"unknown key; it may be one of: {', '.join(_keys_at(place[:-1]))}"
+        problem = f"unknown key; must be one of: {', '.join(_keys_at(place[:-1]))}"
     elif first["type"] not in ("missing", "value_error"):
-        told = f"{first['input']!r} is no good: {told}"
+        problem = f"{first['input']!r} is invalid: {problem}"
     line = find_line(text, place)
-    return f"{source}, line {line}: {'.'.join(place)}: {told}"
+    return f"{source}, line {line}: {'.'.join(place)}: {problem}"
 
 
 def _keys_at(place: tuple[str, ...]) -> list[str]:
@@ -224,7 +224,7 @@ _KEY = re.compile(
 
 
 def find_line(text: str, place: tuple[str, ...]) -> int:
-    """Return the 1-based line where the key at ``place`` stands, or the nearest table around it, or 1."""
+    """Return the 1-based line of the key at ``place``, else of the nearest table around it, else 1."""
     best_depth, best_line = 0, 1
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):

@@ -25,10 +25,10 @@ from acktree.schemas.clients import (
     as_clear_error,
     clear_errors,
     consumer_settings,
+    existing_topics,
     make_admin,
     make_consumer,
     metadata_of,
-    topics_there,
 )
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.registry import History, Published, Registry
@@ -108,7 +108,7 @@ class Cluster:
             known = self._consumer.list_topics(timeout=BROKER_TIMEOUT_S).topics
         asked = list(dict.fromkeys(topics))
         # A topic that is kept from us is not listed either; this raises.
-        topics_there(self._admin, self.bootstrap, [topic for topic in asked if topic not in known])
+        existing_topics(self._admin, self.bootstrap, [topic for topic in asked if topic not in known])
         return [
             (topic, number) for topic in asked if topic in known for number in sorted(known[topic].partitions)
         ]

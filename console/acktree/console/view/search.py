@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.console.view.tree import At, ControlEntry, FoundTuple, RootFindings, TraceResult
-from acktree.schemas.codec import AckInit, Result, decode_ack, decode_ack_init, decode_told_to_spout
+from acktree.schemas.codec import AckInit, Result, decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import HEADER, decode_header
 from acktree.schemas.ids import IdArray, acker_partition, origin_of, root_id, unmix, unmix_array
@@ -148,7 +148,7 @@ def _take_results(search: Search, records: list[Record]) -> None:
     told = []
     for record in records:
         try:
-            result = decode_told_to_spout(record.value() or b"")
+            result = decode_result_record(record.value() or b"")
         except MalformedRecord:
             continue
         if isinstance(result, Result):

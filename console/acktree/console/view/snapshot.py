@@ -19,7 +19,7 @@ from acktree.schemas.codec import (
     Result,
     decode_ack,
     decode_ack_init,
-    decode_told_to_spout,
+    decode_result_record,
 )
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.registry import Published, Slot
@@ -121,7 +121,7 @@ def _add_results(cluster: Cluster, seen: Snapshot, topics: Iterable[str]) -> Non
     for batch in cluster.scan(spans, time.monotonic() + FOLD_LIMIT_S):
         for message in batch:
             try:
-                record = decode_told_to_spout(message.value() or b"")
+                record = decode_result_record(message.value() or b"")
             except MalformedRecord:
                 seen.skipped += 1
                 continue

@@ -17,11 +17,11 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicParti
 from acktree.producers.kafka.outside_commit import commit_offsets
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
-    FIRST_LOOK_S,
+    FIRST_CHECK_S,
     as_clear_error,
     clear_errors,
     metadata_of,
-    when_ready,
+    retry_until_ready,
     why_unanswered,
 )
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable
@@ -165,15 +165,15 @@ def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str)
         GroupInUse: the group has members.
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
     """
-    before = when_ready(lambda: _first_claim(consumer, result_topic, bootstrap))
+    before = retry_until_ready(lambda: _first_claim(consumer, result_topic, bootstrap))
     if before is None:
         claim = Claim(next_epoch(0), run=1, next_offset=0)
     else:
         run = next_run(before.run)
         kept = before.next_offset, before.floors, before.replays
         claim = Claim(next_epoch(before.epoch), run, *kept, before.sequence)
-    when_ready(lambda: commit_claim(consumer, result_topic, claim, group, bootstrap))
-    if (after := when_ready(lambda: read_claim(consumer, result_topic, bootstrap))) != claim:
+    retry_until_ready(lambda: commit_claim(consumer, result_topic, claim, group, bootstrap))
+    if (after := retry_until_ready(lambda: read_claim(consumer, result_topic, bootstrap))) != claim:
         raise LostClaim(
             f"{result_topic} was claimed by another process at the same time ({after}); start again"
         )
@@ -182,7 +182,7 @@ def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str)
 
 def _first_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim | None:
     """Read the claim with a consumer to which nothing is assigned yet."""
-    wait_s = FIRST_LOOK_S
+    wait_s = FIRST_CHECK_S
     while True:
         try:
             return read_claim(consumer, result_topic, bootstrap, wait_s)

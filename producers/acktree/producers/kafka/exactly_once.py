@@ -24,7 +24,7 @@ from acktree.schemas.clients import (
     clear_errors,
     is_forbidden,
     producer_settings,
-    when_ready,
+    retry_until_ready,
 )
 
 _LOST = frozenset(
@@ -72,7 +72,7 @@ class ExactlyOnce(BufferedProducer):
         self._beside: BufferedProducer | None = None
         super().__init__(settings, limits)
         with clear_errors(bootstrap):
-            when_ready(partial(self.producer.init_transactions, BROKER_TIMEOUT_S), wait_if_away=True)
+            retry_until_ready(partial(self.producer.init_transactions, BROKER_TIMEOUT_S), wait_if_away=True)
             self.producer.begin_transaction()
 
     def _renew(self) -> None:

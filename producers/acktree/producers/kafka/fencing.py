@@ -19,7 +19,7 @@ from acktree.producers.kafka.done_above import decode_owner
 from acktree.schemas.clients import (
     Settings,
     admin_settings,
-    is_passing,
+    is_transient,
     make_producer,
     metadata_of,
     producer_settings,
@@ -110,7 +110,7 @@ def _insist(ask: Callable[[], object], may_wait: MayWait, what: str) -> bool:
             return False
         except KafkaException as error:
             told = error.args[0]
-            if not is_passing(told) or not may_wait():
+            if not is_transient(told) or not may_wait():
                 log.warning("no answer: %s: %s", what, told.str(), extra={"action": "not_taken_over"})
                 return False
         time.sleep(RELIEF_S)

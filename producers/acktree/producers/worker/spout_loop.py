@@ -40,8 +40,8 @@ from acktree.schemas.clients import (
     clear_errors,
     consumer_settings,
     make_consumer,
-    when_ready,
-    will_pass,
+    retry_until_ready,
+    was_transient,
 )
 from acktree.schemas.codec import Cause, decode_result
 from acktree.schemas.errors import AcktreeError, MalformedRecord
@@ -124,7 +124,9 @@ class SpoutWorker:
             self.claim.run,
             self._packer,
             self._outlet.produce_confirmed,
-            Sequences(self.claim.sequence, partial(when_ready, self._look_and_claim, wait_if_away=True)),
+            Sequences(
+                self.claim.sequence, partial(retry_until_ready, self._look_and_claim, wait_if_away=True)
+            ),
         )
         self._most_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
         self.emitter.keeps_values = isinstance(spout, ValueSpout)
@@ -139,7 +141,7 @@ class SpoutWorker:
         """Read results from the end: those before are about earlier runs."""
         place = TopicPartition(self._result_topic, 0)
         ask = partial(self._consumer.get_watermark_offsets, place, timeout=BROKER_TIMEOUT_S)
-        _, end = when_ready(ask, wait_if_away=True)
+        _, end = retry_until_ready(ask, wait_if_away=True)
         self.claim.next_offset = max(end, self.claim.next_offset)
         self._consumer.assign([TopicPartition(self._result_topic, 0, self.claim.next_offset)])
 
@@ -273,7 +275,7 @@ class SpoutWorker:
             log.warning("claim not renewed: no answer", extra={"action": "claim_not_renewed"})
             self._claims = make_consumer(self._settings)  # the other is left to the call it is in
         except AcktreeError as error:
-            if not will_pass(error):
+            if not was_transient(error):
                 raise
             log.warning("claim not renewed: %s", error, extra={"action": "claim_not_renewed"})
 

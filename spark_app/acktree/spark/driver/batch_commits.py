@@ -19,7 +19,7 @@ from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     Settings,
     consumer_settings,
-    is_unsettled,
+    is_not_ready,
     make_consumer,
     metadata_of,
     why_unanswered,
@@ -97,7 +97,7 @@ class BatchCommits:
             except KafkaException as error:
                 if (why := why_unanswered(self.consumer)) is not None:
                     raise KafkaException(why) from None
-                if not is_unsettled(error.args[0]) or time.monotonic() > deadline_s:
+                if not is_not_ready(error.args[0]) or time.monotonic() > deadline_s:
                     raise
                 time.sleep(RETRY_INTERVAL_S)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error
-from acktree.schemas.codec import Absent, ReplayCommand, Result, decode_told_to_spout
+from acktree.schemas.codec import Absent, ReplayCommand, Result, decode_result_record
 from acktree.schemas.errors import BrokerUnreachable, MalformedRecord
 
 MAX_RESULTS_PER_POLL = 1_000
@@ -72,7 +72,7 @@ class ResultTopics:
                     raise as_clear_error(error, self._bootstrap)
                 continue
             try:
-                record = decode_told_to_spout(message.value() or b"")
+                record = decode_result_record(message.value() or b"")
             except MalformedRecord:
                 record = None
             yield ResultRecord(int(topic.rpartition("-")[2]), message.offset() or 0, record)
