@@ -74,18 +74,18 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
 def _components(topology: Topology, role: Role, component: str | None) -> list[str]:
     fed_by_code = [name for name, spout in topology.spouts.items() if not spout.topics]
     in_spark = [name for name in topology.spouts if name not in fed_by_code]
-    there = {
+    candidates = {
         Role.BOLT: list(topology.bolts),
         Role.SPOUT: fed_by_code,
         Role.SPARK: [*in_spark, *topology.bolts],
     }[role]
-    if component is not None and component in there:
+    if component is not None and component in candidates:
         return [component]
-    if component is None and there:
-        return in_spark or there if role is Role.SPARK else there
+    if component is None and candidates:
+        return in_spark or candidates if role is Role.SPARK else candidates
     raise NoSuchRole(
         f"topology {topology.name} has no {component or 'component'} that runs as {role}; "
-        f"it may be one of: {', '.join(there) or 'none'}"
+        f"it may be one of: {', '.join(candidates) or 'none'}"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PPID, _UTIME, _STIME, _START = 1, 11, 12, 19
 """Fields of /proc/PID/stat behind the command, counted from its state."""
@@ -51,7 +51,7 @@ class CpuClock:
             return sum(self._ticks.values()) / _TICKS_PER_S
 
     def _watch(self) -> None:
-        while not self._is_over.wait(LOOK_S):
+        while not self._is_over.wait(POLL_INTERVAL_S):
             self()
 
 

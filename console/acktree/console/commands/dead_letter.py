@@ -25,7 +25,7 @@ from acktree.console.view.dead_letters import (
 )
 from acktree.console.view.documents import to_json
 
-EVERY = 1_000_000
+MAX_DEAD_LETTERS = 1_000_000
 
 
 @click.group(name="dead-letter")
@@ -149,7 +149,7 @@ def replay(
         raise click.UsageError("name the letters to replay, or give --all")
     cluster = Cluster(bootstrap, topology, settings)
     found = (
-        read_dead_letters(cluster, EVERY)
+        read_dead_letters(cluster, MAX_DEAD_LETTERS)
         if every
         else [read_dead_letter(cluster, *parse_dead_letter(n)) for n in letters]
     )

@@ -185,5 +185,5 @@ class Status:
 def to_json(document: Any) -> Any:
     """Return a document as what `json.dumps` takes."""
     if isinstance(document, (tuple, list)):
-        return [to_json(each) for each in document]
+        return [to_json(entry) for entry in document]
     return asdict(document)
