@@ -69,9 +69,9 @@ def test_what_the_topic_does_not_hold_is_left_out_and_said() -> None:
 @pytest.mark.parametrize(
     ("topic", "partition", "span", "told"),
     [
-        ("c", 0, (0, 1), "it may be one of: a, b"),
+        ("c", 0, (0, 1), "it must be one of: a, b"),
         ("", 0, (0, 1), "no spout"),
-        ("a", 7, (0, 1), "it may be 0 to 1"),
+        ("a", 7, (0, 1), "it must be 0 to 1"),
         ("a", 1, (0, 1), "created anew"),
         ("b", 0, (0, 1), "holds no record"),
         ("a", 0, (3, 5), "none of 3 to 4"),

@@ -135,7 +135,7 @@ def plan_replay(
 
 
 def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) -> ReplayPlan:
-    """Return the plan for a cluster as it stands. Raises what ``plan_replay`` raises, BrokerUnreachable."""
+    """Return the plan for a cluster. Raises what ``plan_replay`` raises, BrokerUnreachable."""
     published = cluster.topology
     for topic, partition, _ in wanted:
         _slot_of(published, topic, partition)
@@ -162,7 +162,7 @@ def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) ->
 def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int]:
     """Write the plan's commands and return their offsets once the broker has them all.
 
-    Doing it twice replays twice. Where it fails half way, commands that were written are obeyed.
+    Doing it twice replays twice. Where it fails half way, commands that were written are executed.
 
     Raises:
         BrokerUnreachable, BrokerRefused: not all could be written; the text says how many were.
@@ -200,14 +200,14 @@ def _slot_of(published: Published, topic: str, partition: int) -> Slot:
         known = sorted({topic for table in published.spouts.values() for topic in table.topics})
         raise NotReplayable(
             f"no spout of topology {published.name} reads topic {topic!r}; "
-            f"it may be one of: {', '.join(known) or 'none'}"
+            f"it must be one of: {', '.join(known) or 'none'}"
         )
     for slot in reversed(mine):
         if slot.partition == partition:
             return slot
     raise NotReplayable(
         f"topology {published.name} knows no partition {partition} of topic {topic!r}; "
-        f"it may be 0 to {max(slot.partition for slot in mine)}"
+        f"it must be 0 to {max(slot.partition for slot in mine)}"
     )
 
 

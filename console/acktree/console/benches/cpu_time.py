@@ -1,8 +1,8 @@
-"""Processor time of a process and all that descend from it, as Linux tells it under /proc.
+"""Processor time of a process and all that descend from it, as Linux reports it under /proc.
 
 A parent that ignores SIGCHLD keeps nothing of what its children used, and Spark's Python daemon is one: it
 ends workers that were idle for a minute. So a thread looks all the time and remembers what it saw last of
-each process; what one uses between the last look and its end is lost, and no more.
+each process; what one uses between the last poll and its end is lost, and no more.
 """
 
 import os

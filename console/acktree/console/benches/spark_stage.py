@@ -1,6 +1,6 @@
 """Spark tracked, Spark untracked and Spark's own Kafka connector: the same records and transforms, in turn.
 
-Tracked has everything: anchors, inits, an acker in its own process, verdicts, commits. Untracked is the same
+Tracked has everything: anchors, inits, an acker in its own process, results, commits. Untracked is the same
 topology with ackers = 0: no header, no init; a record is done when its batch is. The rival is Spark's Kafka
 source and sink, as it is and with a Python function that does nothing. A run is one query from start to end.
 CPU is that of the driver, its JVM, their Python workers and the acker; the broker is left out.

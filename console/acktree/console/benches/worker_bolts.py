@@ -1,6 +1,6 @@
 """What `acktree bench worker` runs: one pass-through for each kind of bolt, and a spout that keeps a clock.
 
-Every bolt stops its worker after the records it was told to expect.
+Every bolt stops its worker after the number of records that it expects.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""`acktree describe`: spouts, bolts, ackers, lag, pending and the oldest age of a topology, in one look."""
+"""`acktree describe`: spouts, bolts, ackers, lag, pending and the oldest age of a topology."""
 
 import json
 
@@ -39,7 +39,7 @@ def describe(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Show where a topology stands. Exit code 1: something is stuck, and it says what."""
+    """Show the state of a topology. Exit code 1: something is stuck, and it says what."""
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
     status = make_status(read_snapshot(cluster), reports, after_s=stuck_after)

@@ -50,7 +50,7 @@ class ProgressView:
         self._progress.console.print(text, highlight=False)
 
     def tick(self, wait_s: float = 0.2) -> None:
-        """Take in the reports that have arrived and show them."""
+        """Read the reports that have arrived and show them."""
         for message in self._consumer.consume(1_000, wait_s):
             if message.error() is None:
                 self._read_report(message.value() or b"")

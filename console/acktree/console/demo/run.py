@@ -116,7 +116,7 @@ def run_demo(console: Console, limit: int | None) -> DemoResult:
         failures = sent.failures()
         console.print(f"sent {len(sent.lines):,} lines of the Python standard library to topic {TOPIC}")
         console.print(
-            f"look on: acktree ui -b {broker.bootstrap} --topology {topology.name}",
+            f"watch it: acktree ui -b {broker.bootstrap} --topology {topology.name}",
             highlight=False,
             soft_wrap=True,
         )

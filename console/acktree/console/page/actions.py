@@ -26,7 +26,7 @@ ASKED = ("topic", "partition", "first", "following", "letters")
 
 @dataclass(frozen=True, slots=True)
 class ShownPlan:
-    """A plan as it stands on a page; ``ticket`` is good for one confirmation."""
+    """A plan as shown on a page; ``ticket`` is valid for one confirmation."""
 
     plan: ReplayPlan
     digest: str
@@ -75,7 +75,7 @@ def _wanted(cluster: Cluster, asked: Mapping[str, str]) -> list[Wanted]:
     if asked["letters"]:
         names = asked["letters"].replace(",", " ").split()
         if len(names) > MAX_DEAD_LETTERS:
-            raise BadQuery(f"{len(names)} letters are too many for one plan; {MAX_DEAD_LETTERS} at most")
+            raise BadQuery(f"{len(names)} dead letters are too many for one plan; {MAX_DEAD_LETTERS} at most")
         places = [name.rpartition("/") for name in names]
         letters = [
             read_dead_letter(

@@ -79,7 +79,7 @@ class Frame:
         if isinstance(error, NotAuthorized):
             return self.message_page(request, 403, "The broker does not allow this", f"{error}.")
         if isinstance(error, BrokerUnreachable | BrokerRefused):
-            text = f"{error}. This page lives on; reload it."
+            text = f"{error}. The page keeps running; reload it."
             return self.message_page(request, 503, "The broker does not answer", text)
         return self.message_page(request, 404, "There is no such thing", str(error))
 

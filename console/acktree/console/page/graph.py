@@ -1,6 +1,6 @@
 """The topology as a picture: nodes in columns from the source topics on, edges with their rates. Pure.
 
-Invariant: every spout, bolt and topic of the file stands in it once; a loop is drawn backwards, not followed.
+Invariant: every spout, bolt and topic of the file appears once; a loop is drawn backwards, not followed.
 """
 
 from dataclasses import dataclass

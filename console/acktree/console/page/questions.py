@@ -39,7 +39,7 @@ def parse_target(topology: Published, asked: Mapping[str, str]) -> TraceTarget:
 def whole_number(text: str, name: str, limit: int = HIGHEST_OFFSET) -> int:
     """Return a number from 0. Raises BadQuery."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > limit:
-        raise BadQuery(f"{name}={text!r} is no good; it may be a whole number from 0 to {limit}")
+        raise BadQuery(f"{name}={text!r} must be a whole number from 0 to {limit}")
     return int(text)
 
 

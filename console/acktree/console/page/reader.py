@@ -47,6 +47,6 @@ class SharedCluster:
             self._cluster = None
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection."""
         with self._turn:
             self._disconnect()

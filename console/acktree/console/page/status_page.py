@@ -1,4 +1,4 @@
-"""The status page, from the watcher's newest look: no visitor makes it read."""
+"""The status page, from the watcher's newest snapshot: no visitor causes a read."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class StatusPages:
         window = request.query_params.get("window", "10m")
         if window not in WINDOWS_S:
             known = ", ".join(WINDOWS_S)
-            raise HTTPException(404, f"there is no window {window!r}; it may be one of: {known}")
+            raise HTTPException(404, f"there is no window {window!r}; it must be one of: {known}")
         values = {"window": window, "windows": WINDOWS_S, **status_values(self._watcher)}
         return self._frame.render("status.html", here="status", twin="/status.json", live=True, **values)
 

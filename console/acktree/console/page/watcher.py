@@ -54,7 +54,7 @@ class Watcher:
         self._taken_s = time.monotonic()
         self._status: Status | None = None
         self._published: Published | None = None
-        self._error: str | None = "no look was taken yet"
+        self._error: str | None = "the topology was not read yet"
         self._thread = threading.Thread(target=self._run, name="acktree-ui-watcher", daemon=True)
 
     def start(self) -> None:
@@ -92,8 +92,8 @@ class Watcher:
             return str(error)
         if isinstance(error, KafkaException):
             return str(as_clear_error(error.args[0], self._bootstrap))
-        log.error("a look failed", exc_info=error)
-        return f"a look failed: {type(error).__name__}; the log of this process says more"
+        log.error("reading the topology failed", exc_info=error)
+        return f"reading the topology failed: {type(error).__name__}; see the log of this process"
 
     def _refresh(self, cluster: Cluster) -> None:
         snapshot = read_snapshot(cluster)

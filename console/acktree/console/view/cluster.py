@@ -89,7 +89,7 @@ class Cluster:
         return self._registry.history.latest
 
     def refresh(self) -> None:
-        """Take in newer versions of the topology."""
+        """Read newer versions of the topology."""
         self._registry.refresh()
 
     def close(self) -> None:

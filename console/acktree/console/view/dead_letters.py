@@ -1,4 +1,4 @@
-"""The dead letters of a topology, as their records and headers tell.
+"""The dead letters of a topology, as their records and headers describe them.
 
 Invariant: a record whose headers are not ours is listed with what is known of it; nothing in it is trusted.
 """
@@ -21,7 +21,7 @@ class UnknownDeadLetter(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter: where it lies, the source record it is, and what its last failure said."""
+    """A dead letter: its coordinates, its source record and its last failure."""
 
     partition: int
     offset: int
@@ -40,7 +40,7 @@ class DeadLetter:
 
 
 def read_dead_letters(cluster: Cluster, limit: int) -> list[DeadLetter]:
-    """Return the newest letters, at most ``most`` of each partition, the newest first."""
+    """Return the newest dead letters, at most ``limit`` of each partition, the newest first."""
     places = cluster.partitions([cluster.topology.dead_letter_topic])
     starts, ends = cluster.starts(places), cluster.ends(places)
     spans = {
@@ -58,7 +58,7 @@ def _records(cluster: Cluster, spans: dict[Place, OffsetRange]) -> Iterator[Reco
 
 
 def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLetter:
-    """Return one letter that names its source record. Raises UnknownDeadLetter."""
+    """Return one dead letter that names its source record. Raises UnknownDeadLetter."""
     topic = cluster.topology.dead_letter_topic
     record = cluster.record(topic, partition, offset)
     if record is None:

@@ -1,7 +1,7 @@
 """The open roots of one acker partition, folded from the control topics as an acker would: in numpy, pure.
 
 Invariant: an init is folded once per root; a root leaves as soon as it is zero or failed after its init. What
-timed out stays: only the result topic tells it. Cost: a sort of what is open plus each chunk.
+timed out stays: only the result topic says so. Cost: a sort of what is open plus each chunk.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class OpenRoots:
         self._failed: dict[int, None] = {}
 
     def fold(self, appended: Sequence[AppendedRecord]) -> None:
-        """Take in control records, those of each topic in log order."""
+        """Fold control records, those of each topic in log order."""
         if not appended:
             return
         fresh = np.concatenate([self.table, *map(self._rows, appended)])
@@ -66,7 +66,7 @@ class OpenRoots:
         return kept
 
     def pending(self) -> OpenArray:
-        """Return the roots that have an init and no verdict."""
+        """Return the roots that have an init and no result."""
         begun: OpenArray = self.table[self.table["init_ms"] > 0]
         return begun
 

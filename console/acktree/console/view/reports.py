@@ -33,7 +33,7 @@ class Process:
     _raw: Totals = field(default_factory=dict)
 
     def add(self, report: Report) -> None:
-        """Take in a report that is newer than the latest."""
+        """Add a report that is newer than the latest."""
         raw = dict(_numbers(report.values))
         for name, value in raw.items():
             if value < self._raw.get(name, 0.0) and name in COUNTED:
@@ -88,7 +88,7 @@ COUNTED = frozenset(
 
 
 class Reports:
-    """Everything that was heard; processes silent for longer than the longest window are forgotten."""
+    """All reports so far; processes silent for longer than the longest window are dropped."""
 
     def __init__(self) -> None:
         self.processes: dict[tuple[str, str, str], Process] = {}
@@ -98,7 +98,7 @@ class Reports:
         self._began_ms: int | None = None
 
     def add_record(self, value: bytes | None, append_ms: int) -> None:
-        """Take in one record of the stats topic; a report dated far from its record is garbage, too."""
+        """Add one record of the stats topic; a report dated far from its record counts as garbage, too."""
         try:
             report = decode_report(value or b"")
         except (MalformedRecord, RecursionError):

@@ -1,4 +1,4 @@
-"""One look at a topology: read what is durable, put it together as a Status.
+"""One snapshot of a topology: what is durable, read in one pass, for a Status.
 
 Invariant: the ends of the logs are read before the commits, so records written meanwhile make no lag; what is
 read of control topics is bounded by the ackers' cut and the drivers' result positions.
@@ -30,7 +30,7 @@ REPORTS_SPAN_S = 60.0
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one look has read; ``notes`` say what is missing and why."""
+    """What one pass has read; ``notes`` say what is missing and why."""
 
     topology: Published
     time_ms: int
@@ -54,7 +54,7 @@ def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]
 
 
 def read_snapshot(cluster: Cluster, *, fold: bool = True) -> Snapshot:
-    """Read where everything stands; ``fold=False`` leaves the open roots out, which costs the most.
+    """Read the state of a topology; ``fold=False`` leaves the open roots out, which costs the most.
 
     Raises:
         BrokerUnreachable, BrokerRefused: see there.
@@ -161,7 +161,7 @@ def _add_open(
 
 
 def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:
-    """Take in what was reported since the last call, at first what the last ``since_s`` seconds hold."""
+    """Read what was reported since the last call, at first what the last ``since_s`` seconds hold."""
     place = cluster.topology.stats_topic, 0
     if place not in cluster.partitions([place[0]]):
         return

@@ -1,4 +1,4 @@
-"""Where a spout's records stand, from what its driver has made durable: commit, results since, open roots.
+"""The state of a spout's records, from what its driver has made durable: commit, results since, open roots.
 
 Invariant: what is called done is done; a result that the driver has not committed yet is counted from the
 result topic. Pure: bytes and offsets come in as values.
@@ -24,7 +24,7 @@ IN_FLIGHT, WAITING, EMITTED, OVERDUE = "in flight", "waiting for replay", "emitt
 
 @dataclass(frozen=True, slots=True)
 class OpenEmission:
-    """The newest emission of an offset that has no verdict."""
+    """The newest emission of an offset that has no result."""
 
     root: int
     attempt: int
@@ -33,7 +33,7 @@ class OpenEmission:
 
 
 class FailedEmission(NamedTuple):
-    """The newest failure of an offset, and when the acker told it."""
+    """The newest failure of an offset, and when the acker reported it."""
 
     failure: Failure
     failed_ms: int
@@ -57,7 +57,7 @@ class SlotView:
 
     @classmethod
     def of_commit(cls, slot: Slot, committed: CommittedOffset | None, block: int = 1) -> "SlotView":
-        """Return what a commit says; one that is not the driver's own says only where the group stands."""
+        """Return what a commit says; one that is not the driver's own gives only the group's position."""
         if committed is None:
             return cls(slot, None, block=block)
         ours = decode_metadata(committed.metadata, committed.next_offset)
@@ -67,7 +67,7 @@ class SlotView:
         return (self.frontier is not None and offset < self.frontier) or offset in self.done
 
     def normalize(self) -> None:
-        """Advance the frontier over what is done; keep of each offset only the latest that was heard."""
+        """Advance the frontier over what is done; keep of each offset only the latest report."""
         if self.frontier is not None:
             frontier = first_absent(self.done, self.frontier)
             self.done.remove_range(0, frontier)
@@ -135,7 +135,7 @@ class SlotView:
 
 
 def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
-    """Note the open roots of the acker's fold; of one offset the emission with the latest init counts."""
+    """Add the open roots of the acker's fold; of one offset the emission with the latest init counts."""
     slots, generations, offsets = origins_of(table["root"])
     for row in range(len(table)):
         view = views.get(int(slots[row]))
@@ -152,7 +152,7 @@ def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
 def add_results(
     views: Mapping[int, SlotView], results: Iterable[tuple[int, Result | Absent]], floors: Mapping[int, int]
 ) -> None:
-    """Note what acker and readers told the spout since its last commit: (append time, record) in log order.
+    """Apply what acker and readers sent the spout since its last commit: (append time, record) in log order.
 
     Emissions below a slot's floor (a rewind) count for nothing.
     """

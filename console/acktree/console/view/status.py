@@ -1,4 +1,4 @@
-"""Puts a look and the reports together as the Status that command line and page show. Pure.
+"""Combines a snapshot and the reports into the Status that command line and page show. Pure.
 
 Invariant: what the log and the groups say wins over reports; a report is trusted for rates and latencies
 only. Reports of components that the topology does not have are passed over.
@@ -67,7 +67,7 @@ def make_status(
 
 
 def apply_reported_offsets(snapshot: Snapshot, reports: Reports) -> None:
-    """Take in how far spouts say that they have emitted; commits and control topics show a part of it."""
+    """Apply how far spouts report to have emitted; commits and control topics show a part of it."""
     for view in snapshot.views.values():
         alive = reports.alive("spout", view.slot.spout, snapshot.time_ms)
         reported_next = max(_figure(alive, f"next.{view.slot.topic}.{view.slot.partition}"), default=None)

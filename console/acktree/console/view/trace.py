@@ -1,4 +1,4 @@
-"""The trace of one source record: who it is, what was found of it, and how it stands.
+"""The trace of one source record: what it is, what was found of it, and its state.
 
 Invariant: the state comes from the spout's commit and the dead letters, emissions from the control topics.
 """
@@ -33,7 +33,7 @@ class UnknownRecord(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What `acktree trace` tells; `state` is done, pending, not emitted, dead-lettered, or expired."""
+    """What `acktree trace` prints; `state` is done, pending, not emitted, dead-lettered, or expired."""
 
     topology: str
     spout: str

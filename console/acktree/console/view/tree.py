@@ -1,4 +1,4 @@
-"""The tree of a source record as the log tells it: its emissions, their messages, tuples and verdicts. Pure.
+"""The tree of a source record as read from the log: its emissions, their messages, tuples and results. Pure.
 
 Invariant: each part carries the coordinates of the record it was read from; what could not be read, or is not
 certain, says so in words. The shapes are the JSON of `acktree trace`.
@@ -48,7 +48,7 @@ class FoundTuple:
 
 @dataclass(frozen=True, slots=True)
 class TupleReader:
-    """A bolt that owns a consumer edge of a tuple; `behind` is how far its group stands before the tuple."""
+    """A bolt that owns a consumer edge of a tuple; `behind` is how far its group is behind the tuple."""
 
     bolt: str
     edge: str
@@ -68,7 +68,7 @@ class TracedTuple:
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """What an acker told the spout."""
+    """The result that an acker sent to the spout."""
 
     kind: str
     acker: int
@@ -187,7 +187,7 @@ def _reader(
     committed: int | None,
     has_failed: bool,
 ) -> TupleReader:
-    """Return how one edge stands; a bolt that has failed a tuple of the tree has failed its open one."""
+    """Return the state of one edge; a bolt that has failed a tuple of the tree has failed its open one."""
     behind = None if committed is None else max(0, found.at.offset + 1 - committed)
     if certainty is not Certainty.EXACT:
         state = "not known" if behind == 0 else "probably open"
