@@ -29,12 +29,12 @@ def every_error() -> list[type[AcktreeError]]:
         importlib.import_module(module.name)
 
     def below(error: type[AcktreeError]) -> Iterator[type[AcktreeError]]:
-        for each in error.__subclasses__():
-            yield each
-            yield from below(each)
+        for subclass in error.__subclasses__():
+            yield subclass
+            yield from below(subclass)
 
-    ours = {each for each in below(AcktreeError) if each.__module__.startswith("acktree.")}
-    return sorted(ours, key=lambda each: each.__name__)
+    ours = {subclass for subclass in below(AcktreeError) if subclass.__module__.startswith("acktree.")}
+    return sorted(ours, key=lambda subclass: subclass.__name__)
 
 
 def page() -> str:

@@ -39,7 +39,7 @@ def plan(*spans: tuple[int, int], partition: int = 0, frontier: int | None = 100
 
 def test_a_range_becomes_one_command_for_the_task_of_its_newest_slot() -> None:
     made = plan((20, 30))
-    assert [(piece.slot, piece.result_topic, piece.spans) for piece in made.pieces] == [
+    assert [(command.slot, command.result_topic, command.spans) for command in made.commands] == [
         (1, "t.spout-1", (Span(20, 30),))
     ]
     assert made.lines() == ["replay 10 offset(s) of a/0: 20 to 29"]
@@ -47,18 +47,18 @@ def test_a_range_becomes_one_command_for_the_task_of_its_newest_slot() -> None:
 
 
 def test_spans_that_overlap_or_touch_are_joined_and_many_are_split() -> None:
-    assert plan((30, 40), (20, 31), (40, 41), (60, 61)).pieces[0].spans == (Span(20, 41), Span(60, 61))
+    assert plan((30, 40), (20, 31), (40, 41), (60, 61)).commands[0].spans == (Span(20, 41), Span(60, 61))
     standings = {("a", 0): PartitionState("id", 0, 10_000, 10_000)}
     singles = tuple(Span(2 * n, 2 * n + 1) for n in range(MAX_REPLAY_SPANS + 1))
     made = plan_replay(published(), [Wanted("a", 0, singles)], standings)
-    assert [len(piece.spans) for piece in made.pieces] == [MAX_REPLAY_SPANS, 1]
-    for piece in made.pieces:
-        decode_replay_command(encode_replay_command(ReplayCommand(piece.slot, piece.spans)))
+    assert [len(command.spans) for command in made.commands] == [MAX_REPLAY_SPANS, 1]
+    for command in made.commands:
+        decode_replay_command(encode_replay_command(ReplayCommand(command.slot, command.spans)))
 
 
 def test_what_the_topic_does_not_hold_is_left_out_and_said() -> None:
     made = plan((5, 300))
-    assert made.pieces[0].spans == (Span(10, 200),)
+    assert made.commands[0].spans == (Span(10, 200),)
     assert [note.split(":")[0] for note in made.notes] == [
         "a/0 begins at 10",
         "a/0 ends before 200",
@@ -69,9 +69,9 @@ def test_what_the_topic_does_not_hold_is_left_out_and_said() -> None:
 @pytest.mark.parametrize(
     ("topic", "partition", "span", "told"),
     [
-        ("c", 0, (0, 1), "it may be one of: a, b"),
+        ("c", 0, (0, 1), "it must be one of: a, b"),
         ("", 0, (0, 1), "no spout"),
-        ("a", 7, (0, 1), "it may be 0 to 1"),
+        ("a", 7, (0, 1), "it must be 0 to 1"),
         ("a", 1, (0, 1), "created anew"),
         ("b", 0, (0, 1), "holds no record"),
         ("a", 0, (3, 5), "none of 3 to 4"),

@@ -10,14 +10,14 @@ from acktree.schemas.stats import Report
 NOW_MS = 1_700_000_000_000
 
 
-def told(time_ms=NOW_MS, *, role="bolt", component="count", instance="count@a:1", **values):
+def make_report(time_ms=NOW_MS, *, role="bolt", component="count", instance="count@a:1", **values):
     return Report(role, component, instance, time_ms, values)
 
 
-def heard(*reports):
+def reports_of(*reports):
     found = Reports()
     for report in reports:
-        found.take(report.encode(), report.time_ms)
+        found.add_record(report.encode(), report.time_ms)
     return found
 
 
@@ -35,19 +35,21 @@ def heard(*reports):
         b'{"role":"bolt","component":"c","instance":"i","time_ms":"x","values":{}}',
         b'{"role":"bolt","component":"c","instance":"i","time_ms":1,"values":[]}',
         b"[" * 100_000,
-        told(NOW_MS + 10**15).encode(),
-        told(0).encode(),
+        make_report(NOW_MS + 10**15).encode(),
+        make_report(0).encode(),
     ],
     ids=range(13),
 )
 def test_garbage_is_counted_and_changes_nothing(garbage):
-    reports = heard(told(executed=3))
-    reports.take(garbage, NOW_MS)
-    assert (reports.heard, reports.garbage, len(reports.processes)) == (1, 1, 1)
+    reports = reports_of(make_report(executed=3))
+    reports.add_record(garbage, NOW_MS)
+    assert (reports.accepted, reports.garbage, len(reports.processes)) == (1, 1, 1)
 
 
 def test_figures_that_are_no_numbers_are_passed_over():
-    text = json.dumps({**json.loads(told().encode()), "values": {"executed": 5, "acked": "x", "failed": [1]}})
+    text = json.dumps(
+        {**json.loads(make_report().encode()), "values": {"executed": 5, "acked": "x", "failed": [1]}}
+    )
     reports = Reports()
     for odd in (
         text,
@@ -55,20 +57,20 @@ def test_figures_that_are_no_numbers_are_passed_over():
         text.replace('"x"', "1e999"),
         text.replace('"x"', "9" * 400),
     ):
-        reports.take(odd.encode(), NOW_MS)
+        reports.add_record(odd.encode(), NOW_MS)
     counted, _ = reports.counted("bolt", "count", None, NOW_MS)
     assert counted == {"executed": 5.0}
     assert reports.garbage == 0
 
 
 def test_a_rate_is_what_was_counted_over_the_time_it_took():
-    reports = heard(*(told(NOW_MS + 2_000 * n, executed=100 * n) for n in range(6)))
+    reports = reports_of(*(make_report(NOW_MS + 2_000 * n, executed=100 * n) for n in range(6)))
     assert reports.rates("bolt", "count", NOW_MS + 10_000)["executed"] == pytest.approx(50.0)
 
 
 def test_totals_go_on_where_they_were_when_a_process_begins_anew_under_its_name():
-    reports = heard(
-        *(told(NOW_MS + 2_000 * n, executed=value) for n, value in enumerate([0, 50, 100, 10, 30]))
+    reports = reports_of(
+        *(make_report(NOW_MS + 2_000 * n, executed=value) for n, value in enumerate([0, 50, 100, 10, 30]))
     )
     counted, _ = reports.counted("bolt", "count", 600.0, NOW_MS + 8_000)
     assert counted["executed"] == 130.0
@@ -76,7 +78,7 @@ def test_totals_go_on_where_they_were_when_a_process_begins_anew_under_its_name(
 
 def test_a_window_counts_only_what_happened_in_it():
     minute_ms = 60_000
-    reports = heard(*(told(NOW_MS + n * minute_ms, executed=n) for n in range(300)))
+    reports = reports_of(*(make_report(NOW_MS + n * minute_ms, executed=n) for n in range(300)))
     now_ms = NOW_MS + 299 * minute_ms
     assert reports.counted("bolt", "count", WINDOWS_S["10m"], now_ms)[0]["executed"] == 10.0
     assert reports.counted("bolt", "count", WINDOWS_S["3h"], now_ms)[0]["executed"] == pytest.approx(
@@ -86,11 +88,11 @@ def test_a_window_counts_only_what_happened_in_it():
 
 
 def test_several_processes_add_up_and_the_silent_ones_give_no_rate():
-    reports = heard(
-        told(NOW_MS, executed=0),
-        told(NOW_MS, instance="count@b:2", executed=0),
-        told(NOW_MS + 10_000, executed=100),
-        told(NOW_MS + 10_000, instance="count@b:2", executed=300),
+    reports = reports_of(
+        make_report(NOW_MS, executed=0),
+        make_report(NOW_MS, instance="count@b:2", executed=0),
+        make_report(NOW_MS + 10_000, executed=100),
+        make_report(NOW_MS + 10_000, instance="count@b:2", executed=300),
     )
     assert reports.rates("bolt", "count", NOW_MS + 10_000)["executed"] == pytest.approx(40.0)
     assert reports.rates("bolt", "count", NOW_MS + 60_000) == {}
@@ -98,10 +100,10 @@ def test_several_processes_add_up_and_the_silent_ones_give_no_rate():
 
 
 def test_samples_get_sparser_with_age_and_processes_have_a_limit():
-    reports = heard(*(told(NOW_MS + 2_000 * n, executed=n) for n in range(43_200)))
+    reports = reports_of(*(make_report(NOW_MS + 2_000 * n, executed=n) for n in range(43_200)))
     (process,) = reports.processes.values()
     assert len(process.samples) < 800
     for number in range(MAX_PROCESSES + 5):
-        report = told(NOW_MS + 86_400_000, instance=f"i{number}")
-        reports.take(report.encode(), report.time_ms)
+        report = make_report(NOW_MS + 86_400_000, instance=f"i{number}")
+        reports.add_record(report.encode(), report.time_ms)
     assert len(reports.processes) == MAX_PROCESSES

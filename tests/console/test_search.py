@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.search import Search, TraceTarget, leave_other_blocks, may_be_emissions
+from acktree.console.view.search import Search, TraceTarget, drop_other_blocks, may_be_emissions
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import Slot
 
@@ -45,6 +45,6 @@ def test_a_root_stands_for_its_own_offset_and_those_behind_it_up_to_the_block(
 def test_of_each_run_the_last_block_before_the_record_is_its_own(seen: list[int], left: list[int]) -> None:
     search = Search(cast(Cluster, None), TraceTarget(SLOT, 18, 10), 0.0, None)
     for each in seen:
-        search.of(each)
-    leave_other_blocks(search)
+        search.findings_of(each)
+    drop_other_blocks(search)
     assert list(search.found) == left

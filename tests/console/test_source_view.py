@@ -40,15 +40,15 @@ def acked(*roots):
     return NOW_MS, Result(0, np.array(roots, np.uint64))
 
 
-def failed(one, told_ms=NOW_MS, cause=Cause.FAILED, reason="no"):
-    return told_ms, Result(0, failed=[Failure(one, cause, "t", reason)])
+def failed(one, failed_ms=NOW_MS, cause=Cause.FAILED, reason="no"):
+    return failed_ms, Result(0, failed=[Failure(one, cause, "t", reason)])
 
 
 def standing(seen, *results, table=None, floors=None):
     if table is not None:
         add_open({3: seen}, table)
     add_results({3: seen}, results, floors or {})
-    seen.settle()
+    seen.normalize()
     return seen
 
 

@@ -1,6 +1,6 @@
 """Which source records dead letters ask for, as the replay's plan takes them. Pure.
 
-Invariant: a letter that does not name its source record is refused by name; nothing is left out in silence.
+Invariant: a dead letter that does not name its source record is refused by name; none is skipped silently.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from acktree.schemas.codec import Span
 
 
 def wanted_by(letters: Iterable[DeadLetter]) -> list[Wanted]:
-    """Return the source records of letters by partition, each offset once. Raises UnknownDeadLetter."""
+    """Return the source records of dead letters by partition, each offset once. Raises UnknownDeadLetter."""
     offsets: dict[tuple[str, int], set[int]] = {}
     for letter in letters:
         if not letter.topic:

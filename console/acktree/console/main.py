@@ -28,11 +28,11 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "acl": Command("acktree.console.commands.acl:acl", "List or give the rights that each role needs."),
-    "acker": Command("acktree.console.commands.acker:acker", "Fold acks, tell spouts what is done.", "acker"),
+    "acker": Command("acktree.console.commands.acker:acker", "Fold acks, send results to spouts.", "acker"),
     "bench": Command("acktree.console.commands.bench:bench", "Measure this machine.", "acker"),
     "bolt": Command("acktree.console.commands.bolt:bolt", "Run a bolt written in Python."),
     "broker": Command("acktree.console.commands.broker:broker", "Run a Kafka for development.", "broker"),
-    "describe": Command("acktree.console.commands.describe:describe", "Show where a topology stands.", "ui"),
+    "describe": Command("acktree.console.commands.describe:describe", "Show the state of a topology.", "ui"),
     "dead-letter": Command(
         "acktree.console.commands.dead_letter:dead_letter", "List, show and replay dead letters.", "ui"
     ),
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
 
 
 def _as_sentence(error: Exception) -> str | None:
-    """Return what to tell the user of an error, None for a broken invariant: that one crashes loudly."""
+    """Return the sentence for the user, None for a broken invariant: that one crashes loudly."""
     if isinstance(error, AcktreeError):
         return str(error)
     kafka = sys.modules.get("confluent_kafka")  # not imported here: --help does without

@@ -74,31 +74,32 @@ class ReplayPlan:
     topology: str
     version: int
     kept_s: float
-    pieces: tuple[PlannedCommand, ...]
+    commands: tuple[PlannedCommand, ...]
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """Return the plan as sentences."""
-        told = [
-            f"replay {piece.offsets} offset(s) of {piece.topic}/{piece.partition}: {_ranges(piece.spans)}"
-            for piece in self.pieces
+        sentences = [
+            f"replay {command.offsets} offset(s) of {command.topic}/{command.partition}: "
+            f"{_ranges(command.spans)}"
+            for command in self.commands
         ]
-        return [*told, *(f"note: {note}" for note in self.notes)]
+        return [*sentences, *(f"note: {note}" for note in self.notes)]
 
     def to_json(self, written: Sequence[int] | None = None) -> dict[str, Any]:
         """Return the plan as a JSON object; ``written`` are the commands' offsets on their result topics."""
         commands = [
             {
-                "topic": piece.topic,
-                "partition": piece.partition,
-                "slot": piece.slot,
-                "frontier": piece.frontier,
-                "spans": [{"from": first, "to": following} for first, following in piece.spans],
-                "offsets": piece.offsets,
-                "result_topic": piece.result_topic,
+                "topic": command.topic,
+                "partition": command.partition,
+                "slot": command.slot,
+                "frontier": command.frontier,
+                "spans": [{"from": first, "to": following} for first, following in command.spans],
+                "offsets": command.offsets,
+                "result_topic": command.result_topic,
                 "command_offset": None if written is None else written[index],
             }
-            for index, piece in enumerate(self.pieces)
+            for index, command in enumerate(self.commands)
         ]
         about: dict[str, Any] = {"topology": self.topology, "version": self.version}
         about |= {"executed": written is not None, "kept_s": self.kept_s}
@@ -106,35 +107,35 @@ class ReplayPlan:
 
 
 def plan_replay(
-    published: Published, wanted: Iterable[Wanted], standings: Mapping[Place, PartitionState]
+    published: Published, wanted: Iterable[Wanted], states: Mapping[Place, PartitionState]
 ) -> ReplayPlan:
     """Return the plan that replays what is wanted (pure); ``standings`` by (topic, partition).
 
     Raises:
         NotReplayable: no spout reads a topic, or a topic holds none of the records asked for.
     """
-    pieces: list[PlannedCommand] = []
+    commands: list[PlannedCommand] = []
     notes: list[str] = []
     for topic, partition, spans in wanted:
         slot = _slot_of(published, topic, partition)
-        stands = standings.get((topic, partition))
-        if stands is None or stands.topic_id != slot.topic_id:
+        state = states.get((topic, partition))
+        if state is None or state.topic_id != slot.topic_id:
             raise NotReplayable(
                 f"topic {topic!r} is not the one that topology {published.name} knows: it is gone or was "
                 "created anew, and its old records with it"
             )
-        here = _clip(topic, partition, _joined(spans), stands, notes)
+        here = _clip(topic, partition, _merge(spans), state, notes)
         result_topic = published.result_topic(published.task_of(slot))
         for at in range(0, len(here), MAX_REPLAY_SPANS):
             part = tuple(here[at : at + MAX_REPLAY_SPANS])
-            pieces.append(PlannedCommand(topic, partition, slot.slot, result_topic, stands.frontier, part))
+            commands.append(PlannedCommand(topic, partition, slot.slot, result_topic, state.frontier, part))
     return ReplayPlan(
-        published.name, published.version, published.control_retention_s, tuple(pieces), tuple(notes)
+        published.name, published.version, published.control_retention_s, tuple(commands), tuple(notes)
     )
 
 
 def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) -> ReplayPlan:
-    """Return the plan for a cluster as it stands. Raises what ``plan_replay`` raises, BrokerUnreachable."""
+    """Return the plan for a cluster. Raises what ``plan_replay`` raises, BrokerUnreachable."""
     published = cluster.topology
     for topic, partition, _ in wanted:
         _slot_of(published, topic, partition)
@@ -145,7 +146,7 @@ def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) ->
     for spout, table in published.spouts.items():
         mine = [place for place in places if place[0] in table.topics]
         commits |= cluster.committed(published.group_of(spout), mine)
-    standings = {
+    states = {
         place: PartitionState(
             about[place[0]].topic_id,
             starts[place],
@@ -155,13 +156,13 @@ def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) ->
         for place in places
         if place in starts and place in ends
     }
-    return plan_replay(published, wanted, standings)
+    return plan_replay(published, wanted, states)
 
 
 def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int]:
     """Write the plan's commands and return their offsets once the broker has them all.
 
-    Doing it twice replays twice. Where it fails half way, commands that were written are obeyed.
+    Doing it twice replays twice. Where it fails half way, commands that were written are executed.
 
     Raises:
         BrokerUnreachable, BrokerRefused: not all could be written; the text says how many were.
@@ -169,27 +170,27 @@ def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int
     producer = make_producer({**producer_settings(bootstrap, user), "delivery.report.only.error": False})
     written: dict[int, int] = {}
     errors: dict[str, KafkaError] = {}
-    for index, piece in enumerate(plan.pieces):
+    for index, command in enumerate(plan.commands):
 
-        def note(error: KafkaError | None, message: Message, index: int = index) -> None:
+        def on_delivery(error: KafkaError | None, message: Message, index: int = index) -> None:
             if error is None:
                 written[index] = message.offset() or 0
             else:
-                errors[plan.pieces[index].result_topic] = error
+                errors[plan.commands[index].result_topic] = error
 
-        value = encode_replay_command(ReplayCommand(piece.slot, piece.spans))
-        with clear_errors(bootstrap, f"topic {piece.result_topic}"):
-            producer.produce(piece.result_topic, value, partition=0, on_delivery=note)
-    topics = dict.fromkeys(piece.result_topic for piece in plan.pieces)
+        value = encode_replay_command(ReplayCommand(command.slot, command.spans))
+        with clear_errors(bootstrap, f"topic {command.result_topic}"):
+            producer.produce(command.result_topic, value, partition=0, on_delivery=on_delivery)
+    topics = dict.fromkeys(command.result_topic for command in plan.commands)
     with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
         producer.flush(BROKER_TIMEOUT_S)
     for topic, error in errors.items():
         raise as_clear_error(error, bootstrap, f"topic {topic}")
-    if len(written) < len(plan.pieces):
+    if len(written) < len(plan.commands):
         raise BrokerUnreachable(
-            f"{len(written)} of {len(plan.pieces)} replay commands are written, the rest is not confirmed"
+            f"{len(written)} of {len(plan.commands)} replay commands are written, the rest is not confirmed"
         )
-    return [written[index] for index in range(len(plan.pieces))]
+    return [written[index] for index in range(len(plan.commands))]
 
 
 def _slot_of(published: Published, topic: str, partition: int) -> Slot:
@@ -199,18 +200,18 @@ def _slot_of(published: Published, topic: str, partition: int) -> Slot:
         known = sorted({topic for table in published.spouts.values() for topic in table.topics})
         raise NotReplayable(
             f"no spout of topology {published.name} reads topic {topic!r}; "
-            f"it may be one of: {', '.join(known) or 'none'}"
+            f"it must be one of: {', '.join(known) or 'none'}"
         )
     for slot in reversed(mine):
         if slot.partition == partition:
             return slot
     raise NotReplayable(
         f"topology {published.name} knows no partition {partition} of topic {topic!r}; "
-        f"it may be 0 to {max(slot.partition for slot in mine)}"
+        f"it must be 0 to {max(slot.partition for slot in mine)}"
     )
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def _merge(spans: Iterable[Span]) -> list[Span]:
     """Return the same offsets as spans in order that do not touch."""
     joined: list[Span] = []
     for first, following in sorted(spans):
@@ -226,30 +227,30 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def _clip(
-    topic: str, partition: int, spans: list[Span], stands: PartitionState, notes: list[str]
+    topic: str, partition: int, spans: list[Span], state: PartitionState, notes: list[str]
 ) -> list[Span]:
     """Return what of the spans the topic holds; say what is left out."""
     place = f"{topic}/{partition}"
-    held = [Span(max(s.first, stands.log_start), min(s.next, stands.log_end)) for s in spans]
+    held = [Span(max(s.first, state.log_start), min(s.next, state.log_end)) for s in spans]
     held = [span for span in held if span.first < span.next]
     if not held:
         raise NotReplayable(
-            f"{place} holds offsets {stands.log_start} to {stands.log_end - 1}, none of {_ranges(spans)}"
-            if stands.log_start < stands.log_end
+            f"{place} holds offsets {state.log_start} to {state.log_end - 1}, none of {_ranges(spans)}"
+            if state.log_start < state.log_end
             else f"{place} holds no record; nothing of {_ranges(spans)} can be replayed"
         )
-    if spans[0].first < stands.log_start:
-        notes.append(f"{place} begins at {stands.log_start}: what lay below is gone and is not replayed")
-    if spans[-1].next > stands.log_end:
-        notes.append(f"{place} ends before {stands.log_end}: there is nothing to replay from there on")
-    if stands.frontier is None or held[-1].next > stands.frontier:
+    if spans[0].first < state.log_start:
+        notes.append(f"{place} begins at {state.log_start}: what lay below is gone and is not replayed")
+    if spans[-1].next > state.log_end:
+        notes.append(f"{place} ends before {state.log_end}: there is nothing to replay from there on")
+    if state.frontier is None or held[-1].next > state.frontier:
         notes.append(
-            f"{place} is done up to {stands.frontier or 0}: from there on what is pending is emitted "
+            f"{place} is done up to {state.frontier or 0}: from there on what is pending is emitted "
             "anew, and what was not emitted yet comes once, as ever"
         )
     return held
 
 
-def _ranges(spans: Sequence[Span], most: int = 5) -> str:
-    told = [str(first) if first + 1 == last else f"{first} to {last - 1}" for first, last in spans[:most]]
-    return ", ".join(told) + (f" and {len(spans) - most} more ranges" if len(spans) > most else "")
+def _ranges(spans: Sequence[Span], limit: int = 5) -> str:
+    ranges = [str(first) if first + 1 == last else f"{first} to {last - 1}" for first, last in spans[:limit]]
+    return ", ".join(ranges) + (f" and {len(spans) - limit} more ranges" if len(spans) > limit else "")

@@ -74,18 +74,18 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
 def _components(topology: Topology, role: Role, component: str | None) -> list[str]:
     fed_by_code = [name for name, spout in topology.spouts.items() if not spout.topics]
     in_spark = [name for name in topology.spouts if name not in fed_by_code]
-    there = {
+    candidates = {
         Role.BOLT: list(topology.bolts),
         Role.SPOUT: fed_by_code,
         Role.SPARK: [*in_spark, *topology.bolts],
     }[role]
-    if component is not None and component in there:
+    if component is not None and component in candidates:
         return [component]
-    if component is None and there:
-        return in_spark or there if role is Role.SPARK else there
+    if component is None and candidates:
+        return in_spark or candidates if role is Role.SPARK else candidates
     raise NoSuchRole(
         f"topology {topology.name} has no {component or 'component'} that runs as {role}; "
-        f"it may be one of: {', '.join(there) or 'none'}"
+        f"it must be one of: {', '.join(candidates) or 'none'}"
     )
 
 
@@ -133,7 +133,7 @@ def _limits(topology: Topology, name: str) -> Iterator[Right]:
 
 
 def _stage(topology: Topology, name: str) -> Iterator[Right]:
-    """What Spark writes stands in transactions with a mark, and says why it rejects a row."""
+    """Spark writes in transactions with a batch commit record, and reports why it rejects a row."""
     yield from _topic("Write", topology.ack_topic)
     stage = f"{topology.group_of(name)}.stage"
     yield Right("group", stage, "Read")
@@ -141,7 +141,7 @@ def _stage(topology: Topology, name: str) -> Iterator[Right]:
 
 
 def _spout(topology: Topology, name: str) -> Iterator[Right]:
-    """A spout with topics runs in Spark: it also tells its ledger of gaps, and writes dead letters."""
+    """A spout with topics runs in Spark: it also reports gaps to its ledger, and writes dead letters."""
     spout = topology.spouts[name]
     yield from _topic("Read", *spout.topics)
     yield from _topic("Write", *spout.emits, topology.ack_init_topic)
@@ -153,7 +153,7 @@ def _spout(topology: Topology, name: str) -> Iterator[Right]:
 
 
 def _operator(topology: Topology) -> Iterator[Right]:
-    """Apply the topology, look at everything, replay and bury."""
+    """Apply the topology, read everything, replay."""
     control = (topology.ack_init_topic, topology.ack_topic)
     own = (topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control)
     yield from _topic("Create", *own, *topology.emitted_topics())

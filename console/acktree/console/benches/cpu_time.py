@@ -1,8 +1,8 @@
-"""Processor time of a process and all that descend from it, as Linux tells it under /proc.
+"""Processor time of a process and all that descend from it, as Linux reports it under /proc.
 
 A parent that ignores SIGCHLD keeps nothing of what its children used, and Spark's Python daemon is one: it
 ends workers that were idle for a minute. So a thread looks all the time and remembers what it saw last of
-each process; what one uses between the last look and its end is lost, and no more.
+each process; what one uses between the last poll and its end is lost, and no more.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PPID, _UTIME, _STIME, _START = 1, 11, 12, 19
 """Fields of /proc/PID/stat behind the command, counted from its state."""
@@ -51,7 +51,7 @@ class CpuClock:
             return sum(self._ticks.values()) / _TICKS_PER_S
 
     def _watch(self) -> None:
-        while not self._is_over.wait(LOOK_S):
+        while not self._is_over.wait(POLL_INTERVAL_S):
             self()
 
 

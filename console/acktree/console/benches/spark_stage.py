@@ -1,6 +1,6 @@
 """Spark tracked, Spark untracked and Spark's own Kafka connector: the same records and transforms, in turn.
 
-Tracked has everything: anchors, inits, an acker in its own process, verdicts, commits. Untracked is the same
+Tracked has everything: anchors, inits, an acker in its own process, results, commits. Untracked is the same
 topology with ackers = 0: no header, no init; a record is done when its batch is. The rival is Spark's Kafka
 source and sink, as it is and with a Python function that does nothing. A run is one query from start to end.
 CPU is that of the driver, its JVM, their Python workers and the acker; the broker is left out.
@@ -49,7 +49,7 @@ message_timeout_s = 300
 [spouts.in]
 topics = ["{source}"]
 emits = ["{name}.out"]
-max_pending = {most}
+max_pending = {max_pending}
 block = {block}
 """
 
@@ -142,7 +142,7 @@ class OwnSpark:
         from acktree.spark import app
 
         sys.path.insert(0, str(wordcount_folder()))
-        self._bootstrap, self._source, self._most, self._cpu = bootstrap, source, records, processes
+        self._bootstrap, self._source, self._max_pending, self._cpu = bootstrap, source, records, processes
         self._transforms: dict[str, Transform] = {
             "pass-through": _same,
             "line-split": app.load_function("split_lines:words"),
@@ -176,8 +176,8 @@ class OwnSpark:
     def topology(self, ackers: int, block: int = 1) -> Iterator[tuple[str, Path]]:
         """Publish a topology and run its acker; yield its name and a folder."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
-        most, source = self._most, self._source
-        text = TOPOLOGY.format(name=name, ackers=ackers, source=source, most=most, block=block)
+        max_pending, source = self._max_pending, self._source
+        text = TOPOLOGY.format(name=name, ackers=ackers, source=source, max_pending=max_pending, block=block)
         plan = apply_topology(self._bootstrap, parse_topology(text), {})
         with ExitStack() as running:
             running.callback(drop_topics, self._bootstrap, [topic for topic, *_ in plan.create])

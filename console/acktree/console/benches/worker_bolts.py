@@ -1,6 +1,6 @@
 """What `acktree bench worker` runs: one pass-through for each kind of bolt, and a spout that keeps a clock.
 
-Every bolt stops its worker after the records it was told to expect.
+Every bolt stops its worker after the number of records that it expects.
 """
 
 import time
@@ -93,13 +93,13 @@ class Metronome(Spout):
         assert isinstance(message_id, int)
         assert self._begin_s is not None
         self.latency_s[message_id] = time.perf_counter() - (self._begin_s + message_id * self._beat_s)
-        self._settled()
+        self._count_finished()
 
     def fail(self, message_id: Hashable, failure: Failure) -> None:
         self.failed += 1
-        self._settled()
+        self._count_finished()
 
-    def _settled(self) -> None:
+    def _count_finished(self) -> None:
         self._acked += 1
         if self._acked == self.total:
             self._finished()

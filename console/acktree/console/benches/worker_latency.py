@@ -56,5 +56,5 @@ def measure_latency(bootstrap: str, rate_per_s: int, seconds: float, exactly_onc
         worker = SpoutWorker(bootstrap, name, spout)
         worker.run()
     counted = spout.latency_s[round(WARM_UP_S * rate_per_s) :] * 1000
-    p50, p99, most = np.nanpercentile(counted, (50, 99, 100))
-    return Latency(p50, p99, most, len(counted), spout.failed)
+    p50, p99, maximum = np.nanpercentile(counted, (50, 99, 100))
+    return Latency(p50, p99, maximum, len(counted), spout.failed)

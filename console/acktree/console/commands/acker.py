@@ -18,7 +18,7 @@ from acktree.console.commands.options import (
 
 @click.group()
 def acker() -> None:
-    """Fold acks, tell spouts what is done."""
+    """Fold acks, send results to spouts."""
 
 
 @acker.command()
@@ -31,7 +31,7 @@ def run(
 ) -> None:
     """Run an acker until SIGTERM or SIGINT.
 
-    Start the command several times to share the partitions; one more than there are partitions stands by.
+    Start the command several times to divide the partitions; one more than there are partitions is a standby.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -46,16 +46,16 @@ def acker(
     """
     from acktree.console.benches import acker_fold, acker_kafka
 
-    _tell_machine(style)
+    _print_machine(style)
     memory = acker_fold.measure_memory(memory_roots)
-    _tell(
+    _print_measurement(
         style,
         f"memory at {memory_roots:,} pending: {memory.bytes_per_root:.1f} bytes a root, "
         f"longest fold of 100,000 inits while growing {memory.longest_ms:.0f} ms",
         memory._asdict() | {"roots": memory_roots},
     )
     fold = acker_fold.measure_fold(pending)
-    _tell(
+    _print_measurement(
         style,
         f"fold alone at {pending:,} pending: {fold.table_per_s / 1e6:.1f} M events/CPU s, longest call "
         f"{fold.longest_ms:.0f} ms; plain dict {fold.dict_per_s / 1e6:.1f} M, "
@@ -68,7 +68,7 @@ def acker(
         for count in (int(number) for number in partitions.split(",")):
             for per_record, total in ((500, acks), (10, acks // 5)):
                 drained = acker_kafka.measure_backlog(bootstrap, total, per_record, 200_000, count, settings)
-                _tell(
+                _print_measurement(
                     style,
                     f"through Kafka, {count} partition(s), {per_record} a record, {drained.acks:,} acks: "
                     f"{drained.per_s / 1e6:.1f} M/s, {drained.per_cpu_s / 1e6:.1f} M/CPU s, "
@@ -111,7 +111,7 @@ def spark(
     from acktree.console.benches import spark_stage
     from acktree.console.benches.cpu_time import CpuClock
 
-    _tell_machine(style)
+    _print_machine(style)
     with ExitStack() as running:
         broker = (
             None if bootstrap else running.enter_context(LocalBroker(settings=spark_stage.SHORT_DELETE_DELAY))
@@ -122,7 +122,7 @@ def spark(
         own = spark_stage.OwnSpark(address, source, records, clock)
         if small:
             took_ms = own.measure_small(records=100, triggers=10 * rounds + 5)[5:]
-            _tell(
+            _print_measurement(
                 style,
                 f"triggers of 100 records: median {median(took_ms):.0f} ms, "
                 f"{min(took_ms):.0f} to {max(took_ms):.0f} ms, {len(took_ms)} triggers",
@@ -140,7 +140,7 @@ def spark(
             lines = spark_stage.table(pipeline, runs, records)
             for (kind, of_kind), line in zip(runs.items(), lines, strict=True):
                 about = {"pipeline": pipeline, "kind": kind, "records": records}
-                _tell(style, line, about | {"runs": [run._asdict() for run in of_kind]})
+                _print_measurement(style, line, about | {"runs": [run._asdict() for run in of_kind]})
 
 
 @bench.command()
@@ -168,7 +168,7 @@ def worker(
     machine, so records a second say less than CPU seconds per million records. With --latency, a tree is
     spout to bolt to acker to the spout's ack, counted from when its record was due.
     """
-    _tell_machine(style)
+    _print_machine(style)
     with ExitStack() as running:
         if bootstrap is None:
             bootstrap = running.enter_context(LocalBroker()).bootstrap
@@ -202,21 +202,23 @@ def _tree_latency(bootstrap: str, rate: int, seconds: float, rounds: int, style:
     collect_rarely()
     for _ in range(rounds):
         for name, exactly_once in (("at least once", False), ("exactly once", True)):
-            told = worker_latency.measure_latency(bootstrap, rate, seconds, exactly_once)
-            _tell(
+            latency = worker_latency.measure_latency(bootstrap, rate, seconds, exactly_once)
+            _print_measurement(
                 style,
-                f"tree latency, {name}, {rate:,} records/s, {told.records:,} records: "
-                f"p50 {told.p50_ms:.1f} ms, p99 {told.p99_ms:.1f} ms, max {told.max_ms:.1f} ms, "
-                f"{told.failed} failed",
-                told._asdict() | {"exactly_once": exactly_once, "rate_per_s": rate},
+                f"tree latency, {name}, {rate:,} records/s, {latency.records:,} records: "
+                f"p50 {latency.p50_ms:.1f} ms, p99 {latency.p99_ms:.1f} ms, max {latency.max_ms:.1f} ms, "
+                f"{latency.failed} failed",
+                latency._asdict() | {"exactly_once": exactly_once, "rate_per_s": rate},
             )
 
 
-def _tell_machine(style: str) -> None:
+def _print_machine(style: str) -> None:
     about = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
-    _tell(style, f"machine: {about['cores']} cores, {about['machine']}, Python {about['python']}", about)
+    _print_measurement(
+        style, f"machine: {about['cores']} cores, {about['machine']}, Python {about['python']}", about
+    )
 
 
-def _tell(style: str, text: str, figures: dict[str, Any]) -> None:
+def _print_measurement(style: str, text: str, figures: dict[str, Any]) -> None:
     """Print one measurement: a sentence, or one JSON object a line."""
     click.echo(json.dumps(figures) if style == "json" else text)

@@ -25,7 +25,7 @@ from acktree.console.view.dead_letters import (
 )
 from acktree.console.view.documents import to_json
 
-EVERY = 1_000_000
+MAX_DEAD_LETTERS = 1_000_000
 
 
 @click.group(name="dead-letter")
@@ -127,7 +127,7 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
 @dead_letter.command()
 @click.argument("letters", metavar="[[PARTITION/]OFFSET]...", nargs=-1)
 @topology_option
-@click.option("--all", "every", is_flag=True, help="Every letter there is, instead of those named.")
+@click.option("--all", "every", is_flag=True, help="All dead letters, instead of those named.")
 @click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
 @format_option
 @bootstrap_option
@@ -143,13 +143,13 @@ def replay(
 ) -> None:
     """Emit the source records of dead letters again, with a full set of attempts.
 
-    The letters stay where they are. A record of which there are several letters is replayed once.
+    The dead letters stay where they are. A record that has several of them is replayed once.
     """
     if bool(letters) == every:
-        raise click.UsageError("name the letters to replay, or give --all")
+        raise click.UsageError("name the dead letters to replay, or give --all")
     cluster = Cluster(bootstrap, topology, settings)
     found = (
-        read_dead_letters(cluster, EVERY)
+        read_dead_letters(cluster, MAX_DEAD_LETTERS)
         if every
         else [read_dead_letter(cluster, *parse_dead_letter(n)) for n in letters]
     )

@@ -27,8 +27,8 @@ def demo(lines: str, style: str) -> None:
 
     is_json = style == "json"
     with leaving_on_sigterm():
-        told = run_demo(Console(stderr=is_json), None if lines == "all" else int(lines))
+        result = run_demo(Console(stderr=is_json), None if lines == "all" else int(lines))
     if is_json:
-        click.echo(json.dumps(told.to_json()))
-    if not told.holds:
+        click.echo(json.dumps(result.to_json()))
+    if not result.holds:
         raise WrongAccount("the account does not hold; the lines marked ✗ say what differs")

@@ -1,4 +1,4 @@
-"""`acktree describe`: spouts, bolts, ackers, lag, pending and the oldest age of a topology, in one look."""
+"""`acktree describe`: spouts, bolts, ackers, lag, pending and the oldest age of a topology."""
 
 import json
 
@@ -39,7 +39,7 @@ def describe(
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Show where a topology stands. Exit code 1: something is stuck, and it says what."""
+    """Show the state of a topology. Exit code 1: something is stuck, and it says what."""
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
     status = make_status(read_snapshot(cluster), reports, after_s=stuck_after)
@@ -101,13 +101,13 @@ def _partitions(partitions: tuple[PartitionStatus, ...]) -> str:
         "HELD_FOR",
     )
     rows = []
-    for each in partitions:
-        held = "" if each.held_by is None else f"{each.held_by.offset} ({each.held_by.state})"
-        age_s = max(held_ages(each), default=None)
-        stands = (each.done_above, each.pending, each.log_end, each.lag)
-        frontier = "" if each.frontier is None else each.frontier
-        topic = each.topic or f"(spout {each.spout})"
-        rows.append((topic, each.partition, frontier, *stands, held, duration(age_s)))
+    for partition in partitions:
+        held = "" if partition.held_by is None else f"{partition.held_by.offset} ({partition.held_by.state})"
+        age_s = max(held_ages(partition), default=None)
+        counts = (partition.done_above, partition.pending, partition.log_end, partition.lag)
+        frontier = "" if partition.frontier is None else partition.frontier
+        topic = partition.topic or f"(spout {partition.spout})"
+        rows.append((topic, partition.partition, frontier, *counts, held, duration(age_s)))
     return columns(head, rows)
 
 
@@ -127,8 +127,8 @@ def _bolts(status: Status) -> str:
     for bolt in status.bolts:
         window: WindowFigures = bolt.windows["10m"]
         latencies = (milliseconds(window.execute_latency_ms), milliseconds(window.process_latency_ms))
-        stands = (bolt.name, bolt.members, bolt.state, bolt.lag, bolt.in_hand, rate(bolt.executed_per_s))
-        rows.append((*stands, *latencies, milliseconds(window.capacity)))
+        counts = (bolt.name, bolt.members, bolt.state, bolt.lag, bolt.in_hand, rate(bolt.executed_per_s))
+        rows.append((*counts, *latencies, milliseconds(window.capacity)))
     return columns(head, rows)
 
 

@@ -61,7 +61,7 @@ def settings_option(help: str) -> Callable[[Decorated], Decorated]:
 def client_settings_option(command: Decorated) -> Decorated:
     """Add `-X key=value` and `--command-config FILE`; the command gets `settings: dict[str, str]` of both.
 
-    What the environment holds as ACKTREE_KAFKA_KEY stands between them.
+    What the environment holds as ACKTREE_KAFKA_KEY comes between them.
     """
     with_file = click.option(
         "--command-config",

@@ -17,7 +17,7 @@ from acktree.console.view.cluster import Cluster
 from acktree.console.view.documents import PendingRecord, to_json
 from acktree.console.view.reports import Reports
 from acktree.console.view.snapshot import REPORTS_SPAN_S, read_reports, read_snapshot
-from acktree.console.view.status import oldest_pending, take_reported
+from acktree.console.view.status import apply_reported_offsets, oldest_pending
 from acktree.console.view.stuck import stuck_after_s
 
 
@@ -49,20 +49,20 @@ def list_pending(
     """
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
-    seen = read_snapshot(cluster)
-    take_reported(seen, reports)
+    snapshot = read_snapshot(cluster)
+    apply_reported_offsets(snapshot, reports)
     cluster.close()
-    if (block := max((view.block for view in seen.views.values()), default=1)) > 1:
-        seen.notes.append(f"up to {block} records share a root, that of the first of them")
-    found = oldest_pending(seen, limit, older_than or 0.0)
+    if (block := max((view.block for view in snapshot.views.values()), default=1)) > 1:
+        snapshot.notes.append(f"up to {block} records share a root, that of the first of them")
+    found = oldest_pending(snapshot, limit, older_than or 0.0)
     if style == "json":
-        click.echo(json.dumps({"topology": topology, "pending": to_json(found), "notes": seen.notes}))
+        click.echo(json.dumps({"topology": topology, "pending": to_json(found), "notes": snapshot.notes}))
     else:
         click.echo(in_text(found))
-        for note in seen.notes:
+        for note in snapshot.notes:
             click.echo(f"note: {note}", err=True)
-    after_s = stuck_after_s(seen.topology, older_than)
-    if any(each.age_s is not None and each.age_s > after_s for each in found):
+    after_s = stuck_after_s(snapshot.topology, older_than)
+    if any(record.age_s is not None and record.age_s > after_s for record in found):
         context.exit(EXIT_STUCK)
 
 
@@ -71,15 +71,15 @@ def in_text(found: list[PendingRecord]) -> str:
     head = ("TOPIC", "PARTITION", "OFFSET", "STATE", "AGE", "ATTEMPT", "ROOT", "REASON")
     rows = [
         (
-            each.topic or f"(spout {each.spout})",
-            each.partition,
-            each.offset,
-            each.state,
-            duration(each.age_s),
-            "" if each.attempt is None else each.attempt,
-            each.root or "",
-            (each.reason or "").partition("\n")[0],
+            record.topic or f"(spout {record.spout})",
+            record.partition,
+            record.offset,
+            record.state,
+            duration(record.age_s),
+            "" if record.attempt is None else record.attempt,
+            record.root or "",
+            (record.reason or "").partition("\n")[0],
         )
-        for each in found
+        for record in found
     ]
     return columns(head, rows)

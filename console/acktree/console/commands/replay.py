@@ -35,8 +35,8 @@ def replay(
 ) -> None:
     """Emit the records of TOPIC PARTITION from offset FROM up to, and without, offset TO again.
 
-    They go through the whole tree once more, done or pending; no record is copied. The spout's driver obeys
-    within a second, or when it is started next.
+    They go through the whole tree once more, done or pending; no record is copied. The spout's driver
+    executes the command within a second, or at its next start.
     """
     name = topology or _topology_of(bootstrap, topic, settings)
     cluster = Cluster(bootstrap, name, settings)
@@ -55,16 +55,20 @@ def carry_out(plan: ReplayPlan, execute: bool, style: str, bootstrap: str, setti
         click.echo(line)
     if written is None:
         click.echo("nothing was changed; add --execute to do it", err=True)
-    for piece, offset in zip(plan.pieces, written or (), strict=False):
+    for command, offset in zip(plan.commands, written or (), strict=False):
         click.echo(
-            f"written to {piece.result_topic} at {offset}; a driver that is stopped obeys at its start, "
+            f"written to {command.result_topic} at {offset}; a stopped driver executes it at its start, "
             f"if that is within {plan.kept_s:g} s (control_retention_s)"
         )
 
 
 def _topology_of(bootstrap: str, topic: str, settings: Settings) -> str:
     found = all_published(bootstrap, settings)
-    names = [each.name for each in found if any(topic in table.topics for table in each.spouts.values())]
+    names = [
+        published.name
+        for published in found
+        if any(topic in table.topics for table in published.spouts.values())
+    ]
     if len(names) == 1:
         return names[0]
     if names:

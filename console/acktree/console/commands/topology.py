@@ -120,27 +120,41 @@ def _in_short(found: list[Published]) -> str:
     return columns(
         head,
         [
-            (each.name, each.version, each.ackers, ",".join(each.spouts), ",".join(each.bolts))
-            for each in found
+            (
+                published.name,
+                published.version,
+                published.ackers,
+                ",".join(published.spouts),
+                ",".join(published.bolts),
+            )
+            for published in found
         ],
     )
 
 
-def _in_full(each: Published) -> str:
-    timeouts = (each.message_timeout_s, each.orphan_timeout_s, each.control_retention_s)
+def _in_full(published: Published) -> str:
+    timeouts = (published.message_timeout_s, published.orphan_timeout_s, published.control_retention_s)
     head = ("TOPOLOGY", "VERSION", "ACKERS", "MESSAGE_TIMEOUT_S", "ORPHAN_TIMEOUT_S", "CONTROL_RETENTION_S")
     spouts = [
-        (name, ",".join(spout.topics), ",".join(spout.emits), spout.tasks, len(each.slots_of(name)))
-        for name, spout in each.spouts.items()
+        (name, ",".join(spout.topics), ",".join(spout.emits), spout.tasks, len(published.slots_of(name)))
+        for name, spout in published.spouts.items()
     ]
     bolts = [
         (name, ",".join(bolt.reads), ",".join(bolt.emits), "yes" if bolt.exactly_once else "no")
-        for name, bolt in each.bolts.items()
+        for name, bolt in published.bolts.items()
     ]
     return "\n\n".join(
         (
             columns(
-                head, [(each.name, each.version, each.ackers, *(f"{seconds:g}" for seconds in timeouts))]
+                head,
+                [
+                    (
+                        published.name,
+                        published.version,
+                        published.ackers,
+                        *(f"{seconds:g}" for seconds in timeouts),
+                    )
+                ],
             ),
             columns(("SPOUT", "TOPICS", "EMITS", "TASKS", "SLOTS"), spouts),
             columns(("BOLT", "READS", "EMITS", "EXACTLY_ONCE"), bolts),

@@ -26,7 +26,7 @@ from acktree.console.view.stuck import stuck_after_s
 from acktree.console.view.trace import LIMIT_S, Trace, find_trace, target_of_record, target_of_root
 from acktree.console.view.tree import At, ControlEntry, TracedEmission, TracedTuple
 
-MOST_TUPLES = 40
+MAX_TUPLES = 40
 
 
 @click.command()
@@ -105,8 +105,8 @@ def in_text(found: Trace) -> Tree:
     """Return the trace as a tree for a terminal."""
     place = f"{found.topic or found.spout}/{found.partition}/{found.offset}"
     age = f", {duration(found.age_s)} since its first emission here" if found.age_s is not None else ""
-    stands = "" if found.frontier is None else f" · frontier {found.frontier} · log end {found.log_end}"
-    tree = Tree(Text.assemble((place, "bold"), f"  {found.state}{age}{stands}"))
+    offsets = "" if found.frontier is None else f" · frontier {found.frontier} · log end {found.log_end}"
+    tree = Tree(Text.assemble((place, "bold"), f"  {found.state}{age}{offsets}"))
     for emission in found.emissions:
         _add_emission(tree, emission)
     for letter in found.dead_letters:
@@ -128,18 +128,17 @@ def _add_emission(tree: Tree, emission: TracedEmission) -> None:
         branch.add(
             Text(f"{_clock(emission.init.at.time_ms)} init by {emission.init.task}{_place(emission.init.at)}")
         )
-    for found in emission.tuples[:MOST_TUPLES]:
+    for found in emission.tuples[:MAX_TUPLES]:
         _add_tuple(branch, found)
-    if (more := len(emission.tuples) - MOST_TUPLES) > 0:
+    if (more := len(emission.tuples) - MAX_TUPLES) > 0:
         branch.add(Text(f"and {more} more tuples; --format json has them all", "dim"))
-    for message in emission.messages[: 2 * MOST_TUPLES]:
+    for message in emission.messages[: 2 * MAX_TUPLES]:
         branch.add(_message(message))
     if emission.verdict is not None:
         verdict = emission.verdict
-        said = "".join(f", {part}" for part in (verdict.task, verdict.reason) if part)
-        text = (
-            f"{_clock(verdict.at.time_ms)} {verdict.kind}{said} by acker {verdict.acker}{_place(verdict.at)}"
-        )
+        details = "".join(f", {part}" for part in (verdict.task, verdict.reason) if part)
+        by = f" by acker {verdict.acker}{_place(verdict.at)}"
+        text = f"{_clock(verdict.at.time_ms)} {verdict.kind}{details}{by}"
         branch.add(Text(text, color))
     branch.add(Text(emission.text, "italic"))
 

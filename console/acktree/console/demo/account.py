@@ -28,7 +28,7 @@ class AccountLine:
 
 
 def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> tuple[int, int]:
-    """Return (sum of log ends, sum of committed offsets) of a topic, as the broker tells them."""
+    """Return (sum of log ends, sum of committed offsets) of a topic, as the broker reports them."""
     consumer: Consumer = make_consumer(consumer_settings(bootstrap, group, {}))
     places = [TopicPartition(topic, partition) for partition in range(partitions)]
     try:

@@ -62,8 +62,8 @@ class ChildProcess:
         while time.monotonic() < deadline:
             if self.exit_code is not None:
                 raise ChildFailed(f"{self.name} ended with code {self.exit_code}:\n{self.tail()}")
-            told = self.log.read_bytes()[self._ready_from :]
-            if any(line.startswith(b"ready") for line in told.splitlines()):
+            output = self.log.read_bytes()[self._ready_from :]
+            if any(line.startswith(b"ready") for line in output.splitlines()):
                 return
             tick()
             time.sleep(0.05)

@@ -50,17 +50,17 @@ class ProgressView:
         self._progress.console.print(text, highlight=False)
 
     def tick(self, wait_s: float = 0.2) -> None:
-        """Take in the reports that have arrived and show them."""
+        """Read the reports that have arrived and show them."""
         for message in self._consumer.consume(1_000, wait_s):
             if message.error() is None:
-                self._take(message.value() or b"")
+                self._read_report(message.value() or b"")
         for name, bar in self._bars.items():
             self._progress.update(bar, completed=self.counts[name])
         if not self._console.is_terminal and time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + LINE_INTERVAL_S
             self.say("  ".join(f"{name} {self.counts[name]:,}" for name in BARS))
 
-    def _take(self, value: bytes) -> None:
+    def _read_report(self, value: bytes) -> None:
         try:
             report: Report = decode_report(value)
         except MalformedRecord:

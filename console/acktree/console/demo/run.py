@@ -73,8 +73,8 @@ class DemoResult:
 
 def with_small_max_pending(topology: Topology, lines: int) -> Topology:
     """Return the topology with a max pending that spreads a short text over several batches, too."""
-    most = topology.spouts["lines"].max_pending
-    spout = topology.spouts["lines"].model_copy(update={"max_pending": max(1, min(most, lines // 8))})
+    limit = topology.spouts["lines"].max_pending
+    spout = topology.spouts["lines"].model_copy(update={"max_pending": max(1, min(limit, lines // 8))})
     return topology.model_copy(update={"spouts": {"lines": spout}})
 
 
@@ -96,14 +96,14 @@ def send_text(bootstrap: str, lines: list[str]) -> SentText:
     return sent
 
 
-def run_demo(console: Console, most: int | None) -> DemoResult:
+def run_demo(console: Console, limit: int | None) -> DemoResult:
     """Run it all, show the account and return it."""
     started_s = time.monotonic()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-demo-")))
         console.print("starting a Kafka broker", highlight=False)
         broker = stack.enter_context(LocalBroker())
-        lines_sent = list(library_lines(most))
+        lines_sent = list(library_lines(limit))
         topology = with_small_max_pending(
             load_topology(wordcount_folder() / "topology.toml"), len(lines_sent)
         )
@@ -116,7 +116,7 @@ def run_demo(console: Console, most: int | None) -> DemoResult:
         failures = sent.failures()
         console.print(f"sent {len(sent.lines):,} lines of the Python standard library to topic {TOPIC}")
         console.print(
-            f"look on: acktree ui -b {broker.bootstrap} --topology {topology.name}",
+            f"watch it: acktree ui -b {broker.bootstrap} --topology {topology.name}",
             highlight=False,
             soft_wrap=True,
         )

@@ -7,18 +7,22 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-LEFT_OUT = frozenset({"site-packages", "test", "tests", "idle_test"})
+EXCLUDED_FOLDERS = frozenset({"site-packages", "test", "tests", "idle_test"})
 
 
-def library_lines(most: int | None) -> Iterator[str]:
+def library_lines(limit: int | None) -> Iterator[str]:
     """Yield every line of the library's sources in path order, blank ones too, at most ``most``.
 
     The library's own tests and installed packages are no part of it.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    files = (path for path in sorted(root.rglob("*.py")) if LEFT_OUT.isdisjoint(path.relative_to(root).parts))
+    files = (
+        path
+        for path in sorted(root.rglob("*.py"))
+        if EXCLUDED_FOLDERS.isdisjoint(path.relative_to(root).parts)
+    )
     lines = (line for path in files for line in path.read_text("utf-8", "replace").split("\n"))
-    return islice(lines, most)
+    return islice(lines, limit)
 
 
 _SPACES = re.compile("[ \t\n\x0b\x0c\r]+")

@@ -112,8 +112,8 @@ class BrokerFiles:
         command = [java[0], "-XX:TieredStopAtLevel=1", *java[1:], *tool, str(self.settings_file)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
-            said = (done.stdout + done.stderr).strip()[-LOG_TAIL_BYTES:]
-            raise FormatFailed(f"Kafka cannot use the folder {self.folder}:\n{said}")
+            output = (done.stdout + done.stderr).strip()[-LOG_TAIL_BYTES:]
+            raise FormatFailed(f"Kafka cannot use the folder {self.folder}:\n{output}")
 
     def cluster_id(self) -> str:
         """Return the cluster id of the formatted folder."""
@@ -126,8 +126,8 @@ class BrokerFiles:
         if not self.log_file.exists():
             return ""
         lines = self.log_file.read_bytes()[-LOG_READ_BYTES:].decode(errors="replace").splitlines()
-        told = (line[:LOG_LINE_CHARS] for line in lines if not line.startswith("\t"))
-        return "\n".join(told)[-LOG_TAIL_BYTES:].strip()
+        kept = (line[:LOG_LINE_CHARS] for line in lines if not line.startswith("\t"))
+        return "\n".join(kept)[-LOG_TAIL_BYTES:].strip()
 
     @property
     def _identity_file(self) -> Path:

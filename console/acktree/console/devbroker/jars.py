@@ -26,11 +26,11 @@ class JarsUnavailable(AcktreeError):
 def broker_jars() -> list[Path]:
     """Return Kafka's jars, fetching those that are not there. Raises JarsUnavailable."""
     kept_list = _cache_folder() / f"kafka-{KAFKA_VERSION}.jars"
-    with _alone(kept_list.with_suffix(".lock")):
-        jars = _kept(kept_list)
+    with _locked(kept_list.with_suffix(".lock")):
+        jars = _cached(kept_list)
         if jars is None:
-            jars = _fetched()
-            _keep(kept_list, jars)
+            jars = _fetch()
+            _store_list(kept_list, jars)
     return jars
 
 
@@ -46,13 +46,13 @@ def _cache_folder() -> Path:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _locked(lock: Path) -> Iterator[None]:
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
 
-def _kept(kept_list: Path) -> list[Path] | None:
+def _cached(kept_list: Path) -> list[Path] | None:
     """Return the jars of an earlier start, None if one of them is gone or another set is wanted now."""
     if not kept_list.exists():
         return None
@@ -61,24 +61,24 @@ def _kept(kept_list: Path) -> list[Path] | None:
     return jars if wanted == "+".join(COORDINATES) and all(jar.exists() for jar in jars) else None
 
 
-def _keep(kept_list: Path, jars: list[Path]) -> None:
+def _store_list(kept_list: Path, jars: list[Path]) -> None:
     written = kept_list.with_suffix(".new")
     written.write_text("\n".join(["+".join(COORDINATES), *map(str, jars)]) + "\n")
     written.replace(kept_list)
 
 
-def _fetched() -> list[Path]:
+def _fetch() -> list[Path]:
     try:
         import jgo
     except ModuleNotFoundError as cause:
         raise JarsUnavailable("fetching Kafka needs jgo: pip install 'acktree[broker]'") from cause
     try:
-        return [_whole(artifact) for artifact in jgo.resolve("+".join(COORDINATES))]
+        return [_complete_file(artifact) for artifact in jgo.resolve("+".join(COORDINATES))]
     except Exception as cause:  # jgo lets RuntimeError, OSError and errors of its HTTP library through
         raise JarsUnavailable(f"Kafka {KAFKA_VERSION} could not be fetched: {cause}") from cause
 
 
-def _whole(artifact: Any) -> Path:
+def _complete_file(artifact: Any) -> Path:
     """Return the file of a jgo artifact, fetched again if an earlier fetch was cut off."""
     jar = Path(artifact.resolve())
     if not zipfile.is_zipfile(jar):

@@ -18,7 +18,7 @@ from acktree.schemas.errors import AcktreeError
 
 TOKEN_VARIABLE = "ACKTREE_UI_TOKEN"
 SESSION_COOKIE, FORM_COOKIE = "acktree-session", "acktree-form"
-SHORTEST_TOKEN = 16
+MIN_TOKEN_CHARS = 16
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -54,8 +54,8 @@ def read_token(file: Path | None, host: str) -> str | None:
             f"{host} is not loopback, so whoever reaches it would see the page: give a token with "
             f"--token-file FILE or in {TOKEN_VARIABLE}"
         )
-    if len(token) < SHORTEST_TOKEN:
-        raise TokenNeeded(f"the token has {len(token)} characters; at least {SHORTEST_TOKEN} are needed")
+    if len(token) < MIN_TOKEN_CHARS:
+        raise TokenNeeded(f"the token has {len(token)} characters; at least {MIN_TOKEN_CHARS} are needed")
     return token
 
 
@@ -78,7 +78,7 @@ class Access:
     def is_token(self, given: str) -> bool:
         return self._token is not None and _same(given, self._token)
 
-    def welcome(self, response: Response) -> Response:
+    def start_session(self, response: Response) -> Response:
         """Give the visitor a session."""
         response.set_cookie(SESSION_COOKIE, self._session(), httponly=True, samesite="strict")
         return response

@@ -19,14 +19,14 @@ from acktree.console.view.dead_letters import read_dead_letter
 from acktree.schemas.clients import Settings
 from acktree.schemas.codec import Span
 
-MOST_LETTERS = 1_000
-MOST_OPEN_PLANS = 1_000
+MAX_DEAD_LETTERS = 1_000
+MAX_OPEN_PLANS = 1_000
 ASKED = ("topic", "partition", "first", "following", "letters")
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPlan:
-    """A plan as it stands on a page; ``ticket`` is good for one confirmation."""
+    """A plan as shown on a page; ``ticket`` is valid for one confirmation."""
 
     plan: ReplayPlan
     digest: str
@@ -46,7 +46,7 @@ class Actions:
         digest = hashlib.sha256(json.dumps(plan.to_json()["commands"]).encode()).hexdigest()
         ticket = secrets.token_urlsafe(16)
         self._tickets[ticket] = digest
-        while len(self._tickets) > MOST_OPEN_PLANS:
+        while len(self._tickets) > MAX_OPEN_PLANS:
             self._tickets.popitem(last=False)
         return ShownPlan(plan, digest, ticket)
 
@@ -65,17 +65,17 @@ class Actions:
         self._tickets.pop(shown.ticket, None)
         written = execute_replay(self._bootstrap, shown.plan, self._user)
         return [
-            f"replay {piece.offsets} offset(s) of {piece.topic}/{piece.partition}: "
-            f"written to {piece.result_topic} at offset {offset}"
-            for piece, offset in zip(shown.plan.pieces, written, strict=True)
+            f"replay {command.offsets} offset(s) of {command.topic}/{command.partition}: "
+            f"written to {command.result_topic} at offset {offset}"
+            for command, offset in zip(shown.plan.commands, written, strict=True)
         ]
 
 
 def _wanted(cluster: Cluster, asked: Mapping[str, str]) -> list[Wanted]:
     if asked["letters"]:
         names = asked["letters"].replace(",", " ").split()
-        if len(names) > MOST_LETTERS:
-            raise BadQuery(f"{len(names)} letters are too many for one plan; {MOST_LETTERS} at most")
+        if len(names) > MAX_DEAD_LETTERS:
+            raise BadQuery(f"{len(names)} dead letters are too many for one plan; {MAX_DEAD_LETTERS} at most")
         places = [name.rpartition("/") for name in names]
         letters = [
             read_dead_letter(

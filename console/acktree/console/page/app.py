@@ -92,13 +92,13 @@ class StatusPage:
     async def _guard(self, request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
         path = request.url.path
         if not path.startswith(_OPEN_PATHS) and not self._access.may_enter(request):
-            response = self._turn_away(request)
+            response = self._refuse(request)
         else:
             response = await call(request)
         response.headers.update(_HEADERS)
         return response
 
-    def _turn_away(self, request: Request) -> Response:
+    def _refuse(self, request: Request) -> Response:
         if self._frame.settings.token is None:
             text = "without a token this page is served to this machine only, under the name localhost"
             return PlainTextResponse(text, 403)
@@ -112,5 +112,5 @@ class StatusPage:
             return self._frame.render("login.html", wrong=None)
         form = await read_form(request)
         if self._access.is_token(form.get("token", "").strip()):
-            return self._access.welcome(RedirectResponse("/", 303))
+            return self._access.start_session(RedirectResponse("/", 303))
         return self._frame.render("login.html", 403, wrong="That is not the token.")

@@ -5,7 +5,7 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-LARGEST_BYTES = 100_000
+MAX_FORM_BYTES = 100_000
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -13,6 +13,6 @@ async def read_form(request: Request) -> dict[str, str]:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > LARGEST_BYTES:
+        if len(body) > MAX_FORM_BYTES:
             raise HTTPException(413, "the form is too large")
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

@@ -41,12 +41,12 @@ class Frame:
         self._templates = make_environment()
         self._reader = SharedCluster(settings.bootstrap, settings.topology, settings.user)
 
-    async def read(self, question: Callable[[Cluster], Found]) -> Found:
+    async def read(self, query: Callable[[Cluster], Found]) -> Found:
         """Return what a function finds on the cluster; other visitors are served meanwhile."""
 
         def ask() -> Found:
             with self._reader.cluster() as cluster:
-                return question(cluster)
+                return query(cluster)
 
         return await run_in_threadpool(ask)
 
@@ -61,7 +61,7 @@ class Frame:
 
     # What a page cannot.
 
-    def say(self, request: Request, code: int, head: str, text: str) -> Response:
+    def message_page(self, request: Request, code: int, head: str, text: str) -> Response:
         """Return a page, or its twin, that is one sentence."""
         if wants_json(request):
             return JSONResponse({"error": text}, code)
@@ -72,20 +72,20 @@ class Frame:
         if error.status_code == 404:
             is_unsaid = error.detail == HTTPStatus.NOT_FOUND.phrase
             text = f"{request.url.path} is no page of this server." if is_unsaid else error.detail
-            return self.say(request, 404, "There is no such page", text)
-        return self.say(request, error.status_code, "This cannot be done", error.detail)
+            return self.message_page(request, 404, "There is no such page", text)
+        return self.message_page(request, error.status_code, "This cannot be done", error.detail)
 
     async def on_error(self, request: Request, error: Exception) -> Response:
         if isinstance(error, NotAuthorized):
-            return self.say(request, 403, "The broker does not allow this", f"{error}.")
+            return self.message_page(request, 403, "The broker does not allow this", f"{error}.")
         if isinstance(error, BrokerUnreachable | BrokerRefused):
-            text = f"{error}. This page lives on; reload it."
-            return self.say(request, 503, "The broker does not answer", text)
-        return self.say(request, 404, "There is no such thing", str(error))
+            text = f"{error}. The page keeps running; reload it."
+            return self.message_page(request, 503, "The broker does not answer", text)
+        return self.message_page(request, 404, "There is no such thing", str(error))
 
     async def on_crash(self, request: Request, error: Exception) -> Response:
         text = f"{type(error).__name__}; the log says more."
-        return self.say(request, 500, "This page has a defect", text)
+        return self.message_page(request, 500, "This page has a defect", text)
 
 
 def wants_json(request: Request) -> bool:

@@ -1,6 +1,6 @@
 """The topology as a picture: nodes in columns from the source topics on, edges with their rates. Pure.
 
-Invariant: every spout, bolt and topic of the file stands in it once; a loop is drawn backwards, not followed.
+Invariant: every spout, bolt and topic of the file appears once; a loop is drawn backwards, not followed.
 """
 
 from dataclasses import dataclass
@@ -104,14 +104,14 @@ def _columns(topology: Topology, links: list[tuple[Key, Key]]) -> list[list[Key]
 def _node(key: Key, place: tuple[int, int], status: Status) -> Node:
     kind, name = key
     under, state, href = "", "", ""
-    stuck = {each.where for each in status.stuck}
+    stuck = {entry.where for entry in status.stuck}
     if kind == "spout":
-        spout = next(each for each in status.spouts if each.name == name)
+        spout = next(entry for entry in status.spouts if entry.name == name)
         under, href = f"{spout.pending:,} pending", f"#spout-{name}"
         held = any(p.spout == name and f"{p.topic}/{p.partition}" in stuck for p in status.partitions)
         state = "stuck" if name in stuck or held else ("" if spout.processes else "absent")
     elif kind == "bolt":
-        bolt = next(each for each in status.bolts if each.name == name)
+        bolt = next(entry for entry in status.bolts if entry.name == name)
         under, href = f"{bolt.lag:,} behind", f"#bolt-{name}"
         state = "stuck" if name in stuck else ("" if bolt.members or bolt.processes else "absent")
     elif kind == "source":
@@ -122,7 +122,7 @@ def _node(key: Key, place: tuple[int, int], status: Status) -> Node:
 
 def _rate(start: Key, end: Key, status: Status) -> float | None:
     if start[0] == "source":
-        return next((each.emitted_per_s for each in status.spouts if each.name == end[1]), None)
+        return next((entry.emitted_per_s for entry in status.spouts if entry.name == end[1]), None)
     reader = end[1] if end[0] == "bolt" else None
     topic = end[1] if end[0] == "topic" else start[1]
     return next((edge.per_s for edge in status.edges if (edge.topic, edge.reader) == (topic, reader)), None)

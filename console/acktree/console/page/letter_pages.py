@@ -8,7 +8,7 @@ from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import DeadLetter, dead_letter_of, read_dead_letters
 from acktree.console.view.documents import to_json
 
-MOST = 200
+MAX_ROWS = 200
 
 
 class DeadLetterPages:
@@ -18,7 +18,7 @@ class DeadLetterPages:
         self._frame = frame
 
     async def letters(self, request: Request) -> Response:
-        found = await self._frame.read(lambda cluster: read_dead_letters(cluster, MOST))
+        found = await self._frame.read(lambda cluster: read_dead_letters(cluster, MAX_ROWS))
         if wants_json(request):
             topology = self._frame.settings.topology
             return JSONResponse({"topology": topology, "dead_letters": to_json(found)})
@@ -34,7 +34,7 @@ class DeadLetterPages:
         found = await self._frame.read(read)
         if found is None:
             text = f"no dead letter {partition}/{offset}"
-            return self._frame.say(request, 404, "There is no such dead letter", text)
+            return self._frame.message_page(request, 404, "There is no such dead letter", text)
         if wants_json(request):
             return JSONResponse(to_json(found))
         twin = f"{request.url.path}.json"

@@ -11,7 +11,7 @@ from acktree.console.view.documents import to_json
 from acktree.console.view.snapshot import read_snapshot
 from acktree.console.view.status import oldest_pending
 
-MOST = 1_000
+MAX_ROWS = 1_000
 
 
 class PendingPage:
@@ -23,12 +23,12 @@ class PendingPage:
     async def pending(self, request: Request) -> Response:
         older_than = request.query_params.get("older_than", "").strip()
         older_s = parse_age(older_than)
-        limit = parse_limit(request.query_params.get("limit", "").strip(), MOST)
-        seen = await self._frame.read(read_snapshot)
-        found = oldest_pending(seen, limit, older_s)
+        limit = parse_limit(request.query_params.get("limit", "").strip(), MAX_ROWS)
+        snapshot = await self._frame.read(read_snapshot)
+        found = oldest_pending(snapshot, limit, older_s)
         if wants_json(request):
             topology = self._frame.settings.topology
-            return JSONResponse({"topology": topology, "pending": to_json(found), "notes": seen.notes})
+            return JSONResponse({"topology": topology, "pending": to_json(found), "notes": snapshot.notes})
         twin = f"/pending.json?{request.url.query}" if request.url.query else "/pending.json"
-        values: dict[str, Any] = {"limit": limit, "found": found, "notes": seen.notes}
+        values: dict[str, Any] = {"limit": limit, "found": found, "notes": snapshot.notes}
         return self._frame.render("pending.html", here="pending", twin=twin, older_than=older_than, **values)

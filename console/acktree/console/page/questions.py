@@ -36,10 +36,10 @@ def parse_target(topology: Published, asked: Mapping[str, str]) -> TraceTarget:
     return target_of_record(topology, asked["topic"], partition, offset)
 
 
-def whole_number(text: str, name: str, most: int = HIGHEST_OFFSET) -> int:
+def whole_number(text: str, name: str, limit: int = HIGHEST_OFFSET) -> int:
     """Return a number from 0. Raises BadQuery."""
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > most:
-        raise BadQuery(f"{name}={text!r} is no good; it may be a whole number from 0 to {most}")
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > limit:
+        raise BadQuery(f"{name}={text!r} must be a whole number from 0 to {limit}")
     return int(text)
 
 
@@ -51,6 +51,6 @@ def parse_age(text: str) -> float:
         raise BadQuery(error.message) from error
 
 
-def parse_limit(text: str, most: int) -> int:
+def parse_limit(text: str, limit: int) -> int:
     """Return how many rows are wanted, 100 where nothing is said. Raises BadQuery."""
-    return max(1, whole_number(text, "limit", most)) if text else 100
+    return max(1, whole_number(text, "limit", limit)) if text else 100

@@ -36,17 +36,17 @@ class SharedCluster:
             self._cluster = self._cluster or Cluster(self._bootstrap, self._topology, self._user)
             yield self._cluster
         except (BrokerUnreachable, BrokerRefused):
-            self._forget()
+            self._disconnect()
             raise
         finally:
             self._turn.release()
 
-    def _forget(self) -> None:
+    def _disconnect(self) -> None:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the connection."""
         with self._turn:
-            self._forget()
+            self._disconnect()

@@ -49,9 +49,9 @@ def moment(time_ms: int) -> str:
     return day + time.strftime("%H:%M:%S", then) + f".{time_ms % 1000:03d}"
 
 
-def shorten(text: str, most: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Return a text of at most so many characters."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def render(environment: Environment, name: str, **values: Any) -> str:

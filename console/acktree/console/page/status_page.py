@@ -1,4 +1,4 @@
-"""The status page, from the watcher's newest look: no visitor makes it read."""
+"""The status page, from the watcher's newest snapshot: no visitor causes a read."""
 
 from typing import Any
 
@@ -26,33 +26,33 @@ class StatusPages:
         window = request.query_params.get("window", "10m")
         if window not in WINDOWS_S:
             known = ", ".join(WINDOWS_S)
-            raise HTTPException(404, f"there is no window {window!r}; it may be one of: {known}")
+            raise HTTPException(404, f"there is no window {window!r}; it must be one of: {known}")
         values = {"window": window, "windows": WINDOWS_S, **status_values(self._watcher)}
         return self._frame.render("status.html", here="status", twin="/status.json", live=True, **values)
 
     async def twin(self, request: Request) -> Response:
-        snapshot = self._watcher.snapshot()
-        body = to_json(snapshot.status) if snapshot.status else {}
-        return JSONResponse({**body, "error": snapshot.error, "looked_s_ago": round(snapshot.since_s, 1)})
+        state = self._watcher.state()
+        body = to_json(state.status) if state.status else {}
+        return JSONResponse({**body, "error": state.error, "looked_s_ago": round(state.since_s, 1)})
 
     async def health(self, request: Request) -> Response:
         """Tell that the process lives; that it sees a broker, too, is in `error`."""
-        return JSONResponse({"alive": True, "error": self._watcher.snapshot().error})
+        return JSONResponse({"alive": True, "error": self._watcher.state().error})
 
 
 def status_values(watcher: Watcher) -> dict[str, Any]:
     """Return what the template of the status page needs."""
-    snapshot = watcher.snapshot()
-    status, topology = snapshot.status, snapshot.topology
+    state = watcher.state()
+    status, topology = state.status, state.topology
     if status is None or topology is None:
-        return {"status": None, "error": snapshot.error, "since_s": snapshot.since_s}
-    stuck = {each.where for each in status.stuck if each.kind == "held-frontier"}
+        return {"status": None, "error": state.error, "since_s": state.since_s}
+    stuck = {entry.where for entry in status.stuck if entry.kind == "held-frontier"}
     return {
         "status": status,
-        "error": snapshot.error,
-        "since_s": snapshot.since_s,
+        "error": state.error,
+        "since_s": state.since_s,
         "graph": make_graph(topology, status),
-        "bars": [bar(each, f"{each.topic}/{each.partition}" in stuck) for each in status.partitions],
+        "bars": [bar(entry, f"{entry.topic}/{entry.partition}" in stuck) for entry in status.partitions],
         "held_stuck": bool(stuck),
         "held_for": held_for,
         "silent_s": SILENT_AFTER_S,

@@ -72,7 +72,10 @@ def rows_of(emission: TracedEmission) -> list[Row]:
     """Return everything that was said of an emission, in order of time."""
     rows = [Row("tuple", "", "", found.edge, found.at) for found in emission.tuples]
     messages = ([emission.init] if emission.init else []) + list(emission.messages)
-    rows += [Row(each.kind, each.task, each.reason or "", each.value or "", each.at) for each in messages]
+    rows += [
+        Row(message.kind, message.task, message.reason or "", message.value or "", message.at)
+        for message in messages
+    ]
     if (verdict := emission.verdict) is not None:
         by = f"acker {verdict.acker}" + (f", of {verdict.task}" if verdict.task else "")
         rows.append(Row(verdict.kind, by, verdict.reason or "", "", verdict.at))

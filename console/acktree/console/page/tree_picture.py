@@ -10,7 +10,7 @@ from acktree.console.view.tree import TracedEmission, TracedTuple, by_column
 
 COLUMN_PX, ROW_PX, BOX_PX, BOX_HIGH_PX = 250, 46, 196, 38
 MARGIN_PX = 12
-MOST_ROWS = 24
+MAX_ROWS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Picture:
 def draw(emission: TracedEmission) -> Picture:
     """Return the picture of one emission."""
     columns = by_column(emission.tuples)
-    rows = max((min(len(found), MOST_ROWS + 1) for found in columns.values()), default=1)
+    rows = max((min(len(found), MAX_ROWS + 1) for found in columns.values()), default=1)
     height = 2 * MARGIN_PX + 22 + rows * ROW_PX
     middle = MARGIN_PX + 22 + (rows - 1) * ROW_PX // 2
     root = TupleBox(emission.root, emission.state.replace(" ", "-"), MARGIN_PX, middle)
@@ -67,19 +67,19 @@ def draw(emission: TracedEmission) -> Picture:
 
 
 def _column(found: list[TracedTuple], x: int, rows: int) -> list[TupleBox]:
-    shown = found[:MOST_ROWS]
-    count = len(shown) + (len(found) > MOST_ROWS)
+    shown = found[:MAX_ROWS]
+    count = len(shown) + (len(found) > MAX_ROWS)
     top = MARGIN_PX + 22 + (rows - count) * ROW_PX // 2
-    column = [_box(each, x, top + row * ROW_PX) for row, each in enumerate(shown)]
-    if len(found) > MOST_ROWS:
-        column.append(TupleBox(f"and {len(found) - MOST_ROWS} more", "more", x, top + len(shown) * ROW_PX))
+    column = [_box(entry, x, top + row * ROW_PX) for row, entry in enumerate(shown)]
+    if len(found) > MAX_ROWS:
+        column.append(TupleBox(f"and {len(found) - MAX_ROWS} more", "more", x, top + len(shown) * ROW_PX))
     return column
 
 
 def _box(found: TracedTuple, x: int, y: int) -> TupleBox:
     states = {reader.state for reader in found.readers}
     order = ("open", "probably open", "failed", "unmatched", "not known", "done")
-    state = next((each for each in order if each in states), "unread")
+    state = next((entry for entry in order if entry in states), "unread")
     chips = tuple(
         Chip(
             reader.bolt if len(reader.bolt) <= 12 else reader.bolt[:11] + "…",

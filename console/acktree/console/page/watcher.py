@@ -54,7 +54,7 @@ class Watcher:
         self._taken_s = time.monotonic()
         self._status: Status | None = None
         self._published: Published | None = None
-        self._error: str | None = "no look was taken yet"
+        self._error: str | None = "the topology was not read yet"
         self._thread = threading.Thread(target=self._run, name="acktree-ui-watcher", daemon=True)
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class Watcher:
         self._stopping.set()
         self._thread.join(timeout=15)
 
-    def snapshot(self) -> PageState:
+    def state(self) -> PageState:
         """Return the newest status without waiting."""
         return PageState(self._status, self._published, self._error, time.monotonic() - self._taken_s)
 
@@ -75,9 +75,9 @@ class Watcher:
             began_s = time.monotonic()
             try:
                 cluster = cluster or Cluster(self._bootstrap, self._topology, self._user)
-                self._look(cluster)
+                self._refresh(cluster)
             except Exception as error:
-                self._error = self._told(error)
+                self._error = self._sentence_of(error)
                 if cluster is not None:  # an admin client keeps stale leader epochs after a broker's restart
                     cluster.close()
                     cluster = None
@@ -86,29 +86,29 @@ class Watcher:
         if cluster is not None:
             cluster.close()
 
-    def _told(self, error: Exception) -> str:
+    def _sentence_of(self, error: Exception) -> str:
         """Return what went wrong as a sentence; what nobody expected goes to the log, too."""
         if isinstance(error, AcktreeError):
             return str(error)
         if isinstance(error, KafkaException):
             return str(as_clear_error(error.args[0], self._bootstrap))
-        log.error("a look failed", exc_info=error)
-        return f"a look failed: {type(error).__name__}; the log of this process says more"
+        log.error("reading the topology failed", exc_info=error)
+        return f"reading the topology failed: {type(error).__name__}; see the log of this process"
 
-    def _look(self, cluster: Cluster) -> None:
-        seen = read_snapshot(cluster)
-        self._published = seen.topology
+    def _refresh(self, cluster: Cluster) -> None:
+        snapshot = read_snapshot(cluster)
+        self._published = snapshot.topology
         if not self._reports.next_offset:
-            self._status = make_status(seen, self._reports)
+            self._status = make_status(snapshot, self._reports)
             self._taken_s, self._error = time.monotonic(), None
         read_reports(cluster, self._reports, HISTORY_S)
-        self._status = make_status(seen, self._reports, self._edge_rates(seen))
+        self._status = make_status(snapshot, self._reports, self._edge_rates(snapshot))
         self._taken_s, self._error = time.monotonic(), None
 
-    def _edge_rates(self, seen: Snapshot) -> Mapping[TopicReader, float]:
+    def _edge_rates(self, snapshot: Snapshot) -> Mapping[TopicReader, float]:
         """Return records a second on every edge, from how far log ends and commits have moved."""
         now_s = time.monotonic()
-        totals = edge_totals(seen)
+        totals = edge_totals(snapshot)
         self._offsets.append((now_s, totals))
         while len(self._offsets) > 2 and now_s - self._offsets[0][0] > RATE_SPAN_S:
             self._offsets.popleft()
@@ -122,13 +122,13 @@ class Watcher:
         }
 
 
-def edge_totals(seen: Snapshot) -> dict[TopicReader, int]:
+def edge_totals(snapshot: Snapshot) -> dict[TopicReader, int]:
     """Return the sum of offsets by edge: log ends where a topic is written, commits where a bolt reads it."""
-    ends: Offsets = seen.ends
+    ends: Offsets = snapshot.ends
     totals: dict[TopicReader, int] = {}
     for (topic, _), end in ends.items():
         totals[topic, None] = totals.get((topic, None), 0) + end
-    for bolt, commits in seen.bolt_commits.items():
+    for bolt, commits in snapshot.bolt_commits.items():
         for (topic, _), committed in commits.items():
             totals[topic, bolt] = totals.get((topic, bolt), 0) + committed.next_offset
     return totals

@@ -89,7 +89,7 @@ class Cluster:
         return self._registry.history.latest
 
     def refresh(self) -> None:
-        """Take in newer versions of the topology."""
+        """Read newer versions of the topology."""
         self._registry.refresh()
 
     def close(self) -> None:
@@ -154,9 +154,9 @@ class Cluster:
             answer = self._admin.list_consumer_group_offsets(asked, request_timeout=BROKER_TIMEOUT_S)
             found = answer[group].result(BROKER_TIMEOUT_S).topic_partitions
         return {
-            (each.topic, each.partition): CommittedOffset(each.offset, metadata_of(each))
-            for each in found
-            if each.error is None and each.offset not in (OFFSET_INVALID, -1)
+            (entry.topic, entry.partition): CommittedOffset(entry.offset, metadata_of(entry))
+            for entry in found
+            if entry.error is None and entry.offset not in (OFFSET_INVALID, -1)
         }
 
     def groups(self, names: Sequence[str]) -> dict[str, GroupStatus]:
@@ -202,13 +202,13 @@ class Cluster:
                 self._consumer.unassign()
 
     def _read(self, left: dict[Place, OffsetRange], deadline_s: float | None) -> Iterator[list[Message]]:
-        heard_s = time.monotonic()
+        last_message_s = time.monotonic()
         while left:
             messages = self._consumer.consume(BATCH, 0) or self._consumer.consume(1, SILENCE_S)
             now_s = time.monotonic()
             if messages:
-                heard_s = now_s
-            elif now_s - heard_s > BROKER_TIMEOUT_S:
+                last_message_s = now_s
+            elif now_s - last_message_s > BROKER_TIMEOUT_S:
                 raise BrokerUnreachable(
                     f"no answer from {self.bootstrap} while reading {next(iter(left))[0]}"
                 )

@@ -1,4 +1,4 @@
-"""The dead letters of a topology, as their records and headers tell.
+"""The dead letters of a topology, as their records and headers describe them.
 
 Invariant: a record whose headers are not ours is listed with what is known of it; nothing in it is trusted.
 """
@@ -21,7 +21,7 @@ class UnknownDeadLetter(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter: where it lies, the source record it is, and what its last failure said."""
+    """A dead letter: its coordinates, its source record and its last failure."""
 
     partition: int
     offset: int
@@ -39,17 +39,17 @@ class DeadLetter:
     headers: dict[str, str | None]
 
 
-def read_dead_letters(cluster: Cluster, most: int) -> list[DeadLetter]:
-    """Return the newest letters, at most ``most`` of each partition, the newest first."""
+def read_dead_letters(cluster: Cluster, limit: int) -> list[DeadLetter]:
+    """Return the newest dead letters, at most ``limit`` of each partition, the newest first."""
     places = cluster.partitions([cluster.topology.dead_letter_topic])
     starts, ends = cluster.starts(places), cluster.ends(places)
     spans = {
-        place: OffsetRange(max(starts[place], ends[place] - most), ends[place])
+        place: OffsetRange(max(starts[place], ends[place] - limit), ends[place])
         for place in places
         if place in ends
     }
     found = [dead_letter_of(record) for record in _records(cluster, spans)]
-    return sorted(found, key=lambda letter: (-letter.time_ms, -letter.offset))[:most]
+    return sorted(found, key=lambda letter: (-letter.time_ms, -letter.offset))[:limit]
 
 
 def _records(cluster: Cluster, spans: dict[Place, OffsetRange]) -> Iterator[Record]:
@@ -58,7 +58,7 @@ def _records(cluster: Cluster, spans: dict[Place, OffsetRange]) -> Iterator[Reco
 
 
 def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLetter:
-    """Return one letter that names its source record. Raises UnknownDeadLetter."""
+    """Return one dead letter that names its source record. Raises UnknownDeadLetter."""
     topic = cluster.topology.dead_letter_topic
     record = cluster.record(topic, partition, offset)
     if record is None:
@@ -76,11 +76,11 @@ def dead_letter_of(record: Record) -> DeadLetter:
     headers = {
         key: None if value is None else value.decode("utf-8", "replace") for key, value in headers_of(record)
     }
-    said = {name: text or "" for name, text in headers.items()}
-    place, _, offset = said.get("acktree-origin", "").rpartition("/")
+    texts = {name: text or "" for name, text in headers.items()}
+    place, _, offset = texts.get("acktree-origin", "").rpartition("/")
     topic, _, partition = place.rpartition("/")
     is_ours = bool(topic) and partition.isdigit() and offset.isdigit()
-    attempts = said.get("acktree-attempts", "")
+    attempts = texts.get("acktree-attempts", "")
     value = record.value()
     key = record.key()
     return DeadLetter(
@@ -91,9 +91,9 @@ def dead_letter_of(record: Record) -> DeadLetter:
         source_partition=int(partition) if is_ours else -1,
         source_offset=int(offset) if is_ours else -1,
         attempts=int(attempts) if attempts.isdigit() else None,
-        cause=said.get("acktree-cause", ""),
-        task=said.get("acktree-task", ""),
-        reason=said.get("acktree-reason", ""),
+        cause=texts.get("acktree-cause", ""),
+        task=texts.get("acktree-task", ""),
+        reason=texts.get("acktree-reason", ""),
         key=None if key is None else _preview(key),
         value=None if value is None else _preview(value),
         value_bytes=len(value or b""),

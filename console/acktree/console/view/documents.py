@@ -136,7 +136,7 @@ class TopicRate:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """One thing that does not move, and what to look at; `kind` is one of docs/operate.md's list."""
+    """One thing that makes no progress, and what to look at; `kind` is one of docs/operate.md's list."""
 
     kind: str
     where: str
@@ -159,7 +159,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Everything `acktree describe` tells and the page shows."""
+    """Everything that `acktree describe` and the page show."""
 
     topology: str
     version: int
@@ -185,5 +185,5 @@ class Status:
 def to_json(document: Any) -> Any:
     """Return a document as what `json.dumps` takes."""
     if isinstance(document, (tuple, list)):
-        return [to_json(each) for each in document]
+        return [to_json(entry) for entry in document]
     return asdict(document)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-MOST_UNIQUE = 48
+MAX_UNIQUE = 48
 """Above so many edges a wrong subset with the right sum becomes likely: 2^48 subsets against 2^64 sums."""
-MOST_SINGLE = 1 << 20
+MAX_SINGLE = 1 << 20
 
 
 class Certainty(Enum):
@@ -43,18 +43,18 @@ def find_open(total: int, edges: Sequence[int], likely: Sequence[int] = ()) -> O
     """
     if total == 0:
         return OpenEdges((), Certainty.EXACT)
-    for index, edge in enumerate(edges[:MOST_SINGLE]):
+    for index, edge in enumerate(edges[:MAX_SINGLE]):
         if edge == total:
             return OpenEdges((index,), Certainty.EXACT)
     for chosen in (likely, range(len(edges))):
-        if 0 < len(chosen) <= MOST_UNIQUE:
+        if 0 < len(chosen) <= MAX_UNIQUE:
             solved = _solve(total, [(edges[index], index) for index in chosen])
             if solved is not None:
                 return OpenEdges(solved, Certainty.EXACT)
     pair = _find_pair(total, edges)
     if pair is not None:
         return OpenEdges(pair, Certainty.EXACT)
-    certainty = Certainty.AMBIGUOUS if len(edges) > MOST_UNIQUE else Certainty.MISSING
+    certainty = Certainty.AMBIGUOUS if len(edges) > MAX_UNIQUE else Certainty.MISSING
     return OpenEdges((), certainty)
 
 
@@ -80,7 +80,7 @@ def _reduce(value: int, members: int, basis: dict[int, tuple[int, int]]) -> tupl
 
 def _find_pair(total: int, edges: Sequence[int]) -> tuple[int, int] | None:
     seen: dict[int, int] = {}
-    for index, edge in enumerate(edges[:MOST_SINGLE]):
+    for index, edge in enumerate(edges[:MAX_SINGLE]):
         if (other := seen.get(edge ^ total)) is not None:
             return other, index
         seen[edge] = index

@@ -1,7 +1,7 @@
 """The open roots of one acker partition, folded from the control topics as an acker would: in numpy, pure.
 
 Invariant: an init is folded once per root; a root leaves as soon as it is zero or failed after its init. What
-timed out stays: only the result topic tells it. Cost: a sort of what is open plus each chunk.
+timed out stays: only the result topic says so. Cost: a sort of what is open plus each chunk.
 """
 
 from collections.abc import Sequence
@@ -34,39 +34,39 @@ class OpenRoots:
         self.table: OpenArray = np.empty(0, OPEN)
         self._failed: dict[int, None] = {}
 
-    def fold(self, said: Sequence[AppendedRecord]) -> None:
-        """Take in control records, those of each topic in log order."""
-        if not said:
+    def fold(self, appended: Sequence[AppendedRecord]) -> None:
+        """Fold control records, those of each topic in log order."""
+        if not appended:
             return
-        fresh = np.concatenate([self.table, *map(self._rows, said)])
-        self.table = self._drop_decided(_fold(fresh))
+        fresh = np.concatenate([self.table, *map(self._rows, appended)])
+        self.table = self._drop_finished(_fold(fresh))
 
-    def _rows(self, said: AppendedRecord) -> OpenArray:
-        record = said.record
+    def _rows(self, appended: AppendedRecord) -> OpenArray:
+        record = appended.record
         if isinstance(record, AckInit):
             rows = np.zeros(len(record.inits), OPEN)
             rows["root"], rows["value"] = record.inits["root"], record.inits["value"]
-            rows["init_ms"], rows["init_offset"] = max(said.append_ms, 1), said.offset
+            rows["init_ms"], rows["init_offset"] = max(appended.append_ms, 1), appended.offset
             return rows
         self._failed.update(dict.fromkeys(fail.root for fail in record.fails))
         rows = np.zeros(len(record.acks) + len(record.resets), OPEN)
         rows["root"][: len(record.acks)] = record.acks["root"]
         rows["value"][: len(record.acks)] = record.acks["value"]
         rows["root"][len(record.acks) :] = record.resets
-        rows["reset_ms"][len(record.acks) :] = said.append_ms
+        rows["reset_ms"][len(record.acks) :] = appended.append_ms
         return rows
 
-    def _drop_decided(self, table: OpenArray) -> OpenArray:
+    def _drop_finished(self, table: OpenArray) -> OpenArray:
         begun = table["init_ms"] > 0
-        decided = begun & (table["value"] == 0)
+        finished = begun & (table["value"] == 0)
         if self._failed:
             failed = np.fromiter(self._failed, np.uint64, len(self._failed))
-            decided |= begun & np.isin(table["root"], failed)
-        kept: OpenArray = table[~decided]
+            finished |= begun & np.isin(table["root"], failed)
+        kept: OpenArray = table[~finished]
         return kept
 
     def pending(self) -> OpenArray:
-        """Return the roots that have an init and no verdict."""
+        """Return the roots that have an init and no result."""
         begun: OpenArray = self.table[self.table["init_ms"] > 0]
         return begun
 

@@ -28,12 +28,12 @@ class Process:
 
     latest: Report
     samples: deque[tuple[int, Totals]] = field(default_factory=deque)
-    born_in_sight: bool = True
+    is_seen_from_start: bool = True
     _carried: Totals = field(default_factory=dict)
     _raw: Totals = field(default_factory=dict)
 
     def add(self, report: Report) -> None:
-        """Take in a report that is newer than the latest."""
+        """Add a report that is newer than the latest."""
         raw = dict(_numbers(report.values))
         for name, value in raw.items():
             if value < self._raw.get(name, 0.0) and name in COUNTED:
@@ -68,9 +68,9 @@ class Process:
                 before = sample
         if before is None:
             oldest = self.samples[0]
-            if since_ms is None and not self.born_in_sight:
+            if since_ms is None and not self.is_seen_from_start:
                 return newest, 0.0
-            before = (oldest[0], {}) if self.born_in_sight else oldest
+            before = (oldest[0], {}) if self.is_seen_from_start else oldest
         base_ms, base = before
         return {name: max(0.0, value - base.get(name, 0.0)) for name, value in newest.items()}, max(
             0.0, (newest_ms - base_ms) / 1000
@@ -88,17 +88,17 @@ COUNTED = frozenset(
 
 
 class Reports:
-    """Everything that was heard; processes silent for longer than the longest window are forgotten."""
+    """All reports so far; processes silent for longer than the longest window are dropped."""
 
     def __init__(self) -> None:
         self.processes: dict[tuple[str, str, str], Process] = {}
-        self.heard = 0
+        self.accepted = 0
         self.garbage = 0
         self.next_offset = 0
         self._began_ms: int | None = None
 
-    def take(self, value: bytes | None, append_ms: int) -> None:
-        """Take in one record of the stats topic; a report dated far from its record is garbage, too."""
+    def add_record(self, value: bytes | None, append_ms: int) -> None:
+        """Add one record of the stats topic; a report dated far from its record counts as garbage, too."""
         try:
             report = decode_report(value or b"")
         except (MalformedRecord, RecursionError):
@@ -107,7 +107,7 @@ class Reports:
         if abs(report.time_ms - append_ms) > MAX_CLOCK_DIFFERENCE_MS:
             self.garbage += 1
             return
-        self.heard += 1
+        self.accepted += 1
         key = report.role, report.component, report.instance
         process = self.processes.get(key)
         if process is None:
@@ -116,11 +116,11 @@ class Reports:
             if self._began_ms is None:
                 self._began_ms = report.time_ms
             late = report.time_ms > self._began_ms + 1000 * SILENT_AFTER_S
-            process = self.processes[key] = Process(report, born_in_sight=late)
+            process = self.processes[key] = Process(report, is_seen_from_start=late)
         if report.time_ms >= process.latest.time_ms:
             process.add(report)
 
-    def of(self, role: str, component: str | None = None) -> Iterator[Process]:
+    def processes_of(self, role: str, component: str | None = None) -> Iterator[Process]:
         """Yield the processes of a role, or of one component."""
         for (its_role, its_component, _), process in self.processes.items():
             if its_role == role and component in (None, its_component):
@@ -129,14 +129,18 @@ class Reports:
     def alive(self, role: str, component: str | None, now_ms: int) -> list[Process]:
         """Return the processes that reported within SILENT_AFTER_S."""
         oldest_ms = now_ms - 1000 * SILENT_AFTER_S
-        return [process for process in self.of(role, component) if process.latest.time_ms >= oldest_ms]
+        return [
+            process for process in self.processes_of(role, component) if process.latest.time_ms >= oldest_ms
+        ]
 
     def counted(
         self, role: str, component: str | None, window_s: float | None, now_ms: int
     ) -> tuple[Totals, float]:
         """Return the totals of a window over a component's processes, and the process seconds behind them."""
         since_ms = None if window_s is None else int(now_ms - 1000 * window_s)
-        alive = [p for p in self.of(role, component) if since_ms is None or p.latest.time_ms > since_ms]
+        alive = [
+            p for p in self.processes_of(role, component) if since_ms is None or p.latest.time_ms > since_ms
+        ]
         return add_up(process.counted(since_ms) for process in alive)
 
     def rates(self, role: str, component: str | None, now_ms: int) -> Totals:

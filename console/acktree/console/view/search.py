@@ -61,8 +61,8 @@ class Search:
     bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def of(self, root: int) -> RootFindings:
-        return self.found.setdefault(root, RootFindings(root, inits=[], said=[], tuples=[], verdicts=[]))
+    def findings_of(self, root: int) -> RootFindings:
+        return self.found.setdefault(root, RootFindings(root, inits=[], messages=[], tuples=[], verdicts=[]))
 
     def scan(self, spans: dict[Place, OffsetRange]) -> Iterable[list[Record]]:
         """Yield batches, counted; note what the deadline left unread."""
@@ -118,7 +118,7 @@ def may_be_emissions(target: TraceTarget, roots: IdArray) -> NDArray[np.bool_]:
     return found
 
 
-def leave_other_blocks(search: Search) -> None:
+def drop_other_blocks(search: Search) -> None:
     """Forget the emissions of blocks before the target's.
 
     A root says where its block begins, not where it ends: in one run that is where the next one begins.
@@ -141,47 +141,47 @@ def find_results(search: Search, topology: Published) -> None:
     tasks = {task for version in versions for task in version.spout_tasks.get(search.target.slot.spout, ())}
     for batch in search.scan(search.spans([topology.result_topic(task) for task in sorted(tasks)])):
         for start in range(0, len(batch), CHUNK):
-            _take_results(search, batch[start : start + CHUNK])
+            _match_results(search, batch[start : start + CHUNK])
 
 
-def _take_results(search: Search, records: list[Record]) -> None:
-    told = []
+def _match_results(search: Search, records: list[Record]) -> None:
+    decoded = []
     for record in records:
         try:
             result = decode_result_record(record.value() or b"")
         except MalformedRecord:
             continue
         if isinstance(result, Result):
-            told.append((record, result))
-    for record, result, root in _matches(search.target, told, lambda result: result.acked):
+            decoded.append((record, result))
+    for record, result, root in _matches(search.target, decoded, lambda result: result.acked):
         _add_result(search, root, TraceResult("acked", result.acker, None, None, _at(record)))
-    for record, result in told:
+    for record, result in decoded:
         for failure in result.failed:
             if may_be_emissions(search.target, np.array([failure.root], np.uint64))[0]:
                 kind = failure.cause.name.lower().replace("_", " ")
-                said = (failure.task or None, failure.reason or None)
-                _add_result(search, failure.root, TraceResult(kind, result.acker, *said, _at(record)))
+                source = (failure.task or None, failure.reason or None)
+                _add_result(search, failure.root, TraceResult(kind, result.acker, *source, _at(record)))
 
 
 Decoded = TypeVar("Decoded", Result, AckInit)
 
 
 def _matches(
-    target: TraceTarget, told: list[tuple[Record, Decoded]], roots_of: Callable[[Decoded], IdArray]
+    target: TraceTarget, decoded: list[tuple[Record, Decoded]], roots_of: Callable[[Decoded], IdArray]
 ) -> Iterator[tuple[Record, Decoded, int]]:
     """Yield the records that name an emission of the target, with its root; all are inverted in one go."""
-    if not told:
+    if not decoded:
         return
-    arrays = [roots_of(each) for _, each in told]
+    arrays = [roots_of(each) for _, each in decoded]
     roots = np.concatenate(arrays)
     behind: NDArray[np.int64] = np.cumsum([len(array) for array in arrays])
     for row in np.flatnonzero(may_be_emissions(target, roots)).tolist():
-        record, each = told[int(np.searchsorted(behind, row, "right"))]
+        record, each = decoded[int(np.searchsorted(behind, row, "right"))]
         yield record, each, int(roots[row])
 
 
 def _add_result(search: Search, root: int, verdict: TraceResult) -> None:
-    verdicts = search.of(root).verdicts
+    verdicts = search.findings_of(root).verdicts
     assert verdicts is not None
     verdicts.append(verdict)
 
@@ -190,10 +190,10 @@ def find_inits(search: Search, topology: Published) -> None:
     """Read the inits of all partitions: the generations that are out there are not known before."""
     for batch in search.scan(search.spans([topology.ack_init_topic])):
         for start in range(0, len(batch), CHUNK):
-            _take_inits(search, batch[start : start + CHUNK])
+            _match_inits(search, batch[start : start + CHUNK])
 
 
-def _take_inits(search: Search, records: list[Record]) -> None:
+def _match_inits(search: Search, records: list[Record]) -> None:
     decoded = []
     for record in records:
         try:
@@ -201,7 +201,7 @@ def _take_inits(search: Search, records: list[Record]) -> None:
         except MalformedRecord:
             continue
     for record, init, root in _matches(search.target, decoded, lambda init: init.inits["root"]):
-        gathered = search.of(root)
+        gathered = search.findings_of(root)
         value = int(init.inits["value"][init.inits["root"] == root][0])
         gathered.version, gathered.partition = init.version, record.partition()
         message = ControlEntry("init", f"spout task {init.spout_task}", f"{value:016x}", None, _at(record))
@@ -211,19 +211,19 @@ def _take_inits(search: Search, records: list[Record]) -> None:
 
 def find_acks(search: Search, topology: Published) -> None:
     """Search the partition of each root for its eight bytes, from before its init until its verdict."""
-    there = set(search.cluster.partitions([topology.ack_topic]))
+    existing = set(search.cluster.partitions([topology.ack_topic]))
     for root, gathered in list(search.found.items()):
         from_ms, until_ms = _times(gathered, topology)
         counts = {version.ackers for version in search.cluster.history.versions.values() if version.ackers}
         if gathered.version is not None:
             counts = {search.cluster.history.at(gathered.version).ackers}
-        places = sorted({(topology.ack_topic, acker_partition(root, ackers)) for ackers in counts} & there)
+        places = sorted({(topology.ack_topic, acker_partition(root, ackers)) for ackers in counts} & existing)
         needle = root.to_bytes(8, "little")
         for batch in search.scan(search.spans_of(places, from_ms, until_ms)):
             for record in batch:
                 value = record.value() or b""
                 if needle in value:
-                    _take_ack(gathered, root, record, value)
+                    _add_ack(gathered, root, record, value)
 
 
 def _times(gathered: RootFindings, topology: Published) -> tuple[int | None, int | None]:
@@ -237,23 +237,23 @@ def _times(gathered: RootFindings, topology: Published) -> tuple[int | None, int
     return from_ms, until_ms
 
 
-def _take_ack(gathered: RootFindings, root: int, record: Record, value: bytes) -> None:
+def _add_ack(gathered: RootFindings, root: int, record: Record, value: bytes) -> None:
     try:
         ack = decode_ack(value)
     except MalformedRecord:
         return
-    at, said = _at(record), gathered.said
-    assert said is not None
+    at, messages = _at(record), gathered.messages
+    assert messages is not None
     if gathered.partition is None:
         gathered.version, gathered.partition = ack.version, record.partition()
     for fail in ack.fails:
         if fail.root == root:
-            said.append((0, ControlEntry("fail", ack.task, None, fail.reason, at)))
+            messages.append((0, ControlEntry("fail", ack.task, None, fail.reason, at)))
     for entry in ack.acks[ack.acks["root"] == root]:
         folded = int(entry["value"])
-        said.append((folded, ControlEntry("ack", ack.task, f"{folded:016x}", None, at)))
+        messages.append((folded, ControlEntry("ack", ack.task, f"{folded:016x}", None, at)))
     if root in ack.resets.tolist():
-        said.append((0, ControlEntry("reset", ack.task, None, None, at)))
+        messages.append((0, ControlEntry("reset", ack.task, None, None, at)))
 
 
 def find_tuples(search: Search, topology: Published) -> None:
@@ -273,10 +273,10 @@ def find_tuples(search: Search, topology: Published) -> None:
         for record in batch:
             for key, header in headers_of(record):
                 if key == HEADER and header is not None and any(needle in header for needle in needles):
-                    _take_tuple(search, record, header)
+                    _add_tuple(search, record, header)
 
 
-def _take_tuple(search: Search, record: Record, header: bytes) -> None:
+def _add_tuple(search: Search, record: Record, header: bytes) -> None:
     try:
         decoded = decode_header(header)
     except MalformedRecord:

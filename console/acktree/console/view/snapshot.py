@@ -1,4 +1,4 @@
-"""One look at a topology: read what is durable, put it together as a Status.
+"""One snapshot of a topology: what is durable, read in one pass, for a Status.
 
 Invariant: the ends of the logs are read before the commits, so records written meanwhile make no lag; what is
 read of control topics is bounded by the ackers' cut and the drivers' result positions.
@@ -30,7 +30,7 @@ REPORTS_SPAN_S = 60.0
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one look has read; ``notes`` say what is missing and why."""
+    """What one pass has read; ``notes`` say what is missing and why."""
 
     topology: Published
     time_ms: int
@@ -49,12 +49,12 @@ class Snapshot:
 def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]:
     """Return the slots in use: of a re-created topic only the newest, of a removed spout none."""
     newest = {(s.spout, s.topic, s.partition): s for s in topology.slots if s.spout in topology.spouts}
-    there = set(cluster_topics)
-    return [slot for slot in newest.values() if not slot.topic or slot.topic in there]
+    existing = set(cluster_topics)
+    return [slot for slot in newest.values() if not slot.topic or slot.topic in existing]
 
 
 def read_snapshot(cluster: Cluster, *, fold: bool = True) -> Snapshot:
-    """Read where everything stands; ``fold=False`` leaves the open roots out, which costs the most.
+    """Read the state of a topology; ``fold=False`` leaves the open roots out, which costs the most.
 
     Raises:
         BrokerUnreachable, BrokerRefused: see there.
@@ -86,82 +86,82 @@ def read_snapshot(cluster: Cluster, *, fold: bool = True) -> Snapshot:
         )
         for slot in live_slots(topology, (place[0] for place in places))
     }
-    seen = Snapshot(topology, int(time.time() * 1000), starts, ends, groups, commits, views, 0, bolts, 0)
+    snapshot = Snapshot(topology, int(time.time() * 1000), starts, ends, groups, commits, views, 0, bolts, 0)
     lags = [
         end - max(starts.get(p, 0), cuts[p].next_offset if p in cuts else 0)
         for p, end in ends.items()
         if p[0] in control
     ]
-    seen.cut_lag = sum(max(0, lag) for lag in lags)
+    snapshot.cut_lag = sum(max(0, lag) for lag in lags)
     if fold:
-        _add_results(cluster, seen, results)
-        _add_open(cluster, seen, control, cuts)
+        _add_results(cluster, snapshot, results)
+        _add_open(cluster, snapshot, control, cuts)
     for view in views.values():
-        view.settle()
-    return seen
+        view.normalize()
+    return snapshot
 
 
-def _add_results(cluster: Cluster, seen: Snapshot, topics: Iterable[str]) -> None:
+def _add_results(cluster: Cluster, snapshot: Snapshot, topics: Iterable[str]) -> None:
     """Read the results that no commit of the spout holds yet."""
     spans: dict[Place, OffsetRange] = {}
     floors: dict[int, int] = {}
     for topic in topics:
         place = topic, 0
-        if place not in seen.ends:
+        if place not in snapshot.ends:
             continue
-        committed = seen.inputs.get(place)
-        start = max(seen.starts[place], committed.next_offset if committed else 0)
-        spans[place] = OffsetRange(start, seen.ends[place])
+        committed = snapshot.inputs.get(place)
+        start = max(snapshot.starts[place], committed.next_offset if committed else 0)
+        spans[place] = OffsetRange(start, snapshot.ends[place])
         if committed is not None:
             try:
                 floors |= decode_claim(committed.metadata, committed.next_offset).floors
             except DamagedClaim as error:
-                seen.notes.append(str(error))
-    told: list[tuple[int, Result | Absent]] = []
+                snapshot.notes.append(str(error))
+    results_read: list[tuple[int, Result | Absent]] = []
     for batch in cluster.scan(spans, time.monotonic() + FOLD_LIMIT_S):
         for message in batch:
             try:
                 record = decode_result_record(message.value() or b"")
             except MalformedRecord:
-                seen.skipped += 1
+                snapshot.skipped += 1
                 continue
             if not isinstance(record, ReplayCommand):
-                told.append((message.timestamp()[1], record))
-    add_results(seen.views, told, floors)
+                results_read.append((message.timestamp()[1], record))
+    add_results(snapshot.views, results_read, floors)
 
 
 def _add_open(
-    cluster: Cluster, seen: Snapshot, control: tuple[str, str], cuts: Mapping[Place, CommittedOffset]
+    cluster: Cluster, snapshot: Snapshot, control: tuple[str, str], cuts: Mapping[Place, CommittedOffset]
 ) -> None:
     """Fold the control topics from the ackers' cut on; a root is in one partition, so all fold together."""
     spans = {}
-    for place, end in seen.ends.items():
+    for place, end in snapshot.ends.items():
         if place[0] in control:
             start = cuts[place].next_offset if place in cuts else 0
-            spans[place] = OffsetRange(max(seen.starts[place], start), end)
+            spans[place] = OffsetRange(max(snapshot.starts[place], start), end)
     roots = OpenRoots()
     deadline_s = time.monotonic() + FOLD_LIMIT_S
     for batch in cluster.scan(spans, deadline_s):
-        said = []
+        appended = []
         for message in batch:
             decode = decode_ack_init if message.topic() == control[0] else decode_ack
             try:
                 record = decode(message.value() or b"")
             except MalformedRecord:
-                seen.skipped += 1
+                snapshot.skipped += 1
                 continue
-            said.append(AppendedRecord(record, message.offset() or 0, message.timestamp()[1]))
-        roots.fold(said)
+            appended.append(AppendedRecord(record, message.offset() or 0, message.timestamp()[1]))
+        roots.fold(appended)
     if time.monotonic() > deadline_s:
-        seen.notes.append(
+        snapshot.notes.append(
             f"the open roots are not complete: more control records lie above the ackers' cut than were read "
             f"in {FOLD_LIMIT_S:g} s"
         )
-    add_open(seen.views, roots.pending())
+    add_open(snapshot.views, roots.pending())
 
 
 def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:
-    """Take in what was reported since the last call, at first what the last ``since_s`` seconds hold."""
+    """Read what was reported since the last call, at first what the last ``since_s`` seconds hold."""
     place = cluster.topology.stats_topic, 0
     if place not in cluster.partitions([place[0]]):
         return
@@ -171,5 +171,5 @@ def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:
         reports.next_offset = cluster.at_time([place], since_ms).get(place, end)
     for batch in cluster.scan({place: OffsetRange(reports.next_offset, end)}):
         for message in batch:
-            reports.take(message.value(), message.timestamp()[1])
+            reports.add_record(message.value(), message.timestamp()[1])
     reports.next_offset = max(reports.next_offset, end)

@@ -1,4 +1,4 @@
-"""Where a spout's records stand, from what its driver has made durable: commit, results since, open roots.
+"""The state of a spout's records, from what its driver has made durable: commit, results since, open roots.
 
 Invariant: what is called done is done; a result that the driver has not committed yet is counted from the
 result topic. Pure: bytes and offsets come in as values.
@@ -24,7 +24,7 @@ IN_FLIGHT, WAITING, EMITTED, OVERDUE = "in flight", "waiting for replay", "emitt
 
 @dataclass(frozen=True, slots=True)
 class OpenEmission:
-    """The newest emission of an offset that has no verdict."""
+    """The newest emission of an offset that has no result."""
 
     root: int
     attempt: int
@@ -33,10 +33,10 @@ class OpenEmission:
 
 
 class FailedEmission(NamedTuple):
-    """The newest failure of an offset, and when the acker told it."""
+    """The newest failure of an offset, and when the acker reported it."""
 
     failure: Failure
-    told_ms: int
+    failed_ms: int
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class SlotView:
 
     @classmethod
     def of_commit(cls, slot: Slot, committed: CommittedOffset | None, block: int = 1) -> "SlotView":
-        """Return what a commit says; one that is not the driver's own says only where the group stands."""
+        """Return what a commit says; one that is not the driver's own gives only the group's position."""
         if committed is None:
             return cls(slot, None, block=block)
         ours = decode_metadata(committed.metadata, committed.next_offset)
@@ -66,8 +66,8 @@ class SlotView:
     def is_done(self, offset: int) -> bool:
         return (self.frontier is not None and offset < self.frontier) or offset in self.done
 
-    def settle(self) -> None:
-        """Advance the frontier over what is done; keep of each offset only the latest that was heard."""
+    def normalize(self) -> None:
+        """Advance the frontier over what is done; keep of each offset only the latest report."""
         if self.frontier is not None:
             frontier = first_absent(self.done, self.frontier)
             self.done.remove_range(0, frontier)
@@ -76,7 +76,7 @@ class SlotView:
             self.open.pop(offset, None)
             self.failed.pop(offset, None)
         for offset in self.open.keys() & self.failed.keys():
-            is_newer = self.open[offset].init_ms > self.failed[offset].told_ms
+            is_newer = self.open[offset].init_ms > self.failed[offset].failed_ms
             (self.failed if is_newer else self.open).pop(offset)
 
     @property
@@ -104,15 +104,15 @@ class SlotView:
             yield offset
             offset += 1
 
-    def oldest(self, now_ms: int, timeout_s: float, most: int) -> list[PendingRecord]:
+    def oldest(self, now_ms: int, timeout_s: float, limit: int) -> list[PendingRecord]:
         """Return the pending records, the oldest emission first, then those of which no emission is seen."""
         known = sorted({*self.open, *self.failed}, key=self._since_ms)
         rest = (offset for offset in self.offsets() if offset not in self.open and offset not in self.failed)
-        chosen = [*known[:most], *islice(rest, most)]
-        return [self.pending_record(offset, now_ms, timeout_s) for offset in chosen[:most]]
+        chosen = [*known[:limit], *islice(rest, limit)]
+        return [self.pending_record(offset, now_ms, timeout_s) for offset in chosen[:limit]]
 
     def _since_ms(self, offset: int) -> int:
-        return self.open[offset].init_ms if offset in self.open else self.failed[offset].told_ms
+        return self.open[offset].init_ms if offset in self.open else self.failed[offset].failed_ms
 
     def pending_record(self, offset: int, now_ms: int, timeout_s: float) -> PendingRecord:
         """Return one pending offset as the console shows it, with the last root before it that may be its."""
@@ -122,8 +122,8 @@ class SlotView:
         emission = self.open.get(first)
         place = (self.slot.spout, self.slot.topic, self.slot.partition, offset, self.slot.slot)
         if first in self.failed:
-            failure, told_ms = self.failed[first]
-            attempt, age_s = origin_of(failure.root).attempt, max(0.0, (now_ms - told_ms) / 1000)
+            failure, failed_ms = self.failed[first]
+            attempt, age_s = origin_of(failure.root).attempt, max(0.0, (now_ms - failed_ms) / 1000)
             reason = failure.reason or failure.cause.name.lower().replace("_", " ")
             return PendingRecord(*place, WAITING, age_s, f"{failure.root:016x}", attempt, reason)
         if emission is None:
@@ -135,7 +135,7 @@ class SlotView:
 
 
 def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
-    """Note the open roots of the acker's fold; of one offset the emission with the latest init counts."""
+    """Add the open roots of the acker's fold; of one offset the emission with the latest init counts."""
     slots, generations, offsets = origins_of(table["root"])
     for row in range(len(table)):
         view = views.get(int(slots[row]))
@@ -152,7 +152,7 @@ def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
 def add_results(
     views: Mapping[int, SlotView], results: Iterable[tuple[int, Result | Absent]], floors: Mapping[int, int]
 ) -> None:
-    """Note what acker and readers told the spout since its last commit: (append time, record) in log order.
+    """Apply what acker and readers sent the spout since its last commit: (append time, record) in log order.
 
     Emissions below a slot's floor (a rewind) count for nothing.
     """

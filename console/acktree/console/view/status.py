@@ -1,4 +1,4 @@
-"""Puts a look and the reports together as the Status that command line and page show. Pure.
+"""Combines a snapshot and the reports into the Status that command line and page show. Pure.
 
 Invariant: what the log and the groups say wins over reports; a report is trusted for rates and latencies
 only. Reports of components that the topology does not have are passed over.
@@ -29,19 +29,19 @@ Rates = Mapping[tuple[str, str | None], float]
 
 
 def make_status(
-    seen: Snapshot, reports: Reports, edges: Rates | None = None, after_s: float | None = None
+    snapshot: Snapshot, reports: Reports, edges: Rates | None = None, after_s: float | None = None
 ) -> Status:
     """Return the whole status; ``edges`` are records a second by (topic, reader or None)."""
-    topology, now_ms = seen.topology, seen.time_ms
-    take_reported(seen, reports)
-    partitions = tuple(_partition(seen, reports, view) for view in seen.views.values())
-    spouts = tuple(_spout(seen, reports, name, partitions) for name in topology.spouts)
-    bolts = tuple(_bolt(seen, reports, name) for name in topology.bolts)
+    topology, now_ms = snapshot.topology, snapshot.time_ms
+    apply_reported_offsets(snapshot, reports)
+    partitions = tuple(_partition(snapshot, reports, view) for view in snapshot.views.values())
+    spouts = tuple(_spout(snapshot, reports, name, partitions) for name in topology.spouts)
+    bolts = tuple(_bolt(snapshot, reports, name) for name in topology.bolts)
     ackers = tuple(_acker(process, reports, now_ms) for process in reports.alive("acker", None, now_ms))
-    lag = _acker_lag(seen, ackers)
-    group = seen.groups.get(topology.acker_group)
+    lag = _acker_lag(snapshot, ackers)
+    group = snapshot.groups.get(topology.acker_group)
     stuck = find_stuck(
-        topology, stuck_after_s(topology, after_s), partitions, spouts, bolts, ackers, lag, seen.groups
+        topology, stuck_after_s(topology, after_s), partitions, spouts, bolts, ackers, lag, snapshot.groups
     )
     return Status(
         topology=topology.name,
@@ -50,7 +50,7 @@ def make_status(
         message_timeout_s=topology.message_timeout_s,
         time_ms=now_ms,
         stuck=stuck,
-        totals=_totals(seen, spouts),
+        totals=_totals(snapshot, spouts),
         spouts=spouts,
         partitions=partitions,
         bolts=bolts,
@@ -58,31 +58,31 @@ def make_status(
         acker_members=len(group.members) if group else 0,
         acker_lag=lag,
         ackers=ackers,
-        edges=_edges(seen, edges or {}),
-        oldest=tuple(oldest_pending(seen, OLDEST)),
-        reports=reports.heard,
+        edges=_edges(snapshot, edges or {}),
+        oldest=tuple(oldest_pending(snapshot, OLDEST)),
+        reports=reports.accepted,
         garbage=reports.garbage,
-        notes=tuple(seen.notes),
+        notes=tuple(snapshot.notes),
     )
 
 
-def take_reported(seen: Snapshot, reports: Reports) -> None:
-    """Take in how far spouts say that they have emitted; commits and control topics show a part of it."""
-    for view in seen.views.values():
-        alive = reports.alive("spout", view.slot.spout, seen.time_ms)
-        told_next = max(_figure(alive, f"next.{view.slot.topic}.{view.slot.partition}"), default=None)
-        if told_next is not None and view.slot.topic:
-            view.next_offset = max(int(told_next), view.next_offset or 0)
+def apply_reported_offsets(snapshot: Snapshot, reports: Reports) -> None:
+    """Apply how far spouts report to have emitted; commits and control topics show a part of it."""
+    for view in snapshot.views.values():
+        alive = reports.alive("spout", view.slot.spout, snapshot.time_ms)
+        reported_next = max(_figure(alive, f"next.{view.slot.topic}.{view.slot.partition}"), default=None)
+        if reported_next is not None and view.slot.topic:
+            view.next_offset = max(int(reported_next), view.next_offset or 0)
 
 
-def oldest_pending(seen: Snapshot, most: int, older_than_s: float = 0.0) -> list[PendingRecord]:
+def oldest_pending(snapshot: Snapshot, limit: int, older_than_s: float = 0.0) -> list[PendingRecord]:
     """Return the pending records of all source partitions, the oldest first; age unknown comes last."""
-    timeout_s = seen.topology.message_timeout_s
-    found = [p for view in seen.views.values() for p in view.oldest(seen.time_ms, timeout_s, most)]
+    timeout_s = snapshot.topology.message_timeout_s
+    found = [p for view in snapshot.views.values() for p in view.oldest(snapshot.time_ms, timeout_s, limit)]
     if older_than_s:
         found = [pending for pending in found if pending.age_s is not None and pending.age_s > older_than_s]
     return sorted(found, key=lambda p: (-(p.age_s if p.age_s is not None else -1.0), p.topic, p.offset))[
-        :most
+        :limit
     ]
 
 
@@ -91,16 +91,18 @@ def _figure(processes: Iterable[Process], name: str) -> list[float]:
     return [float(value) for value in found if isinstance(value, int | float)]
 
 
-def _partition(seen: Snapshot, reports: Reports, view: SlotView) -> PartitionStatus:
-    slot, topology = view.slot, seen.topology
+def _partition(snapshot: Snapshot, reports: Reports, view: SlotView) -> PartitionStatus:
+    slot, topology = view.slot, snapshot.topology
     place = slot.topic, slot.partition
-    alive = reports.alive("spout", slot.spout, seen.time_ms)
+    alive = reports.alive("spout", slot.spout, snapshot.time_ms)
     name = f"{slot.topic}.{slot.partition}"
-    end = seen.ends.get(place, view.end)
+    end = snapshot.ends.get(place, view.end)
     held = next(view.offsets(), None)
-    held_by = None if held is None else view.pending_record(held, seen.time_ms, topology.message_timeout_s)
+    held_by = (
+        None if held is None else view.pending_record(held, snapshot.time_ms, topology.message_timeout_s)
+    )
     since_s = max(_figure(alive, f"held_s.{name}"), default=None)
-    start = seen.starts.get(place, 0)
+    start = snapshot.starts.get(place, 0)
     base = view.frontier if view.frontier is not None else start
     return PartitionStatus(
         spout=slot.spout,
@@ -158,18 +160,20 @@ def _bolt_window(counted: Counts, lasted_s: float) -> WindowFigures:
     )
 
 
-def _spout(seen: Snapshot, reports: Reports, name: str, partitions: Iterable[PartitionStatus]) -> SpoutStatus:
-    now_ms = seen.time_ms
-    mine = [each for each in partitions if each.spout == name]
+def _spout(
+    snapshot: Snapshot, reports: Reports, name: str, partitions: Iterable[PartitionStatus]
+) -> SpoutStatus:
+    now_ms = snapshot.time_ms
+    mine = [entry for entry in partitions if entry.spout == name]
     rates = reports.rates("spout", name, now_ms)
     ever, _ = reports.counted("spout", name, None, now_ms)
     return SpoutStatus(
         name=name,
-        tasks=seen.topology.spouts[name].tasks,
+        tasks=snapshot.topology.spouts[name].tasks,
         processes=len(reports.alive("spout", name, now_ms)),
-        pending=sum(each.pending for each in mine),
-        lag=sum(each.lag for each in mine),
-        oldest_pending_s=max((age for each in mine for age in held_ages(each)), default=None),
+        pending=sum(entry.pending for entry in mine),
+        lag=sum(entry.lag for entry in mine),
+        oldest_pending_s=max((age for entry in mine for age in held_ages(entry)), default=None),
         emitted_per_s=rates.get("emitted", 0.0),
         completed_per_s=rates.get("completed", 0.0) + rates.get("acked", 0.0),
         failed_per_s=rates.get("failed", 0.0),
@@ -180,17 +184,17 @@ def _spout(seen: Snapshot, reports: Reports, name: str, partitions: Iterable[Par
     )
 
 
-def _bolt(seen: Snapshot, reports: Reports, name: str) -> BoltStatus:
-    topology, now_ms = seen.topology, seen.time_ms
-    commits, reads = seen.bolt_commits[name], topology.bolts[name].reads
+def _bolt(snapshot: Snapshot, reports: Reports, name: str) -> BoltStatus:
+    topology, now_ms = snapshot.topology, snapshot.time_ms
+    commits, reads = snapshot.bolt_commits[name], topology.bolts[name].reads
     inputs = []
-    for place, end in seen.ends.items():
+    for place, end in snapshot.ends.items():
         if place[0] in reads:
             committed = commits[place].next_offset if place in commits else None
-            start = seen.starts.get(place, 0)
+            start = snapshot.starts.get(place, 0)
             lag = max(0, end - max(start, committed if committed is not None else start))
             inputs.append(InputStatus(*place, committed, end, lag))
-    group = seen.groups.get(topology.group_of(name))
+    group = snapshot.groups.get(topology.group_of(name))
     rates = reports.rates("bolt", name, now_ms)
     alive = reports.alive("bolt", name, now_ms)
     return BoltStatus(
@@ -199,7 +203,7 @@ def _bolt(seen: Snapshot, reports: Reports, name: str) -> BoltStatus:
         state=group.state if group else "UNKNOWN",
         members=len(group.members) if group else 0,
         processes=len(alive),
-        lag=sum(each.lag for each in inputs),
+        lag=sum(entry.lag for entry in inputs),
         in_hand=int(sum(_figure(alive, "in_hand"))),
         executed_per_s=rates.get("executed", 0.0),
         emitted_per_s=rates.get("emitted", 0.0),
@@ -235,14 +239,16 @@ def _acker(process: Process, reports: Reports, now_ms: int) -> AckerStatus:
     )
 
 
-def _acker_lag(seen: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
+def _acker_lag(snapshot: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
     """Return how many control records wait: by the ackers' own word, or above the cut where none runs."""
-    return sum(acker.lag for acker in ackers) if ackers else seen.cut_lag
+    return sum(acker.lag for acker in ackers) if ackers else snapshot.cut_lag
 
 
-def _totals(seen: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
-    topic = seen.topology.dead_letter_topic
-    letters = sum(end - seen.starts.get(place, 0) for place, end in seen.ends.items() if place[0] == topic)
+def _totals(snapshot: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
+    topic = snapshot.topology.dead_letter_topic
+    letters = sum(
+        end - snapshot.starts.get(place, 0) for place, end in snapshot.ends.items() if place[0] == topic
+    )
     ages = [spout.oldest_pending_s for spout in spouts if spout.oldest_pending_s is not None]
     return Totals(
         emitted_per_s=sum(spout.emitted_per_s for spout in spouts),
@@ -256,8 +262,8 @@ def _totals(seen: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
     )
 
 
-def _edges(seen: Snapshot, rates: Rates) -> tuple[TopicRate, ...]:
-    topology = seen.topology
+def _edges(snapshot: Snapshot, rates: Rates) -> tuple[TopicRate, ...]:
+    topology = snapshot.topology
     found = [TopicRate(topic, None, rates.get((topic, None))) for topic in topology.emitted_topics()]
     for name, table in topology.bolts.items():
         found += [TopicRate(topic, name, rates.get((topic, name))) for topic in table.reads]

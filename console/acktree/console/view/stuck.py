@@ -48,14 +48,20 @@ def held_ages(partition: PartitionStatus) -> list[float]:
 
 
 def _held(partitions: Iterable[PartitionStatus], after_s: float) -> Iterable[Stuck]:
-    for each in partitions:
-        ages = held_ages(each)
-        if each.pending and ages and max(ages) > after_s:
-            place = f"{each.topic}/{each.partition}"
-            what = f"offset {each.held_by.offset} is {each.held_by.state}; " if each.held_by else ""
-            text = f"the frontier {each.frontier} has been held for {max(ages):.0f} s; {what}"
-            if each.held_by:
-                text += f"look: acktree trace {each.topic} {each.partition} {each.held_by.offset}"
+    for partition in partitions:
+        ages = held_ages(partition)
+        if partition.pending and ages and max(ages) > after_s:
+            place = f"{partition.topic}/{partition.partition}"
+            what = (
+                f"offset {partition.held_by.offset} is {partition.held_by.state}; "
+                if partition.held_by
+                else ""
+            )
+            text = f"the frontier {partition.frontier} has been held for {max(ages):.0f} s; {what}"
+            if partition.held_by:
+                text += (
+                    f"look: acktree trace {partition.topic} {partition.partition} {partition.held_by.offset}"
+                )
             yield Stuck("held-frontier", place, text)
 
 

@@ -1,4 +1,4 @@
-"""The trace of one source record: who it is, what was found of it, and how it stands.
+"""The trace of one source record: what it is, what was found of it, and its state.
 
 Invariant: the state comes from the spout's commit and the dead letters, emissions from the control topics.
 """
@@ -11,12 +11,12 @@ from acktree.console.view.search import (
     DeadLetterSummary,
     Search,
     TraceTarget,
+    drop_other_blocks,
     find_acks,
     find_dead_letters,
     find_inits,
     find_results,
     find_tuples,
-    leave_other_blocks,
 )
 from acktree.console.view.tree import TracedEmission, make_emission
 from acktree.schemas.errors import AcktreeError
@@ -33,7 +33,7 @@ class UnknownRecord(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What `acktree trace` tells; `state` is done, pending, not emitted, dead-lettered, or expired."""
+    """What `acktree trace` prints; `state` is done, pending, not emitted, dead-lettered, or expired."""
 
     topology: str
     spout: str
@@ -93,7 +93,7 @@ def find_trace(
     topology = cluster.topology
     find_results(search, topology)
     find_inits(search, topology)
-    leave_other_blocks(search)
+    drop_other_blocks(search)
     find_acks(search, topology)
     find_tuples(search, topology)
     letters = find_dead_letters(search, topology)
@@ -104,8 +104,8 @@ def _put_together(search: Search, letters: list[DeadLetterSummary], began_s: flo
     cluster, slot, offset = search.cluster, search.target.slot, search.target.offset
     topology = cluster.topology
     place = slot.topic, slot.partition
-    there = [place] if place in cluster.partitions([slot.topic]) else []
-    start, end = cluster.starts(there).get(place, 0), cluster.ends(there).get(place, 0)
+    existing = [place] if place in cluster.partitions([slot.topic]) else []
+    start, end = cluster.starts(existing).get(place, 0), cluster.ends(existing).get(place, 0)
     commit = cluster.committed(topology.group_of(slot.spout), [place]).get(place) if slot.topic else None
     emissions = _emissions(search)
     done = False

@@ -1,4 +1,4 @@
-"""The tree of a source record as the log tells it: its emissions, their messages, tuples and verdicts. Pure.
+"""The tree of a source record as read from the log: its emissions, their messages, tuples and results. Pure.
 
 Invariant: each part carries the coordinates of the record it was read from; what could not be read, or is not
 certain, says so in words. The shapes are the JSON of `acktree trace`.
@@ -48,7 +48,7 @@ class FoundTuple:
 
 @dataclass(frozen=True, slots=True)
 class TupleReader:
-    """A bolt that owns a consumer edge of a tuple; `behind` is how far its group stands before the tuple."""
+    """A bolt that owns a consumer edge of a tuple; `behind` is how far its group is behind the tuple."""
 
     bolt: str
     edge: str
@@ -68,7 +68,7 @@ class TracedTuple:
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """What an acker told the spout."""
+    """The result that an acker sent to the spout."""
 
     kind: str
     acker: int
@@ -105,7 +105,7 @@ class RootFindings:
     version: int | None = None
     partition: int | None = None
     inits: list[tuple[int, ControlEntry]] | None = None
-    said: list[tuple[int, ControlEntry]] | None = None
+    messages: list[tuple[int, ControlEntry]] | None = None
     tuples: list[FoundTuple] | None = None
     verdicts: list[TraceResult] | None = None
 
@@ -119,24 +119,24 @@ def make_emission(
 ) -> TracedEmission:
     """Return an emission with its open edges computed; ``whole``: nothing was left unread."""
     origin = origin_of(gathered.root)
-    inits, said, tuples = gathered.inits or [], gathered.said or [], gathered.tuples or []
+    inits, messages, tuples = gathered.inits or [], gathered.messages or [], gathered.tuples or []
     total = inits[0][0] if inits else 0
-    for value, _ in said:
+    for value, _ in messages:
         total ^= value
     edges, owners = _edges(gathered.root, tuples, history)
-    stands = [committed(bolt, (found.at.topic, found.at.partition)) for found, bolt in owners]
+    commits = [committed(bolt, (found.at.topic, found.at.partition)) for found, bolt in owners]
     likely = [
         index
-        for index, ((found, _), offset) in enumerate(zip(owners, stands, strict=True))
+        for index, ((found, _), offset) in enumerate(zip(owners, commits, strict=True))
         if offset is None or offset <= found.at.offset
     ]
     opened = find_open(total, edges, likely)
     verdict = (gathered.verdicts or [None])[0]  # type: ignore[list-item]
-    failed = any(message.kind == "fail" for _, message in said)
-    failing = {message.task.partition("@")[0] for _, message in said if message.kind == "fail"}
+    failed = any(message.kind == "fail" for _, message in messages)
+    failing = {message.task.partition("@")[0] for _, message in messages if message.kind == "fail"}
     readers = [
         _reader(found, bolt, edge, index in opened.indexes, opened.certainty, offset, bolt in failing)
-        for index, ((found, bolt), edge, offset) in enumerate(zip(owners, edges, stands, strict=True))
+        for index, ((found, bolt), edge, offset) in enumerate(zip(owners, edges, commits, strict=True))
     ]
     shown = []
     for found in sorted(tuples, key=lambda each: (each.at.time_ms, each.at.topic, each.at.offset)):
@@ -152,7 +152,7 @@ def make_emission(
         version=gathered.version,
         acker_partition=gathered.partition,
         init=inits[0][1] if inits else None,
-        messages=(*repeated, *(message for _, message in said)),
+        messages=(*repeated, *(message for _, message in messages)),
         tuples=tuple(shown),
         verdict=verdict,
         open_value="0" if not total else hexadecimal(total),
@@ -187,7 +187,7 @@ def _reader(
     committed: int | None,
     has_failed: bool,
 ) -> TupleReader:
-    """Return how one edge stands; a bolt that has failed a tuple of the tree has failed its open one."""
+    """Return the state of one edge; a bolt that has failed a tuple of the tree has failed its open one."""
     behind = None if committed is None else max(0, found.at.offset + 1 - committed)
     if certainty is not Certainty.EXACT:
         state = "not known" if behind == 0 else "probably open"
@@ -227,29 +227,35 @@ def _explain(
     left = "" if whole else " Not everything was read; see notes."
     waiting = [(found, reader) for found in tuples for reader in found.readers if reader.state == "open"]
     late = [(found, reader) for found in tuples for reader in found.readers if reader.state == "unmatched"]
-    said = []
+    sentences = []
     for found, reader in waiting[:3]:
-        stands = f"stands {reader.behind} before it"
+        position = f"stands {reader.behind} before it"
         if reader.committed is None:
-            stands = "has committed nothing there"
-        said.append(f"waits for bolt {reader.bolt} to ack {_name(found)}: its group {stands}")
+            position = "has committed nothing there"
+        sentences.append(f"waits for bolt {reader.bolt} to ack {_name(found)}: its group {position}")
     if len(waiting) > 3:
-        said.append(f"and {len(waiting) - 3} more tuples")
+        sentences.append(f"and {len(waiting) - 3} more tuples")
     for found, reader in late[:3]:
-        said.append(
+        sentences.append(
             f"bolt {reader.bolt} is past {_name(found)}, but a message of that edge is missing: "
             "its emitter's ack, or the bolt's own (a process died before its ack, or holds the tuple)"
         )
     if certainty is Certainty.AMBIGUOUS:
-        said.append("too many tuples were found to compute which edges are open; groups say where they stand")
+        sentences.append(
+            "too many tuples were found to compute which edges are open; groups say where they stand"
+        )
     if certainty is Certainty.MISSING:
-        said.append("an open edge belongs to a tuple that was not found: retention, or it was never written")
+        sentences.append(
+            "an open edge belongs to a tuple that was not found: retention, or it was never written"
+        )
     if not begun:
-        said.append("no init was found: the stage has not sent it yet, died before it, or retention took it")
-    told = "; ".join(said) or {"timed out": "its edges were not all consumed in time"}.get(
+        sentences.append(
+            "no init was found: the stage has not sent it yet, died before it, or retention took it"
+        )
+    text = "; ".join(sentences) or {"timed out": "its edges were not all consumed in time"}.get(
         state, "nothing is open"
     )
-    return told + "." + left
+    return text + "." + left
 
 
 def _name(found: TracedTuple) -> str:
