@@ -9,12 +9,12 @@ from confluent_kafka import Consumer
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from acktree.producers import columns_out
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.kafka.record_limits import Limits, read_limits
+from acktree.producers.native import columns_out
 from acktree.producers.native.columns import Rows
 from acktree.producers.native.columns_out import find_cells
 from acktree.producers.native.librdkafka import NoColumns
