@@ -126,7 +126,7 @@ def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
 def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, reading: Reading):
     warm_up()
     loops = columns_in.compiled_loops()
-    compiled = (loops.look, loops.copy, loops.destroy)
+    compiled = (loops.read_fields, loops.copy, loops.destroy)
     warm = [list(loop.signatures) for loop in compiled]
     reading.send(cluster, 3)
     for own in (False, True):
