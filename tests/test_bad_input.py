@@ -93,7 +93,7 @@ def test_a_function_that_is_not_there_is_named(bootstrap: str, topology: str, pl
 
 def test_a_trigger_that_is_none_says_what_it_may_be(bootstrap: str, topology: str) -> None:
     common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
-    assert "available-now, or an interval" in told(*SPARK, "--trigger", "soon", *common)
+    assert "available-now or an interval" in told(*SPARK, "--trigger", "soon", *common)
 
 
 def test_spark_without_java_says_what_to_install(

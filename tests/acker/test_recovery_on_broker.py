@@ -81,7 +81,7 @@ def test_no_cut_is_committed_before_the_results_are_with_the_broker(make, monkey
 def test_a_crash_inside_a_fold_commits_nothing(make, monkeypatch):
     cluster = make(ackers=1)
     acker = cluster.start()
-    monkeypatch.setattr("acktree.acker.service.tell", lambda *_: 1 / 0)
+    monkeypatch.setattr("acktree.acker.service.encode_finished", lambda *_: 1 / 0)
     cluster.init(1, 0).sent()
     wait_for(lambda: acker.error is not None, "the crash")
     assert isinstance(acker.error, ZeroDivisionError)

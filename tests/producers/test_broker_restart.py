@@ -11,6 +11,7 @@ from acktree.console.devbroker.broker import LocalBroker
 from acktree.producers import BasicBolt, Failure, Spout, SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka import output as outlet
+from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.errors import BrokerUnreachable
 from producers.cluster import Cluster, until
@@ -116,3 +117,31 @@ def test_a_stop_ends_while_the_broker_is_away(
     for worker in workers:
         worker.join()
         assert worker.error is None or isinstance(worker.error, (DeliveryFailed, BrokerUnreachable))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_stopped_first", [False, True])
+def test_a_stop_does_not_wait_for_ever_to_send_a_reset_where_its_queue_is_full(
+    stoppable: tuple[LocalBroker, Cluster], is_stopped_first: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outlet, "STOP_TIMEOUT_S", 0.1)
+    broker, cluster = stoppable
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    way_out = ExactlyOnce(cluster.bootstrap, {"queue.buffering.max.messages": "10"}, f"{cluster.name}.first")
+    broker.kill()
+    if is_stopped_first:
+        way_out.hurry()
+    else:
+        way_out.send_at_once(cluster.topic("ack"), 0, b"a reset")
+        way_out.hurry()
+    refused: list[DeliveryFailed] = []
+
+    def send() -> None:
+        try:
+            for _ in range(20):
+                way_out.send_at_once(cluster.topic("ack"), 0, b"a reset")
+        except DeliveryFailed as error:
+            refused.append(error)
+
+    threading.Thread(target=send, daemon=True).start()
+    until(lambda: refused, "the reset is given up")

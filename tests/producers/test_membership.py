@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from acktree.producers import BasicBolt, Bolt
+from acktree.producers.kafka.membership import group_settings
 from acktree.schemas.clients import make_consumer
 from producers.cluster import Cluster, Running, until
 
@@ -120,6 +121,22 @@ def test_a_worker_whose_epoch_is_stale_when_it_gets_partitions_resumes_where_the
     assert second.executed == 1
     second.stop()
     assert values(cluster) == Counter(range(10))
+
+
+@pytest.mark.parametrize(("exactly_once", "expected"), [(False, (10_000, 3_000)), (True, (6_000, 2_000))])
+def test_an_exactly_once_worker_is_missed_as_soon_as_brokers_allow_by_default(
+    exactly_once: bool, expected: tuple[int, int]
+):
+    made = group_settings("broker", "group", {}, exactly_once=exactly_once)
+    assert (made["session.timeout.ms"], made["heartbeat.interval.ms"]) == expected
+
+
+def test_a_users_own_session_timeout_wins_and_kip_848_has_none():
+    user = {"session.timeout.ms": "45000", "heartbeat.interval.ms": "5000"}
+    made = group_settings("broker", "group", user, exactly_once=True)
+    assert {name: made[name] for name in user} == user
+    new = group_settings("broker", "group", PROTOCOLS["kip-848"], exactly_once=True)
+    assert new.keys().isdisjoint(user)
 
 
 @with_kip_848

@@ -373,7 +373,7 @@ def test_a_reader_of_figures_may_not_write_acks():
     ("role", "component"), [(Role.BOLT, "lines"), (Role.SPOUT, "lines"), (Role.SPARK, "numbers")]
 )
 def test_a_component_that_cannot_run_in_a_role_is_refused(role: Role, component: str):
-    with pytest.raises(NoSuchRole, match="it may be one of: "):
+    with pytest.raises(NoSuchRole, match="it must be one of: "):
         rights(TOPOLOGY, role, component)
 
 

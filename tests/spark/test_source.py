@@ -150,7 +150,7 @@ def test_records_that_compaction_removed_do_not_hold_the_frontier(tester: Source
 
 def test_complete_is_tree_or_batch_and_batch_only_for_a_spout() -> None:
     role = {"kafka.bootstrap.servers": "x", "topology": "t"}
-    with pytest.raises(BadOption, match="may be tree or batch"):
+    with pytest.raises(BadOption, match="must be tree or batch"):
         SourceOptions.parse({**role, "spout": "s", "complete": "row"})
     with pytest.raises(BadOption, match="is for a spout"):
         SourceOptions.parse({**role, "bolt": "b", "complete": "batch"})

@@ -130,7 +130,15 @@ class ExactlyOnce(BufferedProducer):
         if self._beside is None:
             user = {name: value for name, value in self._user.items() if not name.startswith("transaction")}
             self._beside = BufferedProducer(producer_settings(self._bootstrap, user, message_timeout_ms=0))
+            if self._deadline_s < math.inf:
+                self._beside.hurry()
         self._beside.send(topic, partition, value)
+
+    def hurry(self) -> None:
+        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
+        super().hurry()
+        if self._beside is not None:
+            self._beside.hurry()
 
     def serve(self) -> None:
         """Take delivery reports in. Raises DeliveryFailed."""

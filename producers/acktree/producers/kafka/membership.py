@@ -12,7 +12,10 @@ from confluent_kafka.admin import AdminClient
 
 from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, admin_settings, consumer_settings
 
-SESSION_TIMEOUT_MS = 10_000
+SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS = 10_000, 3_000
+EXACTLY_ONCE_SESSION_TIMEOUT_MS, EXACTLY_ONCE_HEARTBEAT_INTERVAL_MS = 6_000, 2_000
+"""The least that brokers allow by default: readers wait for a dead worker's transaction until its successor
+has its partitions."""
 
 
 def is_kip_848(user: Settings) -> bool:
@@ -20,15 +23,22 @@ def is_kip_848(user: Settings) -> bool:
     return user.get("group.protocol", "classic").lower() != "classic"
 
 
-def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, object]:
+def group_settings(bootstrap: str, group: str, user: Settings, *, exactly_once: bool) -> dict[str, object]:
     """Return the settings of the group's consumer, for the classic protocol or KIP-848 as the user says.
+
+    The user's own timeouts win.
 
     Raises:
         RefusedSetting: a user setting would break a promise.
     """
     if is_kip_848(user):
         return consumer_settings(bootstrap, group, user)
-    return consumer_settings(bootstrap, group, user, session_timeout_ms=SESSION_TIMEOUT_MS)
+    session_ms, heartbeat_ms = SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS
+    if exactly_once:
+        session_ms, heartbeat_ms = EXACTLY_ONCE_SESSION_TIMEOUT_MS, EXACTLY_ONCE_HEARTBEAT_INTERVAL_MS
+    return consumer_settings(
+        bootstrap, group, user, session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms
+    )
 
 
 def read_committed(

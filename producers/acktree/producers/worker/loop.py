@@ -95,7 +95,8 @@ class Worker:
         self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}-{uuid.uuid4().hex[:4]}"
         latest = self._history.latest
         group = latest.group_of(self.name)
-        consumer = make_consumer(group_settings(bootstrap, group, self._user))
+        settings = group_settings(bootstrap, group, self._user, exactly_once=self._exactly_once)
+        consumer = make_consumer(settings)
         self.outlet = outlet or self._make_output()
         ask_committed = partial(read_committed, bootstrap, self._user, group)
         self._inputs = Inputs(consumer, bootstrap, ask_committed, self.outlet.owner, self.outlet.take_over)
