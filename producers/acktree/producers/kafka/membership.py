@@ -1,7 +1,7 @@
 """How a worker is a member of its group: the session timeout, and what it asks of the group.
 
 Invariant: with KIP-848 (``group.protocol=consumer``) the session timeout is the group's, kept by the broker,
-and no client may name one. What is committed is asked for as a stranger: a member's own question is refused
+and no client may name one. With it, what is committed is asked for as a stranger: a member's own question is refused
 while its epoch is stale, and the worker is in the group's callback then.
 """
 
@@ -46,7 +46,8 @@ def read_committed(
 ) -> list[TopicPartition]:
     """Return what the group has committed, with the error of each partition.
 
-    An offset that an open transaction holds is such an error: it may change still.
+    An offset that an open transaction holds is such an error: it may change still. For KIP-848 alone: where a
+    broker restarts while this waits for it, an assertion of librdkafka may end the process (its issue 3663).
 
     Raises:
         KafkaException: the broker does not answer, or refuses.

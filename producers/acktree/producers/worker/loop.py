@@ -31,7 +31,7 @@ from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import Pace, Turn
 from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
-from acktree.schemas.clients import Settings, as_clear_error, make_consumer
+from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, as_clear_error, make_consumer
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
@@ -98,7 +98,11 @@ class Worker:
         settings = group_settings(bootstrap, group, self._user, exactly_once=self._exactly_once)
         consumer = make_consumer(settings)
         self.outlet = outlet or self._make_output()
-        ask_committed = partial(read_committed, bootstrap, self._user, group)
+        ask_committed = (
+            partial(read_committed, bootstrap, self._user, group)
+            if is_kip_848(self._user)
+            else partial(consumer.committed, timeout=BROKER_TIMEOUT_S)
+        )
         self._inputs = Inputs(consumer, bootstrap, ask_committed, self.outlet.owner, self.outlet.take_over)
         packer = AckPacker(self._history, self.task, self.outlet.send, self.outlet.send_at_once)
         make_collector = collector_of(bolt, self._exactly_once)
