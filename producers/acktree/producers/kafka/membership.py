@@ -46,8 +46,8 @@ def read_committed(
 ) -> list[TopicPartition]:
     """Return what the group has committed, with the error of each partition.
 
-    An offset that an open transaction holds is such an error: it may change still. For KIP-848 alone: where a
-    broker restarts while this waits for it, an assertion of librdkafka may end the process (its issue 3663).
+    An offset that an open transaction holds is such an error: it may change still. For KIP-848 alone: where
+    a broker restarts while this waits for it, an assertion of librdkafka may end the process (issue 3663).
 
     Raises:
         KafkaException: the broker does not answer, or refuses.
