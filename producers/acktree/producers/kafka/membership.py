@@ -1,8 +1,8 @@
 """How a worker is a member of its group: the session timeout, and what it asks of the group.
 
 Invariant: with KIP-848 (``group.protocol=consumer``) the session timeout is the group's, kept by the broker,
-and no client may name one. With it, what is committed is asked for as a stranger: a member's own question is refused
-while its epoch is stale, and the worker is in the group's callback then.
+and no client may name one. With it, what is committed is asked for as a stranger: a member's own question is
+refused while its epoch is stale, and the worker is in the group's callback then.
 """
 
 from collections.abc import Sequence
