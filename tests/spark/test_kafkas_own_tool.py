@@ -27,7 +27,7 @@ def command() -> tuple[str, ...]:
         ]
         return (str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars)), TOOL)
     except (MissingJava, RuntimeError, OSError) as reason:
-        lacking.abort(f"no kafka-consumer-groups to test with: {reason}")
+        lacking.give_up(f"no kafka-consumer-groups to test with: {reason}")
 
 
 def consumer_groups(t: SpoutTester, *arguments: str) -> str:
