@@ -4,6 +4,7 @@ A query costs seconds: most tests here look at the same two, of a narrow plan an
 """
 
 import contextlib
+import os
 import sys
 import uuid
 from collections import Counter
@@ -208,14 +209,26 @@ def test_a_rejected_row_behind_a_shuffle_fails_its_record(shuffled: StageTester)
 
 
 def processes_with(variable: bytes) -> list[int]:
-    """Return the processes made with an environment variable, besides those of which others are made."""
-    found: dict[int, int] = {}
+    """Return this test's processes made with an environment variable, besides those of which others are made.
+
+    Other tests run beside this one: only what descends from this process counts.
+    """
+    parents: dict[int, int] = {}
+    found: set[int] = set()
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdigit() and variable in (folder / "environ").read_bytes().split(b"\0"):
+            if folder.name.isdigit():
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                found[int(folder.name)] = int(fields[1])
-    return [process for process, parent in found.items() if parent in found]
+                parents[int(folder.name)] = int(fields[1])
+                if variable in (folder / "environ").read_bytes().split(b"\0"):
+                    found.add(int(folder.name))
+    return [each for each in found if parents[each] in found and os.getpid() in ancestors(each, parents)]
+
+
+def ancestors(process: int, parents: dict[int, int]) -> Iterator[int]:
+    """Yield the parent of a process, its parent, and so on."""
+    while (process := parents.get(process, 0)) > 1:
+        yield process
 
 
 @pytest.mark.slow
