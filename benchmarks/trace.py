@@ -18,19 +18,10 @@ import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.schemas.clients import make_producer, producer_settings
-from acktree.schemas.codec import (
-    ENTRY,
-    Ack,
-    AckInit,
-    Cause,
-    Fail,
-    Failure,
-    Result,
-    encode_ack,
-    encode_ack_init,
-    encode_result,
-)
+from acktree.schemas.client_settings import producer_settings
+from acktree.schemas.clients import make_producer
+from acktree.schemas.codec import encode_ack, encode_ack_init, encode_result
+from acktree.schemas.control_records import ENTRY, Ack, AckInit, Cause, Fail, Failure, Result
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, consumer_edge, fnv1a64, root_id, root_ids
 from acktree.schemas.publish import apply_topology

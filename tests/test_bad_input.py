@@ -83,7 +83,7 @@ def test_a_source_topic_that_is_gone_is_named(bootstrap: str, topology: str) -> 
     [
         ("split_lines", "is not MODULE:FUNCTION"),
         ("split_lines:lines", "module 'split_lines' has no 'lines'"),
-        ("no_such_module:f", "cannot import 'no_such_module'"),
+        ("no_such_module:f", "there is no module 'no_such_module'"),
     ],
 )
 def test_a_function_that_is_not_there_is_named(bootstrap: str, topology: str, place: str, says: str) -> None:
@@ -91,9 +91,10 @@ def test_a_function_that_is_not_there_is_named(bootstrap: str, topology: str, pl
     assert says in told("spark", "run", place, *common)
 
 
-def test_a_trigger_that_is_none_says_what_it_may_be(bootstrap: str, topology: str) -> None:
+@pytest.mark.parametrize("trigger", ["soon", "2"])
+def test_a_trigger_that_is_none_says_what_it_may_be(bootstrap: str, topology: str, trigger: str) -> None:
     common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
-    assert "available-now or an interval" in told(*SPARK, "--trigger", "soon", *common)
+    assert "available-now or an interval" in told(*SPARK, "--trigger", trigger, *common)
 
 
 def test_spark_without_java_says_what_to_install(

@@ -163,7 +163,7 @@ def test_a_port_in_use_is_told_before_anything_starts(tmp_path):
     lacking.kafka()
     with socket.create_server((ports.LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(PortUnavailable, match=f"port {port} cannot be had .*in use"):
+        with pytest.raises(PortUnavailable, match=f"port {port} cannot be used .*in use"):
             LocalBroker(port=port, data_dir=tmp_path / "kafka").start()
     assert not (tmp_path / "kafka" / "data").exists()
 

@@ -16,7 +16,8 @@ from acktree.console.demo.account import committed_offsets, counted_words
 from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.demo.text import count_words, library_lines
-from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
+from acktree.schemas.client_settings import consumer_settings, producer_settings
+from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.stats import Report, decode_report
 from acktree.schemas.topology import parse_topology

@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from acker.tester import entries, xor
 from acktree.acker.service import Acker
-from acktree.schemas.codec import ID, Ack, AckInit, Cause, Fail, decode_result, encode_ack, encode_ack_init
+from acktree.schemas.codec import decode_result, encode_ack, encode_ack_init
+from acktree.schemas.control_records import ID, Ack, AckInit, Cause, Fail
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import parse_topology
@@ -230,7 +231,7 @@ class Cluster:
         assert self.producer.flush(DEADLINE_S) == 0
         return self
 
-    # FinishedTrees.
+    # Finished trees.
 
     def collect(self):
         for message in self._results.consume(1000, 0.05):

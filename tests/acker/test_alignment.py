@@ -9,7 +9,8 @@ from acker.cluster import wait_for
 from acker.tester import entries
 from acktree.acker.alignment import AHEAD_MS, NEAR_MS, TopicAlignment
 from acktree.acker.clock import UNKNOWN_MS
-from acktree.schemas.codec import Ack, encode_ack
+from acktree.schemas.codec import encode_ack
+from acktree.schemas.control_records import Ack
 
 INITS, ACKS = 0, 1
 START_MS = 1_000_000

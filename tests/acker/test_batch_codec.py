@@ -6,20 +6,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acker.tester import entries
+from acktree.schemas.avro import zigzag
 from acktree.schemas.batch_codec import MALFORMED, WHOLE, decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import (
     ACK_FRAME,
     ACK_INIT_FRAME,
-    ID,
-    Ack,
-    AckInit,
-    Fail,
     decode_ack,
     decode_ack_init,
     encode_ack,
     encode_ack_init,
-    zigzag,
 )
+from acktree.schemas.control_records import ID, Ack, AckInit, Fail
 from acktree.schemas.errors import MalformedRecord
 from hypothesis_profiles import examples
 

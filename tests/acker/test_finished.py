@@ -18,7 +18,8 @@ from acktree.acker.kernels.finished_roots import add_finished, is_finished, is_n
 from acktree.acker.kernels.slots import BUFFERED, COUNTS, FINISHED
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import Ack, AckInit
 from hypothesis_profiles import examples
 
 A = 11

@@ -7,7 +7,8 @@ from acker.tester import SEED, Tester, because, entries
 from acktree.acker.reasons import MAX_TEXT, UNKNOWN_REASON
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import Ack, AckInit
 
 A, B, C = 0x1111_0000_0000_0001, 0x2222_0000_0000_0002, 2**64 - 1
 

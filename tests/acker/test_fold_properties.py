@@ -13,7 +13,8 @@ from acker.model import Model
 from acker.tester import Tester, entries
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import ID, Ack, AckInit, Fail
 from hypothesis_profiles import examples
 
 # Few roots and values, so that they meet; roots that share their home slots, and the ends of the range.

@@ -5,7 +5,8 @@ from confluent_kafka import Producer
 
 from acker.cluster import wait_for
 from acker.tester import entries
-from acktree.schemas.codec import Ack, encode_ack
+from acktree.schemas.codec import encode_ack
+from acktree.schemas.control_records import Ack
 
 T_S = 2.0
 RESET_T_S = 3.0  # more than a busy machine keeps this process from running

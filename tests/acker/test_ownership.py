@@ -198,3 +198,10 @@ def test_a_half_partition_is_refused_after_a_while_unless_the_topics_differ(own,
         own.refuse_halves(lambda: {1})
     own.on_assign(consumer, places(ACKS))
     own.refuse_halves(lambda: {1})
+
+
+def test_what_is_assigned_while_the_acker_leaves_is_not_taken_over(own):
+    consumer = Recorder()
+    own.is_leaving = True
+    own.on_assign(consumer, places(INITS, ACKS))
+    assert (own.assignments, consumer.assigned, own.partitions) == (0, [], {})

@@ -10,7 +10,8 @@ from acker.cluster import wait_for
 from acker.tester import entries
 from acktree.acker.membership import SESSION_TIMEOUT_MS, shorten_session
 from acktree.acker.result_producer import ResultProducer
-from acktree.schemas.codec import Ack, AckInit, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import Ack, AckInit
 
 CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}
 PROTOCOLS = pytest.mark.parametrize("protocol", [CLASSIC, KIP_848], ids=["classic", "kip-848"])
@@ -169,6 +170,7 @@ def test_the_cut_can_be_read_by_who_is_no_member_any_more(make):
     place = (f"{cluster.name}.ack-init", 0)
     starts = []
     taker = SimpleNamespace(incremental_assign=starts.extend)
+    acker.acker.ownership.is_leaving = False
     acker.acker.ownership.on_assign(taker, [TopicPartition(*place)])
     assert [(start.topic, start.partition, start.offset) for start in starts] == [(*place, 1)]
 

@@ -7,26 +7,24 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from acker.cluster import wait_for
-from acktree.acker import service
 from acktree.acker.membership import shorten_session
-from acktree.schemas.clients import make_admin
+from acktree.schemas import group_offsets
+from acktree.schemas.clients import make_consumer
 
 
 class Loading:
-    """An admin client whose broker loads its groups when it is asked for committed offsets."""
+    """A consumer whose broker loads its groups when it is asked for committed offsets."""
 
-    def __init__(self, admin, codes):
-        self._admin, self.codes = admin, codes
+    def __init__(self, consumer, codes):
+        self._consumer, self._codes = consumer, codes
 
     def __getattr__(self, name):
-        return getattr(self._admin, name)
+        return getattr(self._consumer, name)
 
-    def list_consumer_group_offsets(self, request, **named):
-        if not self.codes:
-            return self._admin.list_consumer_group_offsets(request, **named)
-        refused = Future()
-        refused.set_exception(KafkaException(KafkaError(self.codes.pop(0))))
-        return {request[0].group_id: refused}
+    def committed(self, places, **named):
+        if self._codes:
+            raise KafkaException(KafkaError(self._codes.pop(0)))
+        return self._consumer.committed(places, **named)
 
 
 @pytest.mark.parametrize("protocol", [{}, {"group.protocol": "consumer"}], ids=["classic", "kip-848"])
@@ -39,15 +37,9 @@ def test_an_acker_that_starts_while_groups_are_loaded_folds_from_the_committed_c
     wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
     first.stop()
     codes = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT]
-    loading = []
-
-    def make_loading(*given):
-        loading.append(Loading(make_admin(*given), list(codes)))
-        return loading[-1]
-
-    monkeypatch.setattr(service, "make_admin", make_loading)
+    monkeypatch.setattr(group_offsets, "make_consumer", lambda given: Loading(make_consumer(given), codes))
     second = cluster.start(**protocol)
-    assert [admin.codes for admin in loading] == [[]]
+    assert codes == []
     assert second.acker.ownership.refolds == 1
     cluster.init(2, 2).ack(2, 2).await_acked([1, 2])
 

@@ -12,7 +12,8 @@ from acktree.acker.kernels.slots import BUCKETS, home_of
 from acktree.acker.reasons import MAX_REASONS, MAX_TEXT
 from acktree.acker.table import MAX_ENTRIES, Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import ID, Ack, AckInit, Fail
 
 
 def fold_records(table, kind, roots_of_records):

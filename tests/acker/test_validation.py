@@ -15,18 +15,9 @@ from acktree.acker.rejected import KEPT, LINES_PER_SECOND, RejectedRecord, Rejec
 from acktree.acker.results import MAX_FAILURES, MAX_IDS, encode_finished, encode_timed_out
 from acktree.acker.table import FailedRoot, FinishedTrees, TimedOut
 from acktree.acker.validation import Fault, RecordValidator
-from acktree.schemas.codec import (
-    ACK_INIT_FRAME,
-    ID,
-    Ack,
-    AckInit,
-    Cause,
-    Fail,
-    decode_result,
-    encode_ack,
-    encode_ack_init,
-    zigzag,
-)
+from acktree.schemas.avro import zigzag
+from acktree.schemas.codec import ACK_INIT_FRAME, decode_result, encode_ack, encode_ack_init
+from acktree.schemas.control_records import ID, Ack, AckInit, Cause, Fail
 from acktree.schemas.registry import History, Published
 
 

@@ -9,7 +9,8 @@ from acker.cluster import wait_for
 from acker.tester import entries
 from acktree.acker.membership import group_settings
 from acktree.acker.service import Acker
-from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, Ack, AckInit, encode_ack, encode_ack_init
+from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, encode_ack, encode_ack_init
+from acktree.schemas.control_records import Ack, AckInit
 from acktree.schemas.errors import MissingTopic, RefusedSetting, UnknownTopology
 
 CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}

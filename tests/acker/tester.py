@@ -14,7 +14,8 @@ from acktree.acker.partition import Partition
 from acktree.acker.reasons import Reason
 from acktree.acker.table import Entry, FinishedTrees, TimedOut
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import ENTRY, ID, Ack, AckInit, Fail
 
 SEED = 0x9E3779B97F4A7C15
 OFF = AgeLimits(inf, inf, inf)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acktree.console.view.open_roots import AppendedRecord, OpenRoots
-from acktree.schemas.codec import ENTRY, Ack, AckInit, Fail
+from acktree.schemas.control_records import ENTRY, Ack, AckInit, Fail
 
 ROOTS = st.integers(1, 4)
 VALUES = st.integers(0, 3)

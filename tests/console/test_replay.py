@@ -3,13 +3,8 @@
 import pytest
 
 from acktree.console.replay import NotReplayable, PartitionState, ReplayPlan, Wanted, plan_replay
-from acktree.schemas.codec import (
-    MAX_REPLAY_SPANS,
-    ReplayCommand,
-    Span,
-    decode_replay_command,
-    encode_replay_command,
-)
+from acktree.schemas.codec import decode_replay_command, encode_replay_command
+from acktree.schemas.control_records import MAX_REPLAY_SPANS, ReplayCommand, Span
 from acktree.schemas.registry import Published, Slot
 
 SLOTS = [("a", "old", 0), ("a", "id", 0), ("a", "id", 1), ("b", "id-b", 0)]
@@ -75,7 +70,7 @@ def test_what_the_topic_does_not_hold_is_left_out_and_said() -> None:
         ("a", 1, (0, 1), "created anew"),
         ("b", 0, (0, 1), "holds no record"),
         ("a", 0, (3, 5), "none of 3 to 4"),
-        ("a", 0, (5, 5), "TO is behind the last"),
+        ("a", 0, (5, 5), "TO is one past the last"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_one_sentence(

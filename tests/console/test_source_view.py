@@ -14,7 +14,7 @@ from acktree.console.view.source_view import (
     add_open,
     add_results,
 )
-from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
+from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import Slot
 from acktree.spark.ledger.done_set import encode_metadata

@@ -10,7 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from acktree.producers.worker.loop import Worker
-from acktree.schemas.codec import Ack, decode_ack
+from acktree.schemas.codec import decode_ack
+from acktree.schemas.control_records import Ack
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, emitted_value, root_id
 from acktree.schemas.publish import apply_topology
@@ -29,7 +30,7 @@ def until(holds: Callable[[], Any], what: str = "condition", within_s: float = D
 
 
 class Running:
-    """A worker in a thread of its own; its error, if any, is kept."""
+    """A worker in its own thread; its error, if any, is kept."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -121,10 +122,10 @@ class Cluster:
         return started
 
     def close(self) -> None:
-        for each in self.running:
-            each.worker.stop()
-        for each in self.running:
-            each.join()
+        for running in self.running:
+            running.worker.stop()
+        for running in self.running:
+            running.join()
 
     def read(self, topic: str) -> list[Any]:
         """Return everything committed on a topic up to now."""
@@ -167,7 +168,7 @@ class Cluster:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         found = consumer.committed([TopicPartition(topic, partition) for partition in partitions], timeout=10)
         consumer.close()
-        return {each.partition: each.offset for each in found if each.offset >= 0}
+        return {committed.partition: committed.offset for committed in found if committed.offset >= 0}
 
     def ends(self, short: str = "a") -> dict[int, int]:
         """Return the end offsets of a topic that has records, by partition."""
@@ -179,10 +180,10 @@ class Cluster:
         return {partition: end for partition, end in ends.items() if end}
 
     def set_topic(self, short: str, **config: str) -> None:
-        """Change a topic's settings (underscores for dots), and wait until the broker acts by them.
+        """Change a topic's settings (underscores for dots), and wait until the broker applies them.
 
-        It shows a setting just before it acts by it, and takes in one change after the other: once it shows a
-        second change it acts by the first.
+        A broker shows a setting just before it applies it, and handles one change after the other: once it
+        shows a second change, it has applied the first.
         """
         self._set(self.topic(short), {key.replace("_", "."): value for key, value in config.items()})
         self._set(self.topic(short), {"file.delete.delay.ms": str(60_000 + self.edges.one() % 1_000)})

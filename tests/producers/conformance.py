@@ -1,4 +1,4 @@
-"""One bolt run over the in-memory double or by a worker on a real broker, and what came of it."""
+"""The runs of the conformance suite: one bolt, in the in-memory double or in a worker on a real broker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from producers.cluster import Cluster, until
 
 @dataclass
 class Outcome:
-    """What is known after all values were executed; values are numbered from 0."""
+    """The outcome after all values were executed; values are numbered from 0."""
 
     emitted: list[Emission]
     acked: set[int]
@@ -49,11 +49,14 @@ def on_broker(cluster: Cluster, exactly_once: bool) -> Run:
         cluster.apply(reader=(list(emits), []))
         cluster.emit(range(count), 0)
         worker = cluster.start(bolt, "bolt")
-        until(lambda: worker.error or worker.acked + worker.failed == count - held, "all said")
+        until(
+            lambda: worker.error or worker.acked + worker.failed == count - held,
+            "every tuple is acked or failed",
+        )
         worker.stop()
         records = [record for short in emits for record in cluster.read(cluster.topic(short))]
         reader = cluster.start(Sink(), "reader")
-        until(lambda: reader.acked == len(records), "all read")
+        until(lambda: reader.acked == len(records), "every record is read")
         reader.stop()
         fails = [fail for ack in cluster.acks() for fail in ack.fails]
         acks = [entry for ack in cluster.acks() if ack.task.startswith("bolt@") for entry in ack.acks]
@@ -76,10 +79,10 @@ def emission(record, prefix: str) -> Emission:
     return Emission(record.topic().removeprefix(f"{prefix}."), record.value(), record.key(), rest, numbers)
 
 
-def held(*always: str, places: tuple[str, ...] = ("double", "broker")) -> pytest.MarkDecorator:
-    """Hold a test over the double and the broker; a broker that is not in ``always`` is for the slow tests.
+def conformance(*always: str, places: tuple[str, ...] = ("double", "broker")) -> pytest.MarkDecorator:
+    """Run a test with the double and with the broker; a place on the broker not in ``always`` is a slow test.
 
-    Those in ``always`` are ten that cover each kind of bolt, at least once and exactly once.
+    The ten tests with such a place cover each kind of bolt, at least once and exactly once.
     """
     assert set(always) <= set(places)
     cases = [
@@ -89,15 +92,15 @@ def held(*always: str, places: tuple[str, ...] = ("double", "broker")) -> pytest
     return pytest.mark.parametrize("run", cases, indirect=True)
 
 
-def held_in_any_order(*always: str) -> pytest.MarkDecorator:
-    """Hold a test over both promises too: these bolts leave by a collector of their own for exactly once."""
-    return held(*always, places=("double", "double-exactly-once", "broker", "broker-exactly-once"))
+def conformance_with_exactly_once(*always: str) -> pytest.MarkDecorator:
+    """Run a test for both guarantees, too: these bolts have another collector for exactly once."""
+    return conformance(*always, places=("double", "double-exactly-once", "broker", "broker-exactly-once"))
 
 
 def short(topic: str, given) -> str:
-    """Return the name under which a bolt of this test reaches a topic, on either side."""
+    """Return the full name of a topic, for a bolt in the double or on the broker."""
     return given.topic.removesuffix("a") + topic if given.topic.endswith(".a") else topic
 
 
 def by_value(outcome: Outcome) -> list[Emission]:
-    return sorted(outcome.emitted, key=lambda each: (each.value, each.topic))
+    return sorted(outcome.emitted, key=lambda emission: (emission.value, emission.topic))

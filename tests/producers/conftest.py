@@ -1,4 +1,4 @@
-"""The tester for workers, one topology a test; and the places where a bolt must do the same."""
+"""Fixtures: a tester for workers, one topology per test; and the places where a bolt must behave alike."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> Run:
-    """Execute a bolt where ``held`` and ``held_in_any_order`` say."""
+    """Run a bolt where the ``conformance`` decorator says."""
     exactly_once = request.param.endswith("-exactly-once")
     if request.param.startswith("double"):
         return in_memory(exactly_once)

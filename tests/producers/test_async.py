@@ -1,4 +1,4 @@
-"""AsyncBolt: bounded concurrency, any order of ends, one event loop; over the double and on a broker."""
+"""AsyncBolt: bounded concurrency, completion in any order, one event loop; in the double and on a broker."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ class Gate(AsyncBolt):
     """Emits what it gets; holds the tuples of some values until the gate is opened."""
 
     def __init__(self, *values: bytes) -> None:
-        self.values, self.held, self.cancelled, self.most, self.now = values, [], [], 0, 0
+        self.values, self.held, self.cancelled, self.peak, self.now = values, [], [], 0, 0
 
     async def prepare(self, context):
         self.open, self.loop = asyncio.Event(), asyncio.get_running_loop()
@@ -25,7 +25,7 @@ class Gate(AsyncBolt):
 
     async def execute(self, tuple, emit):
         self.now += 1
-        self.most = max(self.most, self.now)
+        self.peak = max(self.peak, self.now)
         self.threads.add(threading.get_ident())
         try:
             if tuple.value in self.values:
@@ -57,7 +57,7 @@ def test_tuples_end_in_any_order_and_all_calls_come_from_the_loops_thread(cluste
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_stop_drops_what_waits_names_what_does_not_end_and_only_that_is_executed_again(
+def test_a_stop_drops_waiting_tuples_logs_unfinished_ones_and_only_these_are_executed_again(
     cluster: Cluster, caplog, exactly_once: bool
 ):
     class Narrow(Gate):
@@ -89,7 +89,7 @@ def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: Clust
 
         async def execute(self, tuple, emit):
             self.now += 1
-            self.most = max(self.most, self.now)
+            self.peak = max(self.peak, self.now)
             await asyncio.sleep(0.0001)
             self.now -= 1
 
@@ -98,10 +98,10 @@ def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: Clust
     bolt = Narrow()
     worker = cluster.start(bolt)
     until(lambda: worker.acked == 2000)
-    assert bolt.most == 7
+    assert bolt.peak == 7
 
 
-def test_a_rebalance_waits_for_what_is_executed_and_every_child_stands_once(cluster: Cluster):
+def test_a_rebalance_waits_for_tuples_being_executed_and_each_child_is_written_once(cluster: Cluster):
     class Slow(Gate):
         max_concurrent = 4
         pause_s = 0.01
@@ -127,7 +127,7 @@ def test_a_rebalance_waits_for_what_is_executed_and_every_child_stands_once(clus
     assert not cluster.open_roots()
 
 
-def test_what_a_lost_tuple_says_is_said_to_nobody():
+def test_a_tuple_lost_in_a_rebalance_emits_and_acks_nothing():
     bolt = Gate(b"x")
     double = BoltDouble(bolt, emits=["b"])
     double.begin(b"x")
@@ -164,7 +164,7 @@ def test_an_emission_after_the_end_is_refused_and_counted(caplog: pytest.LogCapt
     assert "EmitAfterAck: cannot emit for Tuple(in[0]@0, acked): its execute has ended" in caplog.text
 
 
-def test_what_ends_the_event_loop_ends_the_run():
+def test_an_error_that_ends_the_event_loop_ends_the_run():
     class Leaves(AsyncBolt):
         async def execute(self, tuple, emit):
             raise SystemExit(3)
@@ -174,7 +174,7 @@ def test_what_ends_the_event_loop_ends_the_run():
         double.give(b"x")
 
 
-def test_a_cancelled_await_inside_of_execute_fails_the_tuple():
+def test_a_cancelled_await_inside_execute_fails_the_tuple():
     class Cancels(AsyncBolt):
         async def execute(self, tuple, emit):
             emit(b"not sent")
@@ -187,7 +187,7 @@ def test_a_cancelled_await_inside_of_execute_fails_the_tuple():
     assert (double.failed, double.emitted) == ({0: "CancelledError: "}, [])
 
 
-def test_timeouts_and_task_groups_work_inside_of_execute_after_a_cancellation():
+def test_timeouts_and_task_groups_work_inside_execute():
     class Modern(AsyncBolt):
         async def execute(self, tuple, emit):
             async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -200,7 +200,7 @@ def test_timeouts_and_task_groups_work_inside_of_execute_after_a_cancellation():
     double.close()
 
 
-def test_a_double_does_not_wait_for_ever(monkeypatch):
+def test_the_double_does_not_wait_forever(monkeypatch):
     monkeypatch.setattr("acktree.producers.testing.END_TIMEOUT_S", 0.05)
     double = BoltDouble(Gate(b"x"))
     with pytest.raises(TimeoutError, match=r"tuples \[0\] have not ended"):
@@ -208,7 +208,7 @@ def test_a_double_does_not_wait_for_ever(monkeypatch):
     double.close()
 
 
-def test_prepare_and_cleanup_run_on_the_loop_and_a_reset_is_passed_on():
+def test_prepare_and_cleanup_run_on_the_event_loop_and_a_reset_is_sent():
     class Resets(Gate):
         async def execute(self, tuple, emit):
             emit.reset_timeout()
@@ -246,7 +246,7 @@ def test_a_tuple_executed_for_longer_than_the_message_timeout_is_cancelled_and_f
     assert HELD_TOO_LONG in caplog.text
 
 
-def test_a_reset_in_time_spares_a_tuple_that_is_executed_for_long(cluster: Cluster):
+def test_a_tuple_whose_timeout_is_reset_in_time_may_be_executed_for_longer(cluster: Cluster):
     class Renews(Gate):
         resets = 0
 
@@ -269,7 +269,7 @@ def test_a_reset_in_time_spares_a_tuple_that_is_executed_for_long(cluster: Clust
 
 
 class Stubborn(AsyncBolt):
-    """Swallows its cancellation while it executes b"x"; the others look whether they are cancelled, too."""
+    """Swallows the cancellation of b"x"; checks that other tuples are not cancelled."""
 
     max_concurrent = 1
 
@@ -289,7 +289,7 @@ class Stubborn(AsyncBolt):
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_bolt_that_swallows_its_cancellation_says_nothing_more_of_the_tuple_and_executes_the_next(
+def test_a_bolt_that_swallows_its_cancellation_emits_nothing_and_executes_the_next_tuple(
     monkeypatch, exactly_once: bool
 ):
     bolt = Stubborn()
@@ -308,7 +308,7 @@ def test_a_bolt_that_swallows_its_cancellation_says_nothing_more_of_the_tuple_an
     double.close()
 
 
-def test_what_waits_for_its_turn_is_executed_however_long_it_has_waited(monkeypatch):
+def test_a_waiting_tuple_is_executed_however_long_it_has_waited(monkeypatch):
     bolt = Stubborn()
     double = BoltDouble(bolt)
     with monkeypatch.context() as patience:

@@ -1,4 +1,4 @@
-"""A broker that is stopped and started again under a running spout, bolts and acker: they wait and go on."""
+"""A broker that is restarted while a spout, bolts and an acker run: they wait and continue."""
 
 import threading
 from collections import Counter
@@ -10,7 +10,7 @@ from acktree.acker.service import Acker
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.producers import BasicBolt, Failure, Spout, SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
-from acktree.producers.kafka import output as outlet
+from acktree.producers.kafka import output as output_module
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.errors import BrokerUnreachable
@@ -30,7 +30,7 @@ class Sink(BasicBolt):
 
 
 class Counting(Spout):
-    """Emits numbers up to a limit that the test raises, and what failed again; counts verdicts."""
+    """Emits numbers up to a limit that the test raises, and failed ones again; counts acks."""
 
     def __init__(self) -> None:
         self.limit, self.next = 0, 0
@@ -63,7 +63,7 @@ def stoppable(own_broker: Callable[..., LocalBroker], unique: str) -> Iterator[t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_all_wait_for_the_broker_and_nothing_is_lost(
+def test_spout_bolts_and_acker_wait_for_the_broker_and_lose_nothing(
     stoppable: tuple[LocalBroker, Cluster], exactly_once: bool
 ):
     broker, cluster = stoppable
@@ -75,13 +75,13 @@ def test_all_wait_for_the_broker_and_nothing_is_lost(
         thread.start()
     workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
     spout.limit = HALF
-    until(lambda: len(spout.acked) > HALF // 10, "the first verdicts")
+    until(lambda: len(spout.acked) > HALF // 10, "the first acks")
     broker.kill()
     spout.limit = 2 * HALF
     until(lambda: spout.next == 2 * HALF, "the spout goes on without the broker")
     broker.start()
-    until(lambda: len(spout.acked) == 2 * HALF or any(each.error for each in workers), "all verdicts", 300)
-    assert [each.error for each in workers] == [None, None]
+    until(lambda: len(spout.acked) == 2 * HALF or any(worker.error for worker in workers), "all acks", 300)
+    assert [worker.error for worker in workers] == [None, None]
     assert all(thread.is_alive() for thread in threads)
     source.stop()
     acker.stop()
@@ -96,7 +96,7 @@ def test_all_wait_for_the_broker_and_nothing_is_lost(
 
 
 def count(cluster: Cluster, topic: str) -> Counter[int]:
-    """Return how often each number stands on a topic."""
+    """Return how often each number is on a topic."""
     return Counter(int(record.value()) for record in cluster.read(cluster.topic(topic)))
 
 
@@ -105,7 +105,7 @@ def count(cluster: Cluster, topic: str) -> Counter[int]:
 def test_a_stop_ends_while_the_broker_is_away(
     stoppable: tuple[LocalBroker, Cluster], exactly_once: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(outlet, "STOP_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(output_module, "STOP_TIMEOUT_S", 3.0)
     broker, cluster = stoppable
     cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
     workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
@@ -121,25 +121,25 @@ def test_a_stop_ends_while_the_broker_is_away(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stopped_first", [False, True])
-def test_a_stop_does_not_wait_for_ever_to_send_a_reset_where_its_queue_is_full(
+def test_a_stop_does_not_wait_forever_to_send_a_reset_when_the_queue_is_full(
     stoppable: tuple[LocalBroker, Cluster], is_stopped_first: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(outlet, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(output_module, "STOP_TIMEOUT_S", 0.1)
     broker, cluster = stoppable
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
-    way_out = ExactlyOnce(cluster.bootstrap, {"queue.buffering.max.messages": "10"}, f"{cluster.name}.first")
+    output = ExactlyOnce(cluster.bootstrap, {"queue.buffering.max.messages": "10"}, f"{cluster.name}.first")
     broker.kill()
     if is_stopped_first:
-        way_out.hurry()
+        output.begin_stop()
     else:
-        way_out.send_at_once(cluster.topic("ack"), 0, b"a reset")
-        way_out.hurry()
+        output.send_at_once(cluster.topic("ack"), 0, b"a reset")
+        output.begin_stop()
     refused: list[DeliveryFailed] = []
 
     def send() -> None:
         try:
             for _ in range(20):
-                way_out.send_at_once(cluster.topic("ack"), 0, b"a reset")
+                output.send_at_once(cluster.topic("ack"), 0, b"a reset")
         except DeliveryFailed as error:
             refused.append(error)
 

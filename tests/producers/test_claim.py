@@ -1,4 +1,4 @@
-"""A claim read back is the claim written, or it is refused."""
+"""A claim that is read back equals the one that was written, or is rejected."""
 
 import binascii
 import zlib
@@ -19,7 +19,8 @@ from acktree.producers.kafka.claim import (
     decode_claim,
 )
 from acktree.producers.kafka.outside_commit import GroupInUse
-from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.ids import MAX_RUN, MAX_SLOTS
 from producers.cluster import Cluster, until
@@ -38,7 +39,7 @@ CLAIMS = st.builds(
 
 
 @given(CLAIMS)
-def test_decoding_gives_back_what_was_claimed(claim):
+def test_a_decoded_claim_equals_the_encoded_one(claim):
     text = claim.metadata()
     assert decode_claim(text, claim.next_offset) == claim
     assert text.isascii()
@@ -46,7 +47,7 @@ def test_decoding_gives_back_what_was_claimed(claim):
 
 @given(st.integers(1, 255), st.integers(1, 12), st.integers(1, 8))
 def test_a_claim_of_thousands_of_slots_fits_into_the_metadata_of_a_commit(floor, step, tasks):
-    """Slots of a task as they lie among those of others; a few partitions were rewound."""
+    """A task's slots, interleaved with those of others; a few partitions were rewound."""
     floors = dict.fromkeys(range(0, MAX_SLOTS, tasks), floor)
     floors |= {slot: slot % MAX_RUN + 1 for slot in list(floors)[:: 100 * step]}
     claim = Claim(2**40, 7, 5, floors, dict.fromkeys(range(20), (7, 10**9)))
@@ -55,7 +56,7 @@ def test_a_claim_of_thousands_of_slots_fits_into_the_metadata_of_a_commit(floor,
     assert decode_claim(text, 5) == claim
 
 
-def test_what_fits_into_no_metadata_is_said_with_a_way_out():
+def test_a_claim_too_large_for_the_metadata_is_an_error_that_says_what_to_do():
     floors = {slot: slot * slot % MAX_RUN + 1 for slot in range(MAX_SLOTS)}
     floors |= {
         slot: int.from_bytes(sha256(bytes([slot % 251, slot // 251])).digest()[:1]) or 1 for slot in floors
@@ -64,7 +65,7 @@ def test_what_fits_into_no_metadata_is_said_with_a_way_out():
         Claim(1, 1, 0, floors).metadata()
 
 
-def test_a_claim_written_before_is_read_and_a_small_one_is_written_the_same():
+def test_the_format_of_a_small_claim_does_not_change():
     text = "2|65537|7|eNqLjo421DGKjdWJjrYw0Im20DEEcmJjAUykBmc=|11d627cb"
     claim = decode_claim(text, 3)
     assert claim == Claim(65537, 7, 3, {1: 2}, {80: (8, 12)})
@@ -72,10 +73,10 @@ def test_a_claim_written_before_is_read_and_a_small_one_is_written_the_same():
 
 
 @given(CLAIMS)
-def test_who_knows_of_no_sequence_unpacks_what_he_knows(claim):
+def test_releases_that_know_no_sequence_can_read_a_claim_with_one(claim):
     packed = [
-        zlib.decompress(binascii.a2b_base64(each.metadata().split("|")[3]))
-        for each in (claim, replace(claim, sequence=0))
+        zlib.decompress(binascii.a2b_base64(written.metadata().split("|")[3]))
+        for written in (claim, replace(claim, sequence=0))
     ]
     assert packed[0] == packed[1]
 
@@ -95,7 +96,7 @@ def test_any_other_text_is_refused(text):
         decode_claim(text, 0)
 
 
-def test_a_group_with_a_member_cannot_be_claimed_and_the_sentence_names_it(cluster: Cluster):
+def test_a_group_with_a_member_cannot_be_claimed_and_the_error_names_it(cluster: Cluster):
     cluster.apply(one=(["a"], []))
     group, topic = f"{cluster.name}.s", cluster.topic("spout-0")
     stranger = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
@@ -108,7 +109,7 @@ def test_a_group_with_a_member_cannot_be_claimed_and_the_sentence_names_it(clust
     assert claim_run(ours, topic, group, cluster.bootstrap).run == 1
 
 
-def test_claiming_without_a_broker_says_where_none_answers(monkeypatch):
+def test_claiming_without_a_broker_names_its_address(monkeypatch):
     monkeypatch.setattr("acktree.producers.kafka.claim.BROKER_TIMEOUT_S", 0.2)
     ours = make_consumer(consumer_settings("127.0.0.1:1", "g", {}))
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1"):

@@ -90,7 +90,7 @@ def test_three_inputs_of_one_root_and_their_child_never_fold_to_zero_early(order
     in_any_order(net, [[root, *inputs, child][at] for at in order])
 
 
-def test_each_input_of_a_join_carries_a_share_of_the_child():
+def test_each_input_of_a_join_carries_a_part_of_the_childs_value():
     net = Net(published(fork=(["a"], ["b"]), join=(["b"], ["c"]), end=(["c"], [])))
     root = net.take("fork", net.spout(0))
     inputs = [net.take("join", net.emit("fork", root)) for _ in range(3)]
@@ -111,7 +111,7 @@ def test_a_child_of_a_joined_tuple_carries_each_of_its_roots_once():
     in_any_order(net, [child, parent], offsets=(0, 1, 2))
 
 
-def test_an_input_with_several_roots_of_which_another_shares_one():
+def test_a_join_of_inputs_that_share_one_of_several_roots_closes_all_trees():
     net = Net(published(join=(["a"], ["b"]), end=(["b"], [])))
     wide, narrow = net.take("join", net.spout(0, 1)), net.take("join", net.spout(0))
     child = net.take("end", net.emit("join", [wide, narrow]))
@@ -130,7 +130,7 @@ def test_two_bolts_that_read_one_topic_both_own_an_edge():
     in_any_order(net, [net.take("one", record), net.take("two", record)])
 
 
-def test_what_nobody_reads_holds_no_tree_open():
+def test_a_child_without_a_reader_holds_no_tree_open():
     net = Net(published(one=(["a"], ["b"])))
     parent = net.take("one", net.spout(0))
     record = net.emit("one", parent)
@@ -145,7 +145,7 @@ def test_an_unanchored_emission_is_in_no_tree():
     in_any_order(net, [parent])
 
 
-def test_what_an_untracked_tuple_brings_forth_is_untracked():
+def test_a_child_of_an_untracked_tuple_is_untracked():
     net = Net(published(one=(["a"], ["b"]), two=(["b"], [])))
     untracked = net.take("one", net.spout())
     tracked = net.take("one", net.spout(0))
@@ -177,7 +177,7 @@ def test_readers_are_those_of_the_newest_version_at_the_emission():
     in_any_order(net, [net.take("two", old), net.take("two", new), net.take("three", new), held])
 
 
-def test_many_acks_of_one_flush_are_one_record_a_partition():
+def test_many_acks_of_one_flush_are_one_record_per_partition():
     net = Net(published(ackers=2, one=(["a"], [])))
     for offset in range(100):
         net.collectors["one"].ack(net.take("one", net.spout(offset)))
@@ -194,7 +194,7 @@ def test_no_part_of_a_tuples_ack_leaves_before_its_ack():
     assert net.control_records == 0
 
 
-def test_a_failed_tuple_says_why_and_acks_nothing():
+def test_a_failed_tuple_carries_its_reason_and_acks_nothing():
     net = Net(published(one=(["a"], ["b"]), two=(["b"], [])))
     tuple = net.take("one", net.spout(0, 1))
     net.emit("one", tuple)
@@ -213,7 +213,7 @@ def test_a_reset_names_every_root():
     assert sorted(net.resets) == sorted(anchor.root for anchor in tuple.anchors)
 
 
-def test_a_topology_without_ackers_says_nothing():
+def test_a_topology_without_ackers_sends_no_control_records():
     net = Net(published(ackers=0, one=(["a"], ["b"]), two=(["b"], [])))
     tuple = net.take("one", net.spout(0))
     net.emit("one", tuple)
@@ -223,14 +223,14 @@ def test_a_topology_without_ackers_says_nothing():
 
 @pytest.mark.parametrize("verb", ["ack", "fail", "reset_timeout"])
 @pytest.mark.parametrize("first", ["ack", "fail"])
-def test_a_second_verdict_on_a_tuple_is_refused(first, verb):
+def test_a_second_ack_or_fail_of_a_tuple_is_refused(first, verb):
     net = Net(published(one=(["a"], [])))
     collector, tuple = net.collectors["one"], net.take("one", net.spout(0))
-    say = {"ack": collector.ack, "fail": lambda t: collector.fail(t, "r"), "reset_timeout": None}
-    say["reset_timeout"] = collector.reset_timeout
-    say[first](tuple)
+    calls = {"ack": collector.ack, "fail": lambda t: collector.fail(t, "r"), "reset_timeout": None}
+    calls["reset_timeout"] = collector.reset_timeout
+    calls[first](tuple)
     with pytest.raises(AckedTwice):
-        say[verb](tuple)
+        calls[verb](tuple)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -244,7 +244,7 @@ def test_an_emit_after_the_ack_is_refused(several):
 
 
 @pytest.mark.parametrize("verb", ["ack", "fail", "reset", "emit"])
-def test_a_strangers_tuple_is_refused(verb):
+def test_another_collectors_tuple_is_refused(verb):
     net = Net(published(one=(["a"], ["b"]), two=(["a"], ["c"])))
     stranger, collector = net.take("two", net.spout(0)), net.collectors["one"]
     with pytest.raises(NotInHand):
@@ -256,7 +256,7 @@ def test_a_strangers_tuple_is_refused(verb):
         }[verb]()
 
 
-def test_what_is_said_of_a_dropped_tuple_is_said_to_nobody():
+def test_calls_for_a_dropped_tuple_do_nothing():
     net = Net(published(one=(["a"], ["b"]), two=(["b"], [])))
     collector, hand = net.collectors["one"], Hand()
     dropped = net.take("one", net.spout(0), hand)
@@ -288,7 +288,7 @@ def test_a_topic_that_the_bolt_does_not_emit_to_is_refused(emits, topic):
         net.collectors["one"].emit(b"", anchors=tuple, topic=topic)
 
 
-def test_the_reserved_header_is_refused_and_others_travel():
+def test_the_reserved_header_is_refused_and_others_are_passed_on():
     net = Net(published(one=(["a"], ["b"]), two=(["b"], [])))
     parent = net.take("one", net.spout(0))
     with pytest.raises(ReservedHeader):
@@ -299,12 +299,12 @@ def test_the_reserved_header_is_refused_and_others_travel():
     assert child.tracked
 
 
-def test_a_tuple_tells_its_fields_and_its_origin():
+def test_a_tuple_has_its_records_fields_and_its_origin():
     net = Net(published(one=(["a"], ["b"]), two=(["b"], [])))
     parent = net.take("one", net.spout(7, 8))
     net.collectors["one"].emit(b"w", anchors=parent, key=b"k")
     child = net.take("two", net.topics["b"][-1])
-    told = (child.value, child.key, child.topic, child.partition, child.offset, child.timestamp_ms)
-    assert told == (b"w", b"k", "b", 0, 0, 5)
+    fields = (child.value, child.key, child.topic, child.partition, child.offset, child.timestamp_ms)
+    assert fields == (b"w", b"k", "b", 0, 0, 5)
     assert child.origin == SourceOrigin("s", "src", 3, 7, 0, topic_id="id")
     assert [origin.offset for origin in child.origins] == [7, 8]

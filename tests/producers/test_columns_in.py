@@ -1,4 +1,4 @@
-"""Columns of a partition on a real broker: what Consumer.consume gives, and errors with their offsets."""
+"""Columns of a partition on a real broker: the same as Consumer.consume returns, and errors with offsets."""
 
 import itertools
 import sys
@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from acktree.producers.native.librdkafka import NoColumns
-from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
+from acktree.schemas.client_settings import consumer_settings, producer_settings
+from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.header import HEADER, find_header
 from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn, FetchedColumns
@@ -76,9 +77,9 @@ def reading(cluster: Cluster) -> Iterator[Reading]:
 def cells(column: BytesColumn | None, count: int) -> list[bytes | None]:
     assert column is not None
     assert len(column.bounds) == count + 1
-    there = [True] * count if column.is_there is None else column.is_there.tolist()
+    present = [True] * count if column.is_there is None else column.is_there.tolist()
     rows = [column.data[start:end].tobytes() for start, end in itertools.pairwise(column.bounds)]
-    return [row if is_there else None for row, is_there in zip(rows, there, strict=True)]
+    return [row if is_there else None for row, is_there in zip(rows, present, strict=True)]
 
 
 def rows_of(taken: FetchedColumns) -> list[tuple]:
@@ -104,7 +105,7 @@ def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
     reading.assign(0)
     taken, error, end = reading.until_error(own=True, max_records=7)
     assert (error.code(), end) == (KafkaError._PARTITION_EOF, sum(sent))
-    rows = [row for each in taken for row in rows_of(each)]
+    rows = [row for fetched in taken for row in rows_of(fetched)]
     plain = consumer_of(cluster, group_instance_id="plain")
     plain.assign([TopicPartition(reading.topic, 0, 0)])
     wanted: list[tuple] = []
@@ -123,7 +124,7 @@ def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
     assert rows == wanted
 
 
-def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, reading: Reading):
+def test_the_warm_up_compiles_every_loop(cluster: Cluster, reading: Reading):
     warm_up()
     loops = columns_in.compiled_loops()
     compiled = (loops.read_fields, loops.copy, loops.destroy)
@@ -136,21 +137,21 @@ def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, reading:
     assert [len(signatures) for signatures in warm] == [1, 1, 1]
 
 
-def test_headers_are_looked_for_only_where_they_are_wanted(cluster: Cluster, reading: Reading):
+def test_headers_are_read_only_on_request(cluster: Cluster, reading: Reading):
     reading.send(cluster, 1)
     reading.assign(0)
     taken, _, _ = reading.until_error()
-    assert {each.own for each in taken} == {None}
+    assert {fetched.own for fetched in taken} == {None}
 
 
-def test_an_offset_that_is_not_there_is_told_with_its_place(reading: Reading):
+def test_an_offset_out_of_range_is_an_error_and_yields_no_rows(reading: Reading):
     reading.assign(100)
     taken, error, _ = reading.until_error()
     assert error.code() == KafkaError._AUTO_OFFSET_RESET
-    assert not sum(len(each.offsets) for each in taken)
+    assert not sum(len(fetched.offsets) for fetched in taken)
 
 
-def test_another_assignment_brings_no_row_of_the_one_before(cluster: Cluster, reading: Reading):
+def test_a_new_assignment_yields_no_row_of_the_previous_one(cluster: Cluster, reading: Reading):
     reading.send(cluster, 500)
     reading.assign(0)
     first = reading.columns.take(10, 5.0)
@@ -162,7 +163,7 @@ def test_another_assignment_brings_no_row_of_the_one_before(cluster: Cluster, re
     assert not len(reading.columns.take(5, 0.2).offsets)
 
 
-def test_the_consumers_own_queue_stays_with_the_consumer(cluster: Cluster, reading: Reading):
+def test_the_consumer_itself_gets_none_of_the_columns_records(cluster: Cluster, reading: Reading):
     reading.send(cluster, 1)
     reading.assign(0)
     assert reading.consumer.consume(10, 1.0) == []

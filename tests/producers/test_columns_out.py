@@ -1,4 +1,4 @@
-"""Columns on a real broker: the same records as row by row, the same words for those that do not get out."""
+"""Columns on a real broker: the same records as row by row, and the same errors."""
 
 import gc
 import logging
@@ -19,7 +19,8 @@ from acktree.producers.native.columns import Rows
 from acktree.producers.native.columns_out import find_cells
 from acktree.producers.native.librdkafka import NoColumns
 from acktree.producers.native.warm_up import warm_up
-from acktree.schemas.clients import make_consumer, producer_settings
+from acktree.schemas.client_settings import producer_settings
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.header import HEADER, SINGLE, single_headers
 from acktree.schemas.ids import EdgeSource
 from hypothesis_profiles import examples
@@ -30,7 +31,7 @@ TYPES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
 @pytest.fixture
-def sending(cluster: Cluster) -> BufferedProducer:
+def producer(cluster: Cluster) -> BufferedProducer:
     cluster.apply(only=(["a"], ["b"]))
     return BufferedProducer(producer_settings(cluster.bootstrap, {}))
 
@@ -41,13 +42,13 @@ def row_by_row(cluster: Cluster, **user: str) -> BufferedProducer:
     return made
 
 
-def told(record) -> tuple:
+def fields_of(record) -> tuple:
     return record.key(), record.value(), record.headers()
 
 
 @st.composite
 def columns(draw, count: int):
-    """A column of so many cells, of any kind that may be sent."""
+    """A column of ``count`` cells, of any kind that may be sent."""
     cells = draw(st.lists(PAYLOAD, min_size=count, max_size=count))
     kind = draw(st.sampled_from(("list", "none", "arrow", "chunks")))
     if kind == "none":
@@ -56,7 +57,7 @@ def columns(draw, count: int):
         return cells
     type_of = draw(st.sampled_from(TYPES))
     is_text = pa.types.is_string(type_of) or pa.types.is_large_string(type_of)
-    texts = [None if each is None else f"{each!s}" if is_text else f"{each!s}".encode() for each in cells]
+    texts = [None if cell is None else f"{cell!s}" if is_text else f"{cell!s}".encode() for cell in cells]
     before = draw(st.integers(0, 3))
     array = pa.array([*["x"] * before, *texts, "y"], type_of)[before : before + count]
     return pa.chunked_array([array[: count // 2], array[count // 2 :]]) if kind == "chunks" else array
@@ -89,13 +90,13 @@ def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Clus
     gc.collect()
     fast.flush(10)
     slow.flush(10)
-    (as_columns, one_by_one) = (list(map(told, cluster.read(cluster.topic(name)))) for name in "bc")
+    (as_columns, one_by_one) = (list(map(fields_of, cluster.read(cluster.topic(name)))) for name in "bc")
     assert len(as_columns) == sum(sent)
     assert sorted(as_columns, key=repr) == sorted(one_by_one, key=repr)
 
 
-def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending: BufferedProducer):
-    opened = sending.open_columns()
+def test_the_warm_up_compiles_every_loop(cluster: Cluster, producer: BufferedProducer):
+    opened = producer.open_columns()
     assert opened is not None
     warm_up()
     loop = opened.loop.produce_rows
@@ -106,21 +107,21 @@ def test_the_warm_up_compiles_all_there_is_to_compile(cluster: Cluster, sending:
     kinds = [["a", None, b"c"], *(pa.array(texts).cast(kind) for kind in TYPES)]
     for values in kinds:
         for keys in (None, *kinds):
-            sending.produce_rows(cluster.topic("b"), Rows(values, keys, None, [("u", "v")]))
-            sending.produce_rows(cluster.topic("b"), Rows(values, keys, own))
-    sending.flush(10)
+            producer.produce_rows(cluster.topic("b"), Rows(values, keys, None, [("u", "v")]))
+            producer.produce_rows(cluster.topic("b"), Rows(values, keys, own))
+    producer.flush(10)
     assert loop.signatures == warm
     assert len(warm) == 1
 
 
-def test_keys_find_the_same_partition_as_row_by_row(cluster: Cluster):
-    cluster.ackers = 7  # the control topics are as good as any, and have so many partitions
+def test_keys_go_to_the_same_partition_as_row_by_row(cluster: Cluster):
+    cluster.ackers = 7  # the control topics have as many partitions
     cluster.apply(only=(["a"], []))
     fast, slow = BufferedProducer(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
     keys = [b"key-%d" % number for number in range(300)]
-    for sending, short in ((fast, "ack"), (slow, "ack-init")):
-        sending.produce_rows(cluster.topic(short), Rows(keys, keys))
-        sending.flush(10)
+    for producer, short in ((fast, "ack"), (slow, "ack-init")):
+        producer.produce_rows(cluster.topic(short), Rows(keys, keys))
+        producer.flush(10)
     places = [
         {record.key(): record.partition() for record in cluster.read(cluster.topic(short))}
         for short in ("ack", "ack-init")
@@ -131,112 +132,112 @@ def test_keys_find_the_same_partition_as_row_by_row(cluster: Cluster):
     assert places[0] == places[1]
 
 
-def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, sending: BufferedProducer):
+def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, producer: BufferedProducer):
     edges = EdgeSource().many(5)
     own = single_headers(3, 2, edges, edges)[1:4]
     assert own.dtype == SINGLE
-    sending.produce_rows(cluster.topic("b"), Rows(["ä", b"", None], ["k"] * 3, own, [("u", "é")]))
-    sending.flush(10)
+    producer.produce_rows(cluster.topic("b"), Rows(["ä", b"", None], ["k"] * 3, own, [("u", "é")]))
+    producer.flush(10)
     read = [(record.value(), record.headers()) for record in cluster.read(cluster.topic("b"))]
     wanted = zip(["ä".encode(), b"", None], (row.tobytes() for row in own), strict=True)
     assert read == [(value, [("u", "é".encode()), (HEADER, header)]) for value, header in wanted]
 
 
-def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: Cluster):
+def test_a_full_queue_makes_the_producer_wait_and_nothing_is_lost_or_repeated(cluster: Cluster):
     cluster.apply(only=(["a"], ["b"]))
-    sending = BufferedProducer(producer_settings(cluster.bootstrap, {"queue.buffering.max.messages": "20"}))
-    sending.produce_rows(cluster.topic("b"), Rows([b"%d" % number for number in range(2000)], ["k"] * 2000))
-    assert sending.columns is not None
-    sending.flush(10)
+    producer = BufferedProducer(producer_settings(cluster.bootstrap, {"queue.buffering.max.messages": "20"}))
+    producer.produce_rows(cluster.topic("b"), Rows([b"%d" % number for number in range(2000)], ["k"] * 2000))
+    assert producer.columns is not None
+    producer.flush(10)
     assert [int(record.value()) for record in cluster.read(cluster.topic("b"))] == list(range(2000))
 
 
-def test_a_row_that_is_too_large_or_has_no_key_is_named_and_the_others_go_out(cluster: Cluster):
+def test_a_row_that_is_too_large_or_has_no_key_is_returned_and_the_others_are_sent(cluster: Cluster):
     cluster.apply(only=(["a"], ["b", "c"]))
     cluster.set_topic("b", max_message_bytes="1000")
     cluster.set_topic("c", cleanup_policy="compact")
     topics = [cluster.topic("b"), cluster.topic("c")]
     limits = read_limits(cluster.bootstrap, topics, {})
-    sending = AtLeastOnce(cluster.bootstrap, {}, limits)
-    ((large, too_large),) = sending.produce_rows(topics[0], Rows([b"1", b"x" * 2000, b"3"], ["k"] * 3))
-    ((keyless, no_key),) = sending.produce_rows(topics[1], Rows([b"1", b"2"], [None, b"k"]))
+    producer = AtLeastOnce(cluster.bootstrap, {}, limits)
+    ((large, too_large),) = producer.produce_rows(topics[0], Rows([b"1", b"x" * 2000, b"3"], ["k"] * 3))
+    ((keyless, no_key),) = producer.produce_rows(topics[1], Rows([b"1", b"2"], [None, b"k"]))
     assert (large, keyless) == (1, 0)
     assert (type(too_large), type(no_key)) == (TooLarge, MissingKey)
-    sending.flush(10)
+    producer.flush(10)
     assert [record.value() for record in cluster.read(topics[0])] == [b"1", b"3"]
     assert [record.value() for record in cluster.read(topics[1])] == [b"2"]
 
 
-def test_what_the_client_itself_finds_too_large_is_named_too(cluster: Cluster):
+def test_a_row_that_the_client_finds_too_large_is_returned_too(cluster: Cluster):
     cluster.apply(only=(["a"], ["b"]))
-    sending = AtLeastOnce(cluster.bootstrap, {"message.max.bytes": "2000"}, Limits())
+    producer = AtLeastOnce(cluster.bootstrap, {"message.max.bytes": "2000"}, Limits())
     rows = Rows([b"1", b"x" * 5000, b"3", b"x" * 6000], ["k"] * 4)
-    assert [row for row, _ in sending.produce_rows(cluster.topic("b"), rows)] == [1, 3]
-    assert sending.columns is not None
-    sending.flush(10)
+    assert [row for row, _ in producer.produce_rows(cluster.topic("b"), rows)] == [1, 3]
+    assert producer.columns is not None
+    producer.flush(10)
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"1", b"3"]
 
 
-def test_a_row_that_the_broker_refuses_fails_one_flush_and_the_next_begins_afresh(
-    cluster: Cluster, sending: BufferedProducer
+def test_a_row_that_the_broker_rejects_fails_one_flush_and_not_the_next(
+    cluster: Cluster, producer: BufferedProducer
 ):
     cluster.set_topic("b", max_message_bytes="1000")
-    sending.produce_rows(cluster.topic("b"), Rows([b"x" * 5000]))
+    producer.produce_rows(cluster.topic("b"), Rows([b"x" * 5000]))
     with pytest.raises(DeliveryFailed, match=rf"for topic {cluster.topic('b')}: .*[Mm]essage size too large"):
-        sending.flush(10)
-    sending.produce_rows(cluster.topic("b"), Rows([b"small"]))
-    sending.flush(10)
+        producer.flush(10)
+    producer.produce_rows(cluster.topic("b"), Rows([b"small"]))
+    producer.flush(10)
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"small"]
 
 
-def test_a_worker_at_least_once_does_not_commit_past_a_refused_row(cluster: Cluster):
+def test_an_at_least_once_worker_does_not_commit_past_a_rejected_row(cluster: Cluster):
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
-    outlet = AtLeastOnce(cluster.bootstrap, {})
-    outlet.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
+    output = AtLeastOnce(cluster.bootstrap, {})
+    output.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
     consumer = make_consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "nobody"})
     with pytest.raises(DeliveryFailed, match="did not take a record"):
-        outlet.settle(consumer, [])
+        output.flush_and_commit(consumer, [])
 
 
-def test_a_worker_exactly_once_ends_with_a_refused_row_instead_of_trying_for_ever(cluster: Cluster):
+def test_an_exactly_once_worker_stops_at_a_rejected_row_instead_of_retrying_forever(cluster: Cluster):
     cluster.apply(True, only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
-    outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only")
-    outlet.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
-    assert outlet.columns is not None
+    output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only")
+    output.produce_rows(cluster.topic("b"), Rows([b"1", b"x" * 5000]))
+    assert output.columns is not None
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": f"{cluster.name}.only"})
     with pytest.raises(DeliveryFailed, match="did not take a record"):
-        outlet.settle(consumer, [])
+        output.flush_and_commit(consumer, [])
     assert cluster.read(cluster.topic("b")) == []
 
 
-def test_records_that_go_out_one_by_one_beside_columns_keep_their_reports(
-    cluster: Cluster, sending: BufferedProducer
+def test_single_records_next_to_columns_keep_their_delivery_reports(
+    cluster: Cluster, producer: BufferedProducer
 ):
     cluster.set_topic("b", max_message_bytes="1000")
-    sending.produce_rows(cluster.topic("b"), Rows([b"1"]))
-    assert sending.columns is not None
-    sending.flush(10)
-    sending.produce(cluster.topic("b"), b"x" * 5000)
+    producer.produce_rows(cluster.topic("b"), Rows([b"1"]))
+    assert producer.columns is not None
+    producer.flush(10)
+    producer.produce(cluster.topic("b"), b"x" * 5000)
     with pytest.raises(DeliveryFailed, match="did not take a record"):
-        sending.flush(10)
+        producer.flush(10)
 
 
-def test_memory_may_go_as_soon_as_its_rows_are_queued(cluster: Cluster, sending: BufferedProducer):
+def test_memory_may_be_freed_as_soon_as_its_rows_are_queued(cluster: Cluster, producer: BufferedProducer):
     for number in range(50):
         values = [b"%d-%d" % (number, row) * 20 for row in range(100)]
-        sending.produce_rows(cluster.topic("b"), Rows(pa.array(values, pa.binary()), ["k"] * 100))
+        producer.produce_rows(cluster.topic("b"), Rows(pa.array(values, pa.binary()), ["k"] * 100))
         del values
     gc.collect()
-    sending.flush(10)
+    producer.flush(10)
     read = [record.value() for record in cluster.read(cluster.topic("b"))]
     assert read == [b"%d-%d" % (number, row) * 20 for number in range(50) for row in range(100)]
 
 
-def test_without_the_compiled_way_rows_go_out_one_by_one_and_one_line_says_why(
+def test_without_compiled_loops_rows_are_sent_one_by_one_and_one_log_line_says_why(
     cluster: Cluster,
-    sending: BufferedProducer,
+    producer: BufferedProducer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
@@ -246,11 +247,11 @@ def test_without_the_compiled_way_rows_go_out_one_by_one_and_one_line_says_why(
     monkeypatch.setattr(columns_out, "librdkafka", missing)
     caplog.set_level(logging.INFO, "acktree.bolt")
     for _ in range(3):
-        sending.produce_rows(cluster.topic("b"), Rows(["1", None], pa.array([b"k", "k"])))
-    sending.flush(10)
-    assert sending.columns is None
-    said = [line.message for line in caplog.records if line.name == "acktree.bolt"]
-    assert said == ["columns go out record by record: no librdkafka here"]
+        producer.produce_rows(cluster.topic("b"), Rows(["1", None], pa.array([b"k", "k"])))
+    producer.flush(10)
+    assert producer.columns is None
+    messages = [line.message for line in caplog.records if line.name == "acktree.bolt"]
+    assert messages == ["columns are sent record by record: no librdkafka here"]
     read = [(record.key(), record.value()) for record in cluster.read(cluster.topic("b"))]
     assert read == [(b"k", b"1"), (b"k", None)] * 3
 

@@ -1,4 +1,4 @@
-"""What a bolt does, said once and held over the in-memory double and over a worker on a real broker."""
+"""The conformance suite: the in-memory double and a worker on a real broker behave alike."""
 
 import asyncio
 from collections import Counter
@@ -11,10 +11,10 @@ import pytest
 from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import MissingExtra
 from acktree.producers.testing import BoltDouble, Emission
-from producers.conformance import Run, Sink, by_value, held, held_in_any_order, short
+from producers.conformance import Run, Sink, by_value, conformance, conformance_with_exactly_once, short
 
 
-@held("broker")
+@conformance("broker")
 def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
     class Pass(BasicBolt):
         def execute(self, tuple, emit):
@@ -26,7 +26,7 @@ def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 2}, {}, set())
 
 
-@held("broker")
+@conformance("broker")
 def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     class Picky(BasicBolt):
         def execute(self, tuple, emit):
@@ -39,7 +39,7 @@ def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     assert (outcome.acked, outcome.open) == ({0, 2}, {1})
 
 
-@held_in_any_order("broker", "broker-exactly-once")
+@conformance_with_exactly_once("broker", "broker-exactly-once")
 def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_failed_ones(run: Run):
     class Late(AsyncBolt):
         async def execute(self, tuple, emit):
@@ -56,13 +56,13 @@ def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_fa
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "ValueError: not one"}, {1})
 
 
-@held()
+@conformance()
 def test_a_bolt_that_emits_nothing_closes_its_trees(run: Run):
     outcome = run(Sink(), 3)
     assert (outcome.emitted, outcome.acked, outcome.open) == ([], {0, 1, 2}, set())
 
 
-@held()
+@conformance()
 def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
     class Fan(BasicBolt):
         def execute(self, tuple, emit):
@@ -70,13 +70,13 @@ def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
                 emit(tuple.value, topic=short(topic, tuple))
 
     outcome = run(Fan(), 2, emits=("b", "c"))
-    assert [(each.topic, each.anchors) for each in by_value(outcome)] == [
+    assert [(emission.topic, emission.anchors) for emission in by_value(outcome)] == [
         (topic, (number,)) for number in range(2) for topic in ("b", "b", "c")
     ]
     assert outcome.open == set()
 
 
-@held_in_any_order("broker", "broker-exactly-once")
+@conformance_with_exactly_once("broker", "broker-exactly-once")
 def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
     class Pairs(Bolt):
         left = None
@@ -86,19 +86,19 @@ def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
                 self.left = tuple
                 return
             pair, self.left = (self.left, tuple), None
-            collector.emit(b"+".join(each.value for each in pair), anchors=pair)
-            for each in pair:
-                collector.ack(each)
+            collector.emit(b"+".join(tup.value for tup in pair), anchors=pair)
+            for tup in pair:
+                collector.ack(tup)
 
     outcome = run(Pairs(), 5, held=1)
-    assert [(each.value, each.anchors) for each in by_value(outcome)] == [
+    assert [(emission.value, emission.anchors) for emission in by_value(outcome)] == [
         (b"0+1", (0, 1)),
         (b"2+3", (2, 3)),
     ]
     assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, {4})
 
 
-@held_in_any_order("broker")
+@conformance_with_exactly_once("broker")
 def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
     class ByHand(Bolt):
         def execute(self, tuple, collector):
@@ -110,13 +110,13 @@ def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: 
                 collector.ack(tuple)
 
     outcome = run(ByHand(), 2)
-    assert [each.anchors for each in outcome.emitted] == [(), ()]
+    assert [emission.anchors for emission in outcome.emitted] == [(), ()]
     assert (outcome.failed, outcome.acked, outcome.open) == ({0: "no zero"}, {1}, {0})
     assert outcome.resets == [0]
 
 
-@held_in_any_order("broker-exactly-once")
-def test_a_window_acks_all_it_held_at_a_tick(run: Run):
+@conformance_with_exactly_once("broker-exactly-once")
+def test_a_window_acks_all_its_tuples_at_a_tick(run: Run):
     class Window(Bolt):
         tick_interval_s = 0.01
 
@@ -129,16 +129,16 @@ def test_a_window_acks_all_it_held_at_a_tick(run: Run):
         def tick(self, collector):
             if len(self.held) == 4:
                 collector.emit(b"four", anchors=self.held)
-                for each in self.held:
-                    collector.ack(each)
+                for tup in self.held:
+                    collector.ack(tup)
                 self.held.clear()
 
     outcome = run(Window(), 4)
-    assert [(each.value, each.anchors) for each in outcome.emitted] == [(b"four", (0, 1, 2, 3))]
+    assert [(emission.value, emission.anchors) for emission in outcome.emitted] == [(b"four", (0, 1, 2, 3))]
     assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, set())
 
 
-def test_what_a_double_takes_away_is_dropped_and_acking_it_says_nothing():
+def test_acking_a_tuple_that_the_double_took_away_does_nothing():
     class Hold(Bolt):
         def execute(self, tuple, collector):
             self.held, self.collector = tuple, collector
@@ -156,24 +156,24 @@ def test_what_a_double_takes_away_is_dropped_and_acking_it_says_nothing():
     assert (double.acked, set(double.open), double.in_hand) == (set(), {0}, [])
 
 
-@held("broker")
+@conformance("broker")
 def test_a_batch_fails_one_tuple_and_acks_the_others(run: Run):
     class Batch(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many(
-                [each.value for each in tuples], tuples, keys=[b"k"] * len(tuples), headers=[("h", b"1")]
+                [tup.value for tup in tuples], tuples, keys=[b"k"] * len(tuples), headers=[("h", b"1")]
             )
-            for each in tuples:
-                if each.value == b"1":
-                    collector.fail(each, "not one")
+            for tup in tuples:
+                if tup.value == b"1":
+                    collector.fail(tup, "not one")
 
     outcome = run(Batch(), 4)
     assert by_value(outcome) == [Emission("b", b"%d" % n, b"k", [("h", b"1")], (n,)) for n in range(4)]
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "not one"}, {1})
 
 
-@held()
-def test_a_batch_worked_on_by_columns_closes_all_trees_but_those_it_fails_after(run: Run):
+@conformance()
+def test_a_batch_processed_by_columns_closes_all_trees_except_those_it_fails_later(run: Run):
     class Columns(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many([value + b"!" for value in tuples.values], tuples, keys=tuples.keys)
@@ -186,8 +186,8 @@ def test_a_batch_worked_on_by_columns_closes_all_trees_but_those_it_fails_after(
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "not one"}, {1})
 
 
-@held()
-def test_a_batch_that_emits_nothing_by_columns_is_acked_whole(run: Run):
+@conformance()
+def test_a_batch_processed_by_columns_that_emits_nothing_is_acked(run: Run):
     class Nothing(BatchBolt):
         def execute(self, tuples, collector):
             assert len(tuples) == len(tuples.values)
@@ -195,22 +195,22 @@ def test_a_batch_that_emits_nothing_by_columns_is_acked_whole(run: Run):
     assert run(Nothing(), 3).acked == {0, 1, 2}
 
 
-@held()
+@conformance()
 def test_several_children_of_a_batch_in_two_topics_close_their_trees(run: Run):
     class Fan(BatchBolt):
         def execute(self, tuples, collector):
             for topic in ("b", "c", "b"):
-                collector.emit_many([each.value for each in tuples], tuples, topic=short(topic, tuples[0]))
+                collector.emit_many([tup.value for tup in tuples], tuples, topic=short(topic, tuples[0]))
 
     outcome = run(Fan(), 3, emits=("b", "c"))
     assert (len(outcome.emitted), outcome.acked, outcome.open) == (9, {0, 1, 2}, set())
 
 
-@held()
-def test_an_exception_of_a_batch_fails_all_of_it(run: Run):
+@conformance()
+def test_an_exception_fails_the_whole_batch(run: Run):
     class Broken(BatchBolt):
         def execute(self, tuples, collector):
-            collector.emit_many([each.value for each in tuples], tuples)
+            collector.emit_many([tup.value for tup in tuples], tuples)
             raise ValueError("whole batch")
 
     outcome = run(Broken(), 3)
@@ -218,7 +218,7 @@ def test_an_exception_of_a_batch_fails_all_of_it(run: Run):
     assert (outcome.acked, outcome.open) == (set(), {0, 1, 2})
 
 
-@held()
+@conformance()
 def test_one_child_of_several_tuples_of_a_batch_holds_all_their_trees(run: Run):
     class Join(BatchBolt):
         def execute(self, tuples, collector):
@@ -226,11 +226,11 @@ def test_one_child_of_several_tuples_of_a_batch_holds_all_their_trees(run: Run):
             collector.emit(b"none", anchors=())
 
     outcome = run(Join(), 3)
-    assert sorted(sum((each.anchors for each in outcome.emitted), ())) == [0, 1, 2]
+    assert sorted(sum((emission.anchors for emission in outcome.emitted), ())) == [0, 1, 2]
     assert (outcome.acked, outcome.open) == ({0, 1, 2}, set())
 
 
-@held("broker")
+@conformance("broker")
 def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: Run):
     class Tables(ArrowBolt):
         def execute(self, table, collector):
@@ -244,18 +244,20 @@ def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: 
                     collector.fail(row, "not two")
 
     outcome = run(Tables(), 4)
-    values = Counter(each.value for each in outcome.emitted)
+    values = Counter(emission.value for emission in outcome.emitted)
     assert (values[b"1"], values[b"twice"]) == (1, 8)
-    assert [(each.key, each.anchors) for each in outcome.emitted if each.value == b"1"] == [(b"k", (1,))]
+    assert [(emission.key, emission.anchors) for emission in outcome.emitted if emission.value == b"1"] == [
+        (b"k", (1,))
+    ]
     of_all = [
-        each.anchors for each in outcome.emitted if each.value == b"all"
+        emission.anchors for emission in outcome.emitted if emission.value == b"all"
     ]  # the broker may cut them apart
     assert sorted(chain.from_iterable(of_all)) == [0, 1, 2, 3]
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 3}, {2: "not two"}, {2})
 
 
-@held()
-def test_an_exception_of_a_table_fails_all_of_it(run: Run):
+@conformance()
+def test_an_exception_fails_the_whole_table(run: Run):
     class Broken(ArrowBolt):
         def execute(self, table, collector):
             raise ValueError("whole table")
@@ -295,7 +297,7 @@ class Keep(Bolt):
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_what_is_held_longer_than_the_message_timeout_is_taken_from_the_bolt_and_fails(exactly_once: bool):
+def test_a_tuple_held_longer_than_the_message_timeout_fails(exactly_once: bool):
     bolt = Keep()
     double = BoltDouble(bolt, exactly_once=exactly_once)
     double.give(b"0", b"1", b"2", b"3", b"4")

@@ -1,4 +1,4 @@
-"""Exactly once, killed at each point of a commit: what was committed stands, what was not never happened."""
+"""Exactly once, killed at each point of a commit: what was committed remains, the rest has no effect."""
 
 import signal
 import subprocess
@@ -9,16 +9,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from producers import doomed
+from producers import killed_in_commit
 from producers.cluster import Cluster, until
-from producers.doomed import POINTS, Pass, Sink
+from producers.killed_in_commit import POINTS, Pass, Sink
 
 TOTAL = 20_000
 
 
 @pytest.fixture
 def clusters(bootstrap: str, unique: str) -> Iterator[dict[str, Cluster]]:
-    """One topology per crash point: they wait for their timeouts side by side."""
+    """One topology per crash point, so that their timeouts run in parallel."""
     with ExitStack() as open_clusters:
         made = {}
         for number, point in enumerate(POINTS):
@@ -33,7 +33,7 @@ def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(clusters: 
         cluster.apply(exactly_once=True, first=(["a"], ["b"]))
         cluster.apply(second=(["b"], []))
         cluster.emit(range(TOTAL))
-        command = [sys.executable, doomed.__file__, cluster.bootstrap, cluster.name, point]
+        command = [sys.executable, killed_in_commit.__file__, cluster.bootstrap, cluster.name, point]
         killed[point] = subprocess.Popen(command)
     for point, process in killed.items():
         assert process.wait(60) == -signal.SIGKILL, point

@@ -1,4 +1,4 @@
-"""What is committed beside a frontier: it claims nothing that is not done, and always fits."""
+"""The metadata of a committed frontier: it lists only offsets that are done, and always fits."""
 
 import zlib
 from base64 import b64decode
@@ -29,9 +29,9 @@ FRONTIERS = st.integers(0, 1 << 40)
     seed=st.integers(),
     owner=st.just(b"") | st.binary(min_size=OWNER_BYTES, max_size=OWNER_BYTES),
 )
-def test_within_the_window_exactly_what_is_done_is_claimed_and_it_fits(frontier, span, seed, owner):
+def test_within_the_window_exactly_the_done_offsets_are_encoded_and_they_fit(frontier, span, seed, owner):
     draw = Random(seed)  # one drawn by hypothesis gives no sample of more than 8,192
-    waiting = sorted(frontier + each for each in draw.sample(range(span), draw.randint(0, span)))
+    waiting = sorted(frontier + distance for distance in draw.sample(range(span), draw.randint(0, span)))
     text = encode_done(frontier, frontier + span, waiting, owner)
     done = decode_done(text, frontier)
     assert decode_owner(text, frontier) == owner
@@ -42,8 +42,8 @@ def test_within_the_window_exactly_what_is_done_is_claimed_and_it_fits(frontier,
 
 
 @given(frontier=FRONTIERS, waiting=st.sets(st.integers(0, 100_000), min_size=1))
-def test_what_lies_above_the_window_is_not_claimed(frontier, waiting):
-    offsets = sorted(frontier + each for each in waiting)
+def test_offsets_above_the_window_are_not_encoded(frontier, waiting):
+    offsets = sorted(frontier + distance for distance in waiting)
     done = decode_done(encode_done(frontier, frontier + 100_001, offsets), frontier)
     assert done is not None
     for offset in range(frontier, frontier + 100_010, 7):
@@ -52,14 +52,14 @@ def test_what_lies_above_the_window_is_not_claimed(frontier, waiting):
     assert not any(map(done.holds, offsets))
 
 
-def test_where_nothing_above_the_frontier_is_done_nothing_is_written():
+def test_the_text_is_empty_if_nothing_above_the_frontier_is_done():
     assert encode_done(5, 8, [5, 6, 7]) == ""
     assert encode_done(5, 5, []) == ""
     assert decode_done(encode_done(5, 8, [5, 6, 7], OWNER), 5) is None
 
 
 @given(at=st.integers(0, 1000), character=st.characters(codec="ascii"))
-def test_one_changed_character_claims_nothing(at, character):
+def test_text_with_one_changed_character_is_ignored(at, character):
     text = encode_done(10, 500, [10, 20, 30], OWNER)
     at %= len(text)
     changed = text[:at] + character + text[at + 1 :]
@@ -69,17 +69,17 @@ def test_one_changed_character_claims_nothing(at, character):
 
 
 @pytest.mark.parametrize("text", ["", "x", "1|2|3", "acktree-bolt-1|4|x|00000000", "acktree-bolt-1||"])
-def test_foreign_text_claims_nothing(text):
+def test_foreign_text_is_ignored(text):
     assert decode_done(text, 0) is None
     assert decode_owner(text, 0) == b""
 
 
-def test_text_that_was_committed_beside_another_offset_claims_nothing():
+def test_text_committed_with_another_offset_is_ignored():
     assert decode_done(encode_done(10, 500, [10]), 11) is None
 
 
-def test_text_of_releases_that_know_no_owner_is_read_and_they_read_ours():
-    """They decompress what lies between the bars with ``zlib.decompress``, and ask for so many bits of it."""
+def test_text_is_compatible_with_releases_that_know_no_owner():
+    """They decompress the text between the bars with ``zlib.decompress``, and read only their own bits."""
     assert encode_done(10, 20, [10, 13]) == OLD_TEXT
     assert decode_done(OLD_TEXT, 10) == DoneAbove(10, 20, frozenset((10, 13)))
     named = encode_done(10, 20, [10, 13], OWNER).split("|")

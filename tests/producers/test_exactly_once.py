@@ -1,4 +1,4 @@
-"""Exactly once on a real broker: what a killed worker did not commit never happened."""
+"""Exactly once on a real broker: what a killed worker did not commit has no effect."""
 
 import os
 import subprocess
@@ -17,7 +17,8 @@ from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka import exactly_once
 from acktree.producers.kafka.claim import claim_run
 from acktree.producers.kafka.exactly_once import ExactlyOnce
-from acktree.schemas.clients import consumer_settings, make_consumer, make_producer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer, make_producer
 from producers.cluster import Cluster, until
 
 BOLT = """
@@ -54,22 +55,22 @@ class Pass(Bolt):
         self.held.append(tuple)
         if len(self.held) == 300:
             pair = self.held.pop(100), self.held.pop(200)
-            collector.emit(b",".join(each.value for each in pair), anchors=pair)
+            collector.emit(b",".join(tup.value for tup in pair), anchors=pair)
             self.joined += pair
 
     def tick(self, collector):
-        for each in self.joined:
-            collector.ack(each)
+        for tup in self.joined:
+            collector.ack(tup)
         self.joined = []
-        for each in self.old:
-            collector.emit(each.value, anchors=each)
-            collector.ack(each)
+        for tup in self.old:
+            collector.emit(tup.value, anchors=tup)
+            collector.ack(tup)
         self.old, self.held = self.held, []
 
     def drop(self, tuples):
-        self.old = [each for each in self.old if each not in tuples]
-        self.held = [each for each in self.held if each not in tuples]
-        self.joined = [each for each in self.joined if each not in tuples]
+        self.old = [tup for tup in self.old if tup not in tuples]
+        self.held = [tup for tup in self.held if tup not in tuples]
+        self.joined = [tup for tup in self.joined if tup not in tuples]
 """
 
 
@@ -87,7 +88,7 @@ TOTAL = 60_000
 
 
 def run_and_kill(cluster: Cluster, folder: Path, code: str, enough: Callable[[Path], bool]) -> Path:
-    """Let a process execute the code's bolt until there is enough, and kill -9 it; return what it saw."""
+    """Run the code's bolt in a process until ``enough``, and kill it; return the file of what it executed."""
     (folder / "pass_bolt.py").write_text(code)
     seen = folder / "seen"
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -105,7 +106,7 @@ def run_and_kill(cluster: Cluster, folder: Path, code: str, enough: Callable[[Pa
 
 
 def check_account(cluster: Cluster) -> None:
-    """Let another worker do the rest: every value stands once behind it, and no tree stays open."""
+    """Let another worker do the rest: every value is written once, and no tree stays open."""
     cluster.start(Pass(), "first")
     until(lambda: cluster.committed("first") == cluster.ends(), "everything executed")
 
@@ -122,14 +123,14 @@ def check_account(cluster: Cluster) -> None:
     assert Counter(written()) == Counter(range(TOTAL))
 
 
-def test_a_worker_killed_with_9_leaves_no_residue_in_any_tree(cluster: Cluster, tmp_path: Path):
+def test_a_worker_killed_with_signal_9_leaves_no_residue_in_any_tree(cluster: Cluster, tmp_path: Path):
     seen = run_and_kill(cluster, tmp_path, BOLT, lambda seen: seen.stat().st_size > 3_000)
     assert seen.stat().st_size < TOTAL
     check_account(cluster)
 
 
 @pytest.mark.slow
-def test_a_join_killed_with_9_while_it_holds_tuples_leaves_no_residue_either(
+def test_a_join_killed_with_signal_9_while_it_holds_tuples_leaves_no_residue(
     cluster: Cluster, tmp_path: Path
 ):
     run_and_kill(cluster, tmp_path, PAIRS, lambda _: bool(cluster.committed("first")))
@@ -137,108 +138,108 @@ def test_a_join_killed_with_9_while_it_holds_tuples_leaves_no_residue_either(
     check_account(cluster)
 
 
-def test_an_aborted_transaction_is_read_again_and_stands_once(cluster: Cluster):
+def test_inputs_of_an_aborted_transaction_are_read_again_and_take_effect_once(cluster: Cluster):
     class Flaky(ExactlyOnce):
         commit_interval_s = 0.2
         aborts = 0
 
-        def settle(self, consumer, offsets, in_callback=False):
-            if self.aborts < 2 and any(each.offset > 0 for each in offsets):
+        def flush_and_commit(self, consumer, offsets, in_callback=False):
+            if self.aborts < 2 and any(offset_to_commit.offset > 0 for offset_to_commit in offsets):
                 self.aborts += 1
-                self.is_spoilt = True
-            return super().settle(consumer, offsets, in_callback)
+                self.must_abort = True
+            return super().flush_and_commit(consumer, offsets, in_callback)
 
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.apply(second=(["b"], []))
     cluster.emit(range(1000))
-    outlet = Flaky(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", outlet=outlet)
+    output = Flaky(cluster.bootstrap, {}, f"{cluster.name}.first")
+    first = cluster.start(Pass(), "first", output=output)
     second = cluster.start(Sink(), "second")
     until(lambda: second.acked == 1000 or first.error)
     assert first.error is None, first.error
     cluster.close()
-    assert outlet.aborts == 2
+    assert output.aborts == 2
     assert first.executed > 1000
     assert not cluster.open_roots()
     assert len(cluster.read(cluster.topic("b"))) == 1000
     assert sum(cluster.committed("first").values()) >= 1000
 
 
-def test_a_commit_whose_outcome_is_unknown_stands_once(cluster: Cluster):
-    """As after a broker that died when it had committed: the client is told that there is no transaction."""
+def test_a_commit_whose_outcome_is_unknown_takes_effect_once(cluster: Cluster):
+    """As if the broker died just after the commit: the client learns that there is no such transaction."""
 
     class Unknown(ExactlyOnce):
         commit_interval_s = 0.2
-        told = 0
+        unknown_commits = 0
 
         def commit(self, consumer, offsets):
             self.has_offsets = bool(offsets)
             super().commit(consumer, offsets)
 
-        def insist(self, step):
-            super().insist(step)
-            if step.func.__name__ == "commit_transaction" and self.has_offsets and self.told < 2:
-                self.told += 1
-                super().insist(self.say_unknown)
+        def call_with_retries(self, call):
+            super().call_with_retries(call)
+            if call.func.__name__ == "commit_transaction" and self.has_offsets and self.unknown_commits < 2:
+                self.unknown_commits += 1
+                super().call_with_retries(self.raise_unknown)
 
-        def say_unknown(self):
+        def raise_unknown(self):
             raise KafkaException(KafkaError(KafkaError.INVALID_TXN_STATE))
 
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.apply(second=(["b"], []))
     cluster.emit(range(1000))
-    outlet = Unknown(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", outlet=outlet)
+    output = Unknown(cluster.bootstrap, {}, f"{cluster.name}.first")
+    first = cluster.start(Pass(), "first", output=output)
     second = cluster.start(Sink(), "second")
     until(lambda: second.acked >= 500 or first.error)
     cluster.emit(range(1000, 2000))
     until(lambda: second.acked >= 2000 or first.error)
     assert first.error is None, first.error
     cluster.close()
-    assert outlet.told == 2
+    assert output.unknown_commits == 2
     assert not cluster.open_roots()
     assert len(cluster.read(cluster.topic("b"))) == 2000
 
 
-def test_a_call_that_never_returns_costs_its_transaction_and_no_more(
+def test_a_call_that_never_returns_costs_only_its_transaction(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
-    """As ``send_offsets_to_transaction`` after its coordinator went away, whatever its time-out."""
+    """Like ``send_offsets_to_transaction`` after its coordinator went away, whatever its timeout."""
 
     class Hanging(ExactlyOnce):
-        hung = 0
+        timeouts = 0
 
-        def insist(self, step):
-            if step.func.__name__ == "send_offsets_to_transaction" and self.hung < 2:
-                self.hung += 1
+        def call_with_retries(self, call):
+            if call.func.__name__ == "send_offsets_to_transaction" and self.timeouts < 2:
+                self.timeouts += 1
                 with monkeypatch.context() as patch:
-                    patch.setattr(exactly_once, "HUNG_S", 0.5)
-                    super().insist(partial(threading.Event().wait))
-            super().insist(step)
+                    patch.setattr(exactly_once, "CALL_DEADLINE_S", 0.5)
+                    super().call_with_retries(partial(threading.Event().wait))
+            super().call_with_retries(call)
 
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.apply(second=(["b"], []))
-    outlet = Hanging(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", outlet=outlet)
+    output = Hanging(cluster.bootstrap, {}, f"{cluster.name}.first")
+    first = cluster.start(Pass(), "first", output=output)
     second = cluster.start(Sink(), "second")
     cluster.emit(range(1000))
     until(lambda: second.acked >= 1000 or first.error)
     assert first.error is None, first.error
     cluster.close()
-    assert outlet.hung == 2
+    assert output.timeouts == 2
     assert not cluster.open_roots()
     assert len(cluster.read(cluster.topic("b"))) == 1000
 
 
-def test_a_producer_that_was_given_up_and_comes_late_costs_its_successor_a_transaction(cluster: Cluster):
-    """A step that was left goes on in its thread: it may get its answer when the next producer is at work."""
+def test_a_late_call_of_an_abandoned_producer_costs_its_successor_only_a_transaction(cluster: Cluster):
+    """An abandoned call continues in its thread: it may succeed when the next producer is already at work."""
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.apply(second=(["b"], []))
-    outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", outlet=outlet)
+    output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
+    first = cluster.start(Pass(), "first", output=output)
     second = cluster.start(Sink(), "second")
     for count in range(500, 3_000, 500):
-        late = make_producer(outlet.settings)
+        late = make_producer(output.settings)
         late.init_transactions(30)
         cluster.emit(range(count - 500, count))
         until(lambda count=count: second.acked >= count or first.error)
@@ -248,26 +249,26 @@ def test_a_producer_that_was_given_up_and_comes_late_costs_its_successor_a_trans
     assert len(cluster.read(cluster.topic("b"))) == second.acked == 2_500
 
 
-def test_a_fenced_producer_spoils_its_transaction_when_it_is_served(cluster: Cluster):
+def test_a_fenced_producer_aborts_its_transaction_when_it_is_served(cluster: Cluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
-    outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
-    make_producer(outlet.settings).init_transactions(30)
-    outlet.produce(cluster.topic("b"), b"x")
+    output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
+    make_producer(output.settings).init_transactions(30)
+    output.produce(cluster.topic("b"), b"x")
 
-    def is_spoilt() -> bool:
-        outlet.serve()
-        return outlet.is_spoilt
+    def must_abort() -> bool:
+        output.serve()
+        return output.must_abort
 
-    until(is_spoilt)
+    until(must_abort)
     with pytest.raises(TransactionAborted):
-        outlet.settle(Consumer({"group.id": "g"}), [])
-    outlet.produce(cluster.topic("b"), b"y")
-    assert outlet.settle(Consumer({"group.id": "g"}), [])
+        output.flush_and_commit(Consumer({"group.id": "g"}), [])
+    output.produce(cluster.topic("b"), b"y")
+    assert output.flush_and_commit(Consumer({"group.id": "g"}), [])
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"y"]
 
 
 class Loading:
-    """A client whose broker loads its groups and transactions when it is asked for the first time."""
+    """A client whose broker is still loading its groups and transactions at the first request."""
 
     def __init__(self, client, method: str, code: int) -> None:
         self._client, self._method, self._code = client, method, code
@@ -287,7 +288,7 @@ class Loading:
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.COORDINATOR_LOAD_IN_PROGRESS])
-def test_a_worker_that_starts_while_transactions_are_loaded_waits_for_them(
+def test_a_worker_that_starts_while_the_broker_loads_transactions_waits(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, code: int
 ):
     made = []
@@ -298,14 +299,14 @@ def test_a_worker_that_starts_while_transactions_are_loaded_waits_for_them(
 
     monkeypatch.setattr("acktree.producers.kafka.output.make_producer", make)
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
-    outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
-    outlet.produce(cluster.topic("b"), b"x")
-    assert outlet.settle(Consumer({"group.id": "g"}), [])
-    assert [each.refused for each in made] == [1]
+    output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
+    output.produce(cluster.topic("b"), b"x")
+    assert output.flush_and_commit(Consumer({"group.id": "g"}), [])
+    assert [producer.refused for producer in made] == [1]
 
 
 @pytest.mark.parametrize("method", ["committed", "commit"])
-def test_a_spout_task_is_claimed_when_the_groups_are_loaded(cluster: Cluster, method: str):
+def test_a_spout_task_is_claimed_once_the_broker_has_loaded_its_groups(cluster: Cluster, method: str):
     cluster.apply()
     group = f"{cluster.name}.s"
     real = make_consumer(consumer_settings(cluster.bootstrap, group, {}))

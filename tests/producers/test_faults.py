@@ -1,4 +1,4 @@
-"""A call that breaks a rule fails its tuple and the others go on, over the double and on a broker."""
+"""A call that breaks a rule fails its tuple and the others go on, in the double and on a broker."""
 
 import contextlib
 import threading
@@ -13,7 +13,14 @@ from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.testing import BoltDouble
 from acktree.schemas.header import HEADER
 from producers.cluster import Cluster, until
-from producers.conformance import Outcome, Run, held, held_in_any_order, in_memory, on_broker
+from producers.conformance import (
+    Outcome,
+    Run,
+    conformance,
+    conformance_with_exactly_once,
+    in_memory,
+    on_broker,
+)
 
 EMISSIONS = [
     ("NotSerializable: a value must be", {"a": 1}, {}),
@@ -31,7 +38,7 @@ EMISSIONS = [
     ("ReservedHeader: ", b"x", {"headers": [(HEADER, b"")]}),
     ("WrongTopic: ", b"x", {"topic": "nowhere"}),
 ]
-"""For each number the reason with which its tuple fails, and what is emitted for it; later ones are fine."""
+"""For each number, the reason with which its tuple fails and what is emitted for it; later ones succeed."""
 COUNT = len(EMISSIONS) + 4
 
 
@@ -69,7 +76,7 @@ class SwallowingByHand(Bolt):
 
 
 class ByClock(Bolt):
-    """Emits between tuples, where no tuple is executed that could fail."""
+    """Emits in ``tick``, where no tuple is being executed that could fail."""
 
     tick_interval_s = 0.01
 
@@ -166,7 +173,7 @@ def check_emissions(outcome: Outcome) -> None:
     check_the_guilty_alone_fail(outcome, [reason for reason, _, _ in EMISSIONS])
     innocent = range(len(EMISSIONS), COUNT)
     assert outcome.acked == set(innocent)
-    assert sorted(int(each.value) for each in outcome.emitted) == list(innocent)
+    assert sorted(int(emission.value) for emission in outcome.emitted) == list(innocent)
 
 
 class Stranger(Bolt):
@@ -224,13 +231,11 @@ CALLS: list[tuple[str, Callable]] = [
 
 @pytest.mark.parametrize("swallows", [False, True])
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_misuse_fails_the_tuple_that_is_executed_though_swallowed(
-    stranger, exactly_once: bool, swallows: bool
-):
+def test_a_swallowed_misuse_fails_the_tuple_that_is_executed(stranger, exactly_once: bool, swallows: bool):
     check_misuses(in_memory(exactly_once), stranger, swallows)
 
 
-@held_in_any_order()
+@conformance_with_exactly_once()
 def test_a_misuse_fails_the_tuple_that_is_executed_and_no_other(run: Run, stranger):
     check_misuses(run, stranger, swallows=False)
 
@@ -264,7 +269,7 @@ def test_a_misuse_is_logged_once_with_its_stack_and_counted(caplog: pytest.LogCa
 
     double = BoltDouble(Twice())
     double.give(b"0")
-    (record,) = (each for each in caplog.records if each.levelname in ("WARNING", "ERROR"))
+    (record,) = (logged for logged in caplog.records if logged.levelname in ("WARNING", "ERROR"))
     assert "AckedTwice: cannot ack" in record.getMessage()
     assert "ack_twice" in (record.stack_info or "")
     counters = double.counters
@@ -295,7 +300,7 @@ def test_a_tuple_failed_by_an_exception_may_be_acked_by_the_bolt_that_holds_it(e
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_second_ack_in_a_tick_leaves_the_tuples_behind_it_to_be_acked(exactly_once: bool):
+def test_a_second_ack_in_a_tick_does_not_stop_the_acks_after_it(exactly_once: bool):
     class Window(Bolt):
         def __init__(self):
             self.held = []
@@ -333,8 +338,8 @@ def twice(tuples, collector):
 @pytest.mark.parametrize(
     ("does", "reason"), [(uneven, "UnevenBatch: "), (late, "UnevenBatch: mine"), (twice, "mine")]
 )
-@held()
-def test_a_misuse_of_a_batch_fails_those_that_it_names(run: Run, does, reason: str):
+@conformance()
+def test_a_misuse_in_a_batch_fails_the_tuples_that_it_names(run: Run, does, reason: str):
     class Wrong(BatchBolt):
         def execute(self, tuples, collector):
             if tuples[0].value == b"0":
@@ -360,7 +365,7 @@ def test_a_misuse_of_a_batch_fails_those_that_it_names(run: Run, does, reason: s
         (lambda table, c: c.emit_many(pa.array([1, 2]), [0, 1]), "NotSerializable: "),
     ],
 )
-def test_a_misuse_of_a_table_of_which_no_row_is_known_to_be_guilty_fails_all_of_it(does, reason: str):
+def test_a_misuse_that_names_no_row_fails_the_whole_table(does, reason: str):
     class Wrong(ArrowBolt):
         def execute(self, table, collector):
             with contextlib.suppress(Exception):
@@ -373,7 +378,7 @@ def test_a_misuse_of_a_table_of_which_no_row_is_known_to_be_guilty_fails_all_of_
     assert (double.acked, double.emitted) == (set(), [])
 
 
-def test_a_batch_kept_after_its_execute_takes_no_children_and_fails_the_batch_at_hand():
+def test_emitting_for_an_earlier_batch_fails_the_current_one():
     class Keeps(BatchBolt):
         kept = None
 
@@ -390,9 +395,7 @@ def test_a_batch_kept_after_its_execute_takes_no_children_and_fails_the_batch_at
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_calls_from_another_thread_are_refused_with_a_sentence_and_fail_their_tuples(
-    cluster: Cluster, exactly_once: bool
-):
+def test_calls_from_another_thread_are_refused_and_fail_their_tuples(cluster: Cluster, exactly_once: bool):
     class Pooled(Bolt):
         def __init__(self):
             self.refused = []
@@ -423,7 +426,7 @@ def test_calls_from_another_thread_are_refused_with_a_sentence_and_fail_their_tu
     worker.stop()
     assert (worker.failed, worker.acked, worker.emitted, worker.misuses) == (20, 0, 0, 100)
     assert len(bolt.refused) == 100
-    assert all('in thread "a pool\'s": a collector is called only by' in each for each in bolt.refused)
+    assert all('in thread "a pool\'s": a collector is called only by' in text for text in bolt.refused)
     reasons = {fail.reason.partition(" cannot ")[0] for ack in cluster.acks() for fail in ack.fails}
     assert reasons == {"WrongThread:"}
 
@@ -467,7 +470,7 @@ def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is
         def produce(self, *record):
             raise DeliveryFailed("no right to write")
 
-    worker = cluster.start(Swallows(), outlet=Refused(cluster.bootstrap, {}))
+    worker = cluster.start(Swallows(), output=Refused(cluster.bootstrap, {}))
     worker.join()
     assert isinstance(worker.error, DeliveryFailed)
     assert (cluster.acks(), cluster.committed("only")) == ([], {})

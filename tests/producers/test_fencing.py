@@ -1,6 +1,6 @@
-"""An exactly-once worker that died: what it left open ends when another has its partitions, not by the clock.
+"""An exactly-once worker that died: its open transaction ends when another worker gets its partitions.
 
-Brokers give a transaction up here only long after the tests' own limit.
+The transaction timeout in these tests is far longer than the tests' own limit.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from acktree.producers import BasicBolt
 from acktree.producers.kafka.exactly_once import ExactlyOnce
@@ -35,17 +35,17 @@ class Pass(BasicBolt):
         emit(tuple.value, key=b"k")
 
 
-def start_process(cluster: Cluster, folder: Path, stalls_at: int) -> subprocess.Popen[bytes]:
+def start_process(cluster: Cluster, folder: Path, stalls_at: int, *more: str) -> subprocess.Popen[bytes]:
     (folder / "stall_bolt.py").write_text(BOLT)
     command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "stall_bolt:Stall"]
     command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
-    command += ["-X", "session.timeout.ms=6000", "-X", "transaction.timeout.ms=600000"]
+    command += ["-X", "session.timeout.ms=6000", "-X", "transaction.timeout.ms=600000", *more]
     environment = {**os.environ, "STALLS_AT": str(stalls_at)}
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
 
 
-def count_written(cluster: Cluster, topic: str) -> int:
-    """Return how many records, of open transactions too, a topic's partitions hold up to their ends."""
+def count_records(cluster: Cluster, topic: str) -> int:
+    """Return how many records a topic has, those of open transactions included."""
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "looker", "enable.partition.eof": True}
     consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
     partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
@@ -67,7 +67,7 @@ def values(cluster: Cluster, topic: str) -> Counter[int]:
 @pytest.mark.parametrize(
     ("committed", "total"), [(0, 1), (10, 30)], ids=["its first transaction", "a later one"]
 )
-def test_what_is_written_behind_a_killed_workers_transaction_is_read_once_another_takes_over(
+def test_records_behind_a_killed_workers_transaction_become_readable_when_another_takes_over(
     cluster: Cluster, tmp_path: Path, committed: int, total: int
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -76,7 +76,7 @@ def test_what_is_written_behind_a_killed_workers_transaction_is_read_once_anothe
     process = start_process(cluster, tmp_path, total - 1)
     until(lambda: values(cluster, topic).total() == committed, "the first ones are committed")
     cluster.emit(range(committed, total), 0)
-    until(lambda: count_written(cluster, topic) >= total, "an open transaction holds the others")
+    until(lambda: count_records(cluster, topic) >= total, "an open transaction holds the others")
     process.kill()
     process.wait()
     assert values(cluster, topic) != Counter(range(total))
@@ -85,7 +85,29 @@ def test_what_is_written_behind_a_killed_workers_transaction_is_read_once_anothe
     cluster.close()
 
 
-def test_a_bolt_that_became_at_least_once_ends_what_its_dead_exactly_once_predecessor_left_open(
+def test_a_worker_that_is_started_again_under_its_name_ends_what_it_left_open_before_it_is_a_member(
+    cluster: Cluster, tmp_path: Path
+):
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    cluster.emit(range(10), 0)
+    topic, group = cluster.topic("b"), f"{cluster.name}.first"
+    process = start_process(cluster, tmp_path, 9, "-X", "group.instance.id=one")
+    until(lambda: count_records(cluster, topic) >= 10, "an open transaction holds them")
+    process.kill()
+    process.wait()
+    behind = Producer({"bootstrap.servers": cluster.bootstrap})
+    for partition in range(len(behind.list_topics(topic, timeout=10).topics[topic].partitions)):
+        behind.produce(topic, b"77", partition=partition)
+    behind.flush()
+    for stranger in ({}, {"group.instance.id": "two"}):
+        ExactlyOnce(cluster.bootstrap, stranger, group)
+    hidden = values(cluster, topic)[77]
+    ExactlyOnce(cluster.bootstrap, {"group.instance.id": "one"}, group)
+    until(lambda: values(cluster, topic)[77] > hidden, "what is behind the transaction can be read")
+    assert values(cluster, topic).keys() == {77}
+
+
+def test_a_bolt_changed_to_at_least_once_ends_the_transaction_of_its_dead_predecessor(
     cluster: Cluster, tmp_path: Path
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -94,7 +116,7 @@ def test_a_bolt_that_became_at_least_once_ends_what_its_dead_exactly_once_predec
     process = start_process(cluster, tmp_path, 29)
     until(lambda: values(cluster, topic).total() == 10, "the first ones are committed")
     cluster.emit(range(10, 30), 0)
-    until(lambda: count_written(cluster, topic) >= 30, "an open transaction holds the others")
+    until(lambda: count_records(cluster, topic) >= 30, "an open transaction holds the others")
     process.kill()
     process.wait()
     cluster.apply(exactly_once=False, first=(["a"], ["b"]))
@@ -110,21 +132,21 @@ def test_commits_name_a_worker_while_it_works_and_not_when_it_has_left(cluster: 
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(100))
     group = f"{cluster.name}.first"
-    outlet = ExactlyOnce(cluster.bootstrap, {}, group)
+    output = ExactlyOnce(cluster.bootstrap, {}, group)
     places = [(cluster.topic("a"), partition) for partition in cluster.ends()]
 
     def owners() -> set[bytes]:
         return find_owners(cluster.bootstrap, {}, group, places, lambda: True)
 
     assert owners() == set()
-    first = cluster.start(Pass(), "first", outlet=outlet)
+    first = cluster.start(Pass(), "first", output=output)
     until(lambda: cluster.committed("first") == cluster.ends() or first.error, "all committed")
-    assert owners() == {outlet.owner}
+    assert owners() == {output.owner}
     first.stop()
     assert owners() == set()
 
 
-def test_a_live_worker_that_is_fenced_reads_on_from_what_is_committed(cluster: Cluster):
+def test_a_live_worker_that_is_fenced_resumes_from_the_committed_offsets(cluster: Cluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     first = cluster.start(Pass(), "first")
     other = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
@@ -133,14 +155,14 @@ def test_a_live_worker_that_is_fenced_reads_on_from_what_is_committed(cluster: C
         cluster.emit(range(count - 500, count))
         until(lambda count=count: values(cluster, topic).total() >= count or first.error, "all written")
         assert first.error is None, first.error
-        other.take_over([(cluster.topic("a"), partition) for partition in cluster.ends()])
+        other.fence_previous_owners([(cluster.topic("a"), partition) for partition in cluster.ends()])
     cluster.emit(range(1_500, 2_000))
     until(lambda: values(cluster, topic).total() >= 2_000 or first.error, "it goes on")
     first.stop()
     assert values(cluster, topic) == Counter(range(2_000))
 
 
-def test_the_last_report_of_a_worker_is_read_when_it_has_stopped(cluster: Cluster):
+def test_the_last_report_of_a_stopped_worker_is_readable(cluster: Cluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(100))
     first = cluster.start(Pass(), "first")

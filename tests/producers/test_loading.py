@@ -1,4 +1,4 @@
-"""MODULE:NAME leads to a bolt or spout that can run, or to one sentence."""
+"""MODULE:NAME is loaded as a bolt or spout that can run, or is one clear error."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_a_class_in_the_current_folder_is_made(folder):
 
 
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("place", "message"),
     [
         ("acktree.producers:BasicBolt", r"BasicBolt has no execute\(\) of its own"),
         ("acktree.producers:Bolt", r"Bolt has no execute\(\) of its own"),
@@ -65,8 +65,8 @@ def test_a_class_in_the_current_folder_is_made(folder):
         ("handlers_here:number", "neither a class nor a function"),
     ],
 )
-def test_anything_else_is_refused_with_what_is_wrong(folder, place, says):
-    with pytest.raises(BadHandler, match=says):
+def test_anything_else_is_refused_with_what_is_wrong(folder, place, message):
+    with pytest.raises(BadHandler, match=message):
         make_handler(place, BOLTS, "execute")
 
 
@@ -118,6 +118,6 @@ def test_a_spout_runs_from_the_command_line_and_stops_cleanly(cluster: Cluster, 
     process = subprocess.Popen(command, cwd=tmp_path, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
     until(lambda: len(cluster.read(cluster.topic("a"))) == 3 or process.poll() is not None, "three records")
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == 0, told
-    assert told.startswith("ready spout s of topology")
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert stderr.startswith("ready spout s of topology")

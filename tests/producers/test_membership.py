@@ -1,4 +1,4 @@
-"""Workers as members of their group, classic and by KIP-848: they come and go, and lose nothing."""
+"""Workers as members of their group, by the classic protocol and KIP-848: they come, go and lose nothing."""
 
 from collections import Counter
 from typing import Any
@@ -21,7 +21,7 @@ class Pass(BasicBolt):
 
 
 class Hold(Bolt):
-    """Holds b"1", hands on and acks the others."""
+    """Holds b"1", passes on and acks the others."""
 
     def execute(self, tuple, collector):
         if tuple.value != b"1":
@@ -35,7 +35,7 @@ def values(cluster: Cluster) -> Counter[int]:
 
 @with_kip_848
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_a_worker_resumes_where_the_group_has_committed_and_passes_over_what_is_done_above(
+def test_a_worker_resumes_at_the_committed_offset_and_skips_what_is_done_above_it(
     cluster: Cluster, protocol: dict[str, str], exactly_once: bool
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
@@ -60,9 +60,7 @@ def test_a_worker_resumes_where_the_group_has_committed_and_passes_over_what_is_
         pytest.param(PROTOCOLS["kip-848"], True, id="kip-848, exactly once"),
     ],
 )
-def test_workers_that_lose_and_get_partitions_all_the_time_lose_no_record(
-    cluster: Cluster, protocol: dict[str, str], exactly_once: bool
-):
+def test_constant_rebalances_lose_no_record(cluster: Cluster, protocol: dict[str, str], exactly_once: bool):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     stays, total = cluster.start(Pass(), user=protocol), 0
 
@@ -72,9 +70,9 @@ def test_workers_that_lose_and_get_partitions_all_the_time_lose_no_record(
         total += 100
 
     def acked(*workers: Running) -> int:
-        failed = [each.error for each in workers if each.error]
+        failed = [worker.error for worker in workers if worker.error]
         assert not failed, failed
-        return sum(each.acked for each in workers)
+        return sum(worker.acked for worker in workers)
 
     for _ in range(3):
         guest = cluster.start(Pass(), user=protocol)
@@ -93,7 +91,7 @@ def test_workers_that_lose_and_get_partitions_all_the_time_lose_no_record(
 
 
 class Stale:
-    """A member whose epoch is stale whenever it asks what its group has committed."""
+    """A member whose epoch is stale whenever it fetches the committed offsets."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._consumer = make_consumer(settings)
@@ -106,7 +104,7 @@ class Stale:
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_a_worker_whose_epoch_is_stale_when_it_gets_partitions_resumes_where_the_group_has_committed(
+def test_a_worker_with_a_stale_member_epoch_resumes_at_the_committed_offset(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
 ):
     protocol = PROTOCOLS["kip-848"]
@@ -124,14 +122,14 @@ def test_a_worker_whose_epoch_is_stale_when_it_gets_partitions_resumes_where_the
 
 
 @pytest.mark.parametrize(("exactly_once", "expected"), [(False, (10_000, 3_000)), (True, (6_000, 2_000))])
-def test_an_exactly_once_worker_is_missed_as_soon_as_brokers_allow_by_default(
+def test_an_exactly_once_worker_has_the_shortest_session_that_brokers_allow_by_default(
     exactly_once: bool, expected: tuple[int, int]
 ):
     made = group_settings("broker", "group", {}, exactly_once=exactly_once)
     assert (made["session.timeout.ms"], made["heartbeat.interval.ms"]) == expected
 
 
-def test_a_users_own_session_timeout_wins_and_kip_848_has_none():
+def test_a_users_session_timeout_takes_precedence_and_kip_848_has_none():
     user = {"session.timeout.ms": "45000", "heartbeat.interval.ms": "5000"}
     made = group_settings("broker", "group", user, exactly_once=True)
     assert {name: made[name] for name in user} == user

@@ -1,4 +1,4 @@
-"""Packed control records say exactly what was handed in, whatever the order and the grouping."""
+"""Packed control records contain exactly what was added, whatever the order and the grouping."""
 
 from collections import defaultdict
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from acktree.producers.kafka import packing
 from acktree.producers.kafka.packing import AckPacker, InitPacker
-from acktree.schemas.codec import Ack, AckInit, decode_ack, decode_ack_init
+from acktree.schemas.codec import decode_ack, decode_ack_init
+from acktree.schemas.control_records import Ack, AckInit
 from acktree.schemas.errors import UnknownVersion
 from acktree.schemas.registry import History, Published
 
@@ -26,7 +27,7 @@ def history() -> History:
 
 
 class Sent:
-    """A sender that keeps what it was given."""
+    """A sender that records what is sent."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, int, bytes]] = []
@@ -134,13 +135,13 @@ def test_no_ack_leaves_before_a_fail_of_its_partition_whatever_the_limits(acks, 
         if len(record.acks):
             acked_in.add(partition)
         assert max(len(record.acks), len(record.fails), len(record.resets)) <= 3
-    said = [record for _, record in sent.acks()]
-    assert sorted(f.root for r in said for f in r.fails) == sorted(set(fails))
-    assert sorted(int(root) for r in said for root in r.resets) == sorted(set(resets))
-    assert sorted(int(root) for r in said for root in r.acks["root"]) == sorted(set(acks))
+    records = [record for _, record in sent.acks()]
+    assert sorted(f.root for r in records for f in r.fails) == sorted(set(fails))
+    assert sorted(int(root) for r in records for root in r.resets) == sorted(set(resets))
+    assert sorted(int(root) for r in records for root in r.acks["root"]) == sorted(set(acks))
 
 
-def test_the_first_reason_of_a_root_stands():
+def test_the_first_reason_of_a_root_counts():
     sent = Sent()
     packer = AckPacker(history(), "task", sent)
     packer.fail(1, 7, "first")
@@ -149,7 +150,7 @@ def test_the_first_reason_of_a_root_stands():
     assert [f.reason for _, r in sent.acks() for f in r.fails] == ["first"]
 
 
-def test_a_reason_that_is_long_or_not_unicode_is_cut_not_refused():
+def test_a_reason_that_is_long_or_not_unicode_is_cut_not_rejected():
     sent = Sent()
     packer = AckPacker(history(), "task", sent)
     packer.fail(1, 7, "\ud800" + "ä" * packing.MAX_REASON_BYTES)
@@ -174,11 +175,11 @@ def test_a_full_record_of_all_three_kinds_fits_the_brokers_default_limit():
 
 @given(
     st.integers(0, 2**32),
-    st.integers(packing.MANY_ENTRIES, 3 * packing.MANY_ENTRIES),
-    st.integers(1, 2 * packing.MANY_ENTRIES),
+    st.integers(packing.MIN_COMPILED_ENTRIES, 3 * packing.MIN_COMPILED_ENTRIES),
+    st.integers(1, 2 * packing.MIN_COMPILED_ENTRIES),
     st.sampled_from([1, 64, 2**40]),
 )
-def test_many_entries_fold_as_few_do(seed: int, count: int, distinct: int, apart: int):
+def test_many_entries_fold_like_few(seed: int, count: int, distinct: int, apart: int):
     drawn = np.random.default_rng(seed)
     roots = (drawn.integers(0, distinct, count).astype(np.uint64) + np.uint64(1)) * np.uint64(apart)
     values = drawn.integers(0, 2**64, count, np.uint64)

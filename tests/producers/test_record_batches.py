@@ -1,4 +1,4 @@
-"""Record batches laid out by the compiled loop, read back by another reader of Kafka's format."""
+"""Record batches laid out by the compiled loop, read back by another implementation of Kafka's format."""
 
 import random
 
@@ -51,7 +51,7 @@ def read(data: bytes) -> list[tuple]:
 
 
 @given(st.lists(ROW, max_size=20), st.integers(1, 5), st.integers(0, 9))
-def test_another_reader_finds_the_same_rows_in_their_order_and_partition(
+def test_another_reader_reads_the_same_rows_in_order_and_partition(
     rows: list[tuple], partitions: int, turn: int
 ):
     found: dict[int, list[tuple]] = {}
@@ -75,7 +75,7 @@ def test_keys_go_where_the_producers_of_java_and_librdkafka_put_them():
     assert placed.tolist() == [(murmur2(key) & 0x7FFFFFFF) % 11 for key in keys]
 
 
-def test_batches_are_kept_small_but_for_a_record_that_is_larger_alone():
+def test_batches_stay_small_unless_a_single_record_is_larger():
     large = b"x" * (2 * BATCH_BYTES)
     values = [b"v" * 1000] * 600 + [large] + [b"w" * 1000] * 300
     batches = laid_out([(value, None, None, []) for value in values], 3)
@@ -86,7 +86,7 @@ def test_batches_are_kept_small_but_for_a_record_that_is_larger_alone():
     assert [partition for partition, _, _ in batches] == [number % 3 for number in range(len(batches))]
 
 
-def test_rows_of_arrow_with_single_headers_are_what_was_written_before():
+def test_arrow_rows_with_single_headers_are_read_back_unchanged():
     words = pa.array([b"a", None, b"ccc"] * 40_000, pa.binary())[1:]
     roots = np.arange(1, len(words) + 1, dtype=np.uint64)
     own = single_headers(2, 1, roots, roots)
@@ -101,7 +101,7 @@ def test_rows_of_arrow_with_single_headers_are_what_was_written_before():
     ]
 
 
-def test_the_bytes_are_the_same_each_time_they_are_asked_for():
+def test_building_a_batch_twice_gives_the_same_bytes():
     ((_, batch),) = encode(
         [found for column in ([b"v"], None, None) if (found := find_cells(column, 1))], *no_headers(1), 1, 0
     )

@@ -1,4 +1,4 @@
-"""Spouts written in Python: one root per message id, its init whole, its verdict once."""
+"""Spouts written in Python: one root per message id, one whole init, one result."""
 
 import os
 import threading
@@ -15,15 +15,16 @@ from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.spout import Sequences, SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.codec import Cause, Failure, Result, decode_ack_init, encode_result
+from acktree.schemas.codec import decode_ack_init, encode_result
+from acktree.schemas.control_records import Cause, Failure, Result
 from acktree.schemas.header import decode_header, find_header
-from acktree.schemas.ids import origin_of
+from acktree.schemas.ids import MAX_OFFSET, origin_of
 from producers.cluster import Cluster, until
 from producers.trees import Net, published
 
 
 class Once(Spout):
-    """Emits each message of a list once, or again when it failed; keeps the verdicts."""
+    """Emits each message of a list once, and again when it failed; records acks and fails."""
 
     def __init__(self, *messages: str) -> None:
         self.waiting, self.acked, self.failed = list(messages), [], []
@@ -50,7 +51,7 @@ class Calls(Spout):
 
 
 def emitter(net: Net, inits: dict, run: int = 1) -> SpoutEmitter:
-    def hear(_topic, _partition, value):
+    def on_init_record(_topic, _partition, value):
         for entry in decode_ack_init(value).inits:
             assert int(entry["root"]) not in inits
             inits[int(entry["root"])] = int(entry["value"])
@@ -61,19 +62,21 @@ def emitter(net: Net, inits: dict, run: int = 1) -> SpoutEmitter:
             reports.append(delivered)
 
     reports = net.reports = []
-    sequences = Sequences(0, lambda: None)
-    return SpoutEmitter("s", net.history, 0, run, InitPacker(net.history, 0, hear), produce, sequences)
+    sequences = Sequences(0, lambda: MAX_OFFSET + 1)
+    return SpoutEmitter(
+        "s", net.history, 0, run, InitPacker(net.history, 0, on_init_record), produce, sequences
+    )
 
 
 def deliver(net: Net, source: SpoutEmitter, count: int) -> None:
-    """Confirm some of the records on their way, and send the inits that may leave."""
+    """Confirm some of the records in flight, and send the inits that are complete."""
     for _ in range(count):
         net.reports.pop(0)()
-    source.hand_in()
+    source.pack_inits()
     source.packer.flush()
 
 
-def test_an_init_leaves_only_when_all_its_tuples_are_in_the_log():
+def test_an_init_is_sent_only_when_all_its_tuples_are_in_the_log():
     net, inits = Net(published(one=(["a"], []))), {}
     source = emitter(net, inits)
     source.call(Calls(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")]), 0.0)
@@ -87,8 +90,8 @@ def test_an_init_leaves_only_when_all_its_tuples_are_in_the_log():
     assert [origin_of(root).offset for root in inits] == [0, 1]
 
 
-def test_an_init_never_leaves_before_its_call_has_ended():
-    """A full queue takes delivery reports in, and sends inits, in the middle of a call."""
+def test_an_init_is_never_sent_before_its_call_has_returned():
+    """While a queue is full, delivery reports are served and inits sent in the middle of a call."""
     net, inits = Net(published(one=(["a"], []))), {}
     source = emitter(net, inits)
 
@@ -138,7 +141,7 @@ def test_a_message_id_that_is_pending_is_refused():
 
 
 class Values(ValueSpout):
-    """Emits messages of two values each, and keeps what it is told of them."""
+    """Emits messages of two values each, and records what comes back."""
 
     max_kept_bytes = 40
 
@@ -158,7 +161,7 @@ class Values(ValueSpout):
         self.failed[message_id] = values, failure
 
 
-def test_a_spout_that_asks_for_values_is_told_them_and_keeps_no_more_than_it_may(cluster: Cluster):
+def test_a_value_spout_gets_its_values_back_and_keeps_no_more_than_its_limit(cluster: Cluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Values(20), Acker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
@@ -166,7 +169,7 @@ def test_a_spout_that_asks_for_values_is_told_them_and_keeps_no_more_than_it_may
     until(lambda: len(acker.roots()) == 5, "four messages, and the value x of each")
     first = acker.roots()[b"000000000"]
     acker.failed(first[0])
-    acker.said.update(first)
+    acker.acked_roots.update(first)
 
     def drained() -> bool:
         assert worker.pending <= 4
@@ -199,33 +202,33 @@ def test_a_message_that_could_not_be_emitted_is_not_pending():
 
 def test_a_record_is_confirmed_when_the_broker_has_it_and_not_before(cluster: Cluster):
     cluster.apply()
-    outlet, confirmed = SpoutOutput(cluster.bootstrap, {"linger.ms": "60000"}), []
-    outlet.produce_confirmed(
+    output, confirmed = SpoutOutput(cluster.bootstrap, {"linger.ms": "60000"}), []
+    output.produce_confirmed(
         cluster.topic("a"), b"v", None, None, 7, lambda: confirmed.append(cluster.ends())
     )
-    outlet.produce_confirmed(cluster.topic("a"), b"w", None, None, 0, None)
-    outlet.serve()
+    output.produce_confirmed(cluster.topic("a"), b"w", None, None, 0, None)
+    output.serve()
     assert not confirmed
-    outlet.drain()
+    output.drain()
     assert len(confirmed) == 1
     assert sum(confirmed[0].values()) >= 1
 
 
-def test_a_record_that_the_broker_refuses_is_not_confirmed(cluster: Cluster):
+def test_a_record_that_the_broker_rejects_is_not_confirmed(cluster: Cluster):
     cluster.apply()
     cluster.set_topic("a", max_message_bytes="1000")
-    outlet, confirmed = SpoutOutput(cluster.bootstrap, {}), []
-    outlet.produce_confirmed(
+    output, confirmed = SpoutOutput(cluster.bootstrap, {}), []
+    output.produce_confirmed(
         cluster.topic("a"), os.urandom(5_000), None, None, 0, lambda: confirmed.append(True)
     )
     with pytest.raises(DeliveryFailed):
-        outlet.drain()
+        output.drain()
     assert not confirmed
 
 
 @pytest.mark.slow
-def test_a_spout_waits_for_a_broker_that_is_away_and_goes_on(own_broker, unique, monkeypatch):
-    """Whether its claim is refused or its commit waits: that returns when there is a coordinator again."""
+def test_a_spout_waits_for_a_broker_that_is_away_and_continues(own_broker, unique, monkeypatch):
+    """Also while its claim fails or its commit waits, which returns when there is a coordinator again."""
     monkeypatch.setattr("acktree.producers.worker.spout_loop.CLAIM_INTERVAL_S", 0.1)
     broker = own_broker()
     cluster = Cluster(broker.bootstrap, unique)
@@ -247,11 +250,11 @@ def test_a_spout_waits_for_a_broker_that_is_away_and_goes_on(own_broker, unique,
 
 
 class Acker:
-    """Tells the spout verdicts, for roots found on the tuple topic."""
+    """Sends results to the spout, for roots found on the tuple topic."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.said: set[int] = set()
+        self.acked_roots: set[int] = set()
         self._producer = Producer({"bootstrap.servers": cluster.bootstrap})
 
     def roots(self) -> dict[bytes, list[int]]:
@@ -260,24 +263,24 @@ class Acker:
             found[record.value()].append(decode_header(find_header(record.headers())).anchors[0].root)
         return found
 
-    def say(self, result: bytes) -> None:
+    def send_result(self, result: bytes) -> None:
         self._producer.produce(self.cluster.topic("spout-0"), result, partition=0)
         self._producer.flush()
 
     def acked(self, *roots: int) -> None:
-        self.say(encode_result(Result(0, acked=np.array(roots, np.uint64))))
+        self.send_result(encode_result(Result(0, acked=np.array(roots, np.uint64))))
 
     def ack_new(self) -> None:
-        """Ack the roots that nothing was said of here before."""
-        fresh = {root for roots in self.roots().values() for root in roots} - self.said
-        self.said.update(fresh)
+        """Ack the roots that were not acked here before."""
+        fresh = {root for roots in self.roots().values() for root in roots} - self.acked_roots
+        self.acked_roots.update(fresh)
         self.acked(*fresh)
 
     def timed_out(self, root: int) -> None:
-        self.say(encode_result(Result(0, failed=[Failure(root, Cause.TIMED_OUT, "", "")])))
+        self.send_result(encode_result(Result(0, failed=[Failure(root, Cause.TIMED_OUT, "", "")])))
 
     def failed(self, root: int) -> None:
-        self.say(
+        self.send_result(
             encode_result(Result(0, failed=[Failure(root, Cause.FAILED, "one@host:1", "ValueError: no")]))
         )
 
@@ -288,14 +291,14 @@ def run(worker: SpoutWorker, cluster: Cluster) -> threading.Thread:
     return thread
 
 
-def test_verdicts_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: Cluster):
+def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: Cluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Once("m0", "m1", "m2"), Acker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     thread = run(worker, cluster)
     until(lambda: len(acker.roots()) == 3)
     (m0,), (m1,) = acker.roots()[b"m0"], acker.roots()[b"m1"]
-    acker.say(b"garbage")
+    acker.send_result(b"garbage")
     acker.acked(m0, m0, 12345)
     acker.acked(m0)
     acker.failed(m1)
@@ -305,10 +308,10 @@ def test_verdicts_reach_the_spout_once_and_a_failed_message_may_be_emitted_again
     until(lambda: len(spout.acked) == 2)
     worker.stop()
     thread.join()
-    assert (spout.acked, spout.failed, worker.pending, worker.set_aside) == (["m0", "m1"], ["m1"], 1, 1)
+    assert (spout.acked, spout.failed, worker.pending, worker.rejected) == (["m0", "m1"], ["m1"], 1, 1)
     assert spout.failure == (Cause.FAILED, "one@host:1", "ValueError: no")
     inits = [decode_ack_init(r.value()) for r in cluster.read(cluster.topic("ack-init"))]
-    assert sum(len(each.inits) for each in inits) == 4
+    assert sum(len(record.inits) for record in inits) == 4
     second = SpoutWorker(cluster.bootstrap, cluster.name, Once())
     assert second.claim.run == 2
 

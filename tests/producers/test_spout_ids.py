@@ -1,4 +1,4 @@
-"""A spout in Python repeats no root id, however often it starts: runs go round after 255 starts."""
+"""A spout in Python never repeats a root id, however often it starts: runs wrap around after 255 starts."""
 
 from dataclasses import replace
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from acktree.producers.kafka.claim import Claim, commit_claim, next_epoch, read_claim
 from acktree.producers.spout import Sequences
 from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.header import decode_header, find_header
 from acktree.schemas.ids import MAX_OFFSET, MAX_RUN
 from producers.cluster import Cluster, until
@@ -19,7 +20,7 @@ from producers.trees import Net, published
 
 
 def emit(cluster: Cluster, *messages: str) -> tuple[SpoutWorker, Once]:
-    """Start a spout, and let it emit its messages; it gets no verdict."""
+    """Start a spout, and let it emit its messages; it gets no results."""
     spout, before = Once(*messages), len(cluster.read(cluster.topic("a")))
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     thread = run(worker, cluster)
@@ -46,7 +47,7 @@ def let_runs_go_round(cluster: Cluster) -> None:
     commit_claim(claims(cluster), cluster.topic("spout-0"), later, f"{cluster.name}.s", cluster.bootstrap)
 
 
-def test_an_ack_of_255_starts_ago_is_not_taken_for_one_of_a_new_message(cluster: Cluster):
+def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: Cluster):
     cluster.apply(one=(["a"], []))
     acker = Acker(cluster)
     first, _ = emit(cluster, "old")
@@ -67,7 +68,7 @@ def test_an_ack_of_255_starts_ago_is_not_taken_for_one_of_a_new_message(cluster:
     assert spout.acked == []
 
 
-def test_no_number_is_used_that_is_not_reserved_durably(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+def test_no_number_is_used_before_it_is_durably_reserved(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("acktree.producers.worker.spout_loop.SEQUENCES", 4)
     cluster.apply(one=(["a"], []))
     seen: list[tuple[int, int]] = []
@@ -91,15 +92,15 @@ def test_no_number_is_used_that_is_not_reserved_durably(cluster: Cluster, monkey
 @given(st.lists(st.integers(0, MAX_OFFSET + 1), max_size=3), st.integers(1, 9))
 def test_numbers_rise_from_start_to_start_until_half_of_them_are_used(starts: list[int], count: int):
     for before in starts:
-        numbers = Sequences(before, lambda: None)
+        numbers = Sequences(before, lambda: MAX_OFFSET + 1)
         taken = [numbers.take() for _ in range(count)]
-        first = before if before < Sequences.MOST else 0
+        first = before if before < Sequences.MAX_START else 0
         assert taken == list(range(first, first + count))
 
 
 def test_runs_share_no_root():
     net = Net(published(one=(["a"], [])))
-    for each in (1, 2):
-        emitter(net, {}, each).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    for run_number in (1, 2):
+        emitter(net, {}, run_number).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
     roots = [decode_header(find_header(r.headers())).anchors[0].root for r in net.topics["a"]]
     assert len(set(roots)) == 2

@@ -1,4 +1,4 @@
-"""A record without a value is a tombstone, an empty one is not: both stay what they are."""
+"""A record without a value is a tombstone, an empty one is not: both are passed on unchanged."""
 
 import sqlite3
 import time
@@ -56,24 +56,28 @@ def test_null_stays_null_and_empty_stays_empty(kind, exactly_once):
     double = BoltDouble(kind(), exactly_once=exactly_once)
     double.give(None, b"", b"x")
     double.close()
-    assert {each.anchors: each.value for each in double.emitted} == {(0,): None, (1,): b"", (2,): b"x"}
+    assert {emission.anchors: emission.value for emission in double.emitted} == {
+        (0,): None,
+        (1,): b"",
+        (2,): b"x",
+    }
     assert double.open == {}
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", ONE_BY_ONE)
-def test_a_child_inherits_headers_and_timestamp_where_the_bolt_hands_them_on(kind, exactly_once):
+def test_a_child_has_the_headers_and_timestamp_that_the_bolt_passes_on(kind, exactly_once):
     double = BoltDouble(kind(), exactly_once=exactly_once)
     double.give(b"x", b"y", headers=[("h", b"1"), ("null", None)])
     double.close()
-    told = {each.anchors: (each.headers, each.timestamp_ms) for each in double.emitted}
+    passed_on = {emission.anchors: (emission.headers, emission.timestamp_ms) for emission in double.emitted}
     headers = [("h", b"1"), ("null", None)]
-    assert told == {(0,): (headers, None), (1,): (headers, 1)}  # the double's first tuple is of time 0
+    assert passed_on == {(0,): (headers, None), (1,): (headers, 1)}  # the double's first tuple is of time 0
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", [Basic, ByHand, Columns])
-def test_a_filter_before_a_compacted_topic_hands_deletes_on(cluster: Cluster, kind, exactly_once):
+def test_a_filter_before_a_compacted_topic_passes_deletes_on(cluster: Cluster, kind, exactly_once):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     earlier_ms = int(time.time() * 1000) - 3_600_000
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -84,13 +88,13 @@ def test_a_filter_before_a_compacted_topic_hands_deletes_on(cluster: Cluster, ki
     until(lambda: worker.acked == 2)
     worker.stop()
     records = cluster.read(cluster.topic("b"))
-    assert sorted((each.value() is None, each.value() or b"") for each in records) == [
+    assert sorted((record.value() is None, record.value() or b"") for record in records) == [
         (False, b""),
         (True, b""),
     ]
     if kind is not Columns:
-        assert {each.timestamp()[1] for each in records} == {earlier_ms}
-        assert all(("h", None) in each.headers() for each in records)
+        assert {record.timestamp()[1] for record in records} == {earlier_ms}
+        assert all(("h", None) in record.headers() for record in records)
 
 
 def test_a_null_is_written_once_as_null():

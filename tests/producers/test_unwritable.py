@@ -1,4 +1,4 @@
-"""Children that their topic never takes: their tuples fail, once, and the worker goes on."""
+"""Children that their topic would never accept: their tuples fail, once, and the worker goes on."""
 
 import time
 from collections.abc import Iterator
@@ -25,15 +25,15 @@ REASON = "TooLarge: no"
 
 
 class Choosy(Net):
-    """A bolt "join" whose topic takes no LARGE value, and a sink behind it."""
+    """A bolt "join" whose topic rejects LARGE values, and a sink behind it."""
 
     def __init__(self) -> None:
         super().__init__(published(join=(["a"], ["b"]), sink=(["b"], [])))
         self.join = self.collectors["join"]
 
-    def tie(self) -> None:
-        """Let the join collect exactly once."""
-        packer = AckPacker(self.history, "join", self.hear)
+    def use_transactions(self) -> None:
+        """Give the join a transactional collector."""
+        packer = AckPacker(self.history, "join", self.on_control_record)
         self.join = self.collectors["join"] = TransactionalCollector(
             "join", self.history, packer, self.produce
         )
@@ -47,8 +47,8 @@ class Choosy(Net):
         self.hand: Hand = {}
         return [self.take("join", self.spout(offset), self.hand) for offset in offsets]
 
-    def settle(self) -> None:
-        """Let everything said leave, and the sink ack what it gets."""
+    def flush(self) -> None:
+        """Send everything acked or failed, and let the sink ack what it gets."""
         self.join.release()
         self.join.flush()
         for record in self.topics["b"]:
@@ -56,7 +56,7 @@ class Choosy(Net):
                 self.ack(self.take("sink", record))
 
     def failures(self) -> dict[int, str]:
-        """Return the reasons by source offset; each was said once."""
+        """Return the reasons by source offset; there is one for each."""
         offsets = [origin_of(root).offset for root, _ in self.failed]
         assert len(offsets) == len(set(offsets))
         return dict(zip(offsets, (reason for _, reason in self.failed), strict=True))
@@ -66,7 +66,7 @@ class Choosy(Net):
 def net(request: pytest.FixtureRequest) -> Choosy:
     made = Choosy()
     if request.param == "exactly once":
-        made.tie()
+        made.use_transactions()
     return made
 
 
@@ -74,9 +74,9 @@ def test_the_ack_of_each_parent_becomes_a_fail_and_the_others_trees_close(net: C
     one, two, other = net.takes(0, 1, 2)
     net.join.emit(LARGE, anchors=[one, two])
     net.join.emit(b"small", anchors=other)
-    for each in (one, two, other):
-        net.join.ack(each)
-    net.settle()
+    for tup in (one, two, other):
+        net.join.ack(tup)
+    net.flush()
     assert net.failures() == {0: REASON, 1: REASON}
     assert (net.done(2), net.hand) == (True, {})
     counters = net.join.counters
@@ -89,27 +89,27 @@ def test_a_parent_stays_in_hand_until_the_bolt_is_done_with_it(net: Choosy):
     net.join.emit(LARGE, anchors=[parent])
     net.join.emit(b"small", anchors=parent)
     net.join.reset_timeout(parent)
-    net.settle()
+    net.flush()
     assert (net.failures(), list(net.hand)) == ({}, [parent.offset])
     net.join.ack(parent)
-    net.settle()
+    net.flush()
     assert net.failures() == {0: REASON}
 
 
-def test_a_bolt_that_fails_the_parent_itself_has_the_word(net: Choosy):
+def test_a_bolts_own_fail_of_the_parent_takes_precedence(net: Choosy):
     (parent,) = net.takes(0)
     net.join.emit(LARGE, anchors=parent)
     net.join.fail(parent, "mine")
-    net.settle()
+    net.flush()
     assert net.failures() == {0: "mine"}
 
 
-def test_a_dropped_parent_says_nothing(net: Choosy):
+def test_a_dropped_parent_does_not_fail(net: Choosy):
     (parent,) = net.takes(0)
     net.join.emit(LARGE, anchors=parent)
     net.join.drop([parent])
     net.join.ack(parent)
-    net.settle()
+    net.flush()
     assert net.failures() == {}
 
 
@@ -117,10 +117,10 @@ def test_an_unanchored_child_is_logged_and_counted(net: Choosy, caplog: pytest.L
     (tuple,) = net.takes(0)
     net.join.emit(LARGE, anchors=())
     net.join.ack(tuple)
-    net.settle()
+    net.flush()
     assert net.done(0)
     assert net.join.counters.unwritable == 1
-    assert "a child was not written: no; it was of none" in caplog.text
+    assert "a child was not written: no; its parents: none" in caplog.text
 
 
 def test_an_untracked_parent_counts_as_failed(net: Choosy):
@@ -128,7 +128,7 @@ def test_an_untracked_parent_counts_as_failed(net: Choosy):
     untracked = net.take("join", net.spout(), net.hand)
     net.join.emit(LARGE, anchors=untracked)
     net.join.ack(untracked)
-    net.settle()
+    net.flush()
     assert (net.failures(), net.join.counters.failed) == ({}, 1)
 
 
@@ -145,14 +145,14 @@ def test_a_batch_fails_the_parents_once_however_often_it_emits(by: str):
     collector.emit(LARGE, anchors=[batch[2], batch[3]])
     collector.fail(batch[2], "mine")
     collector.finish()
-    net.settle()
+    net.flush()
     assert net.failures() == {1: REASON, 2: "mine", 3: REASON}
     assert [net.done(offset) for offset in range(4)] == [True, False, False, False]
     assert (net.join.counters.emitted, net.join.counters.unwritable) == (5, 4)
 
 
 class Window(Bolt):
-    """At a tick, emits one child of all tuples that nobody takes, one of no tuple, and one that is fine."""
+    """At a tick, emits a child of nine tuples and an unanchored one, both rejected, and an accepted one."""
 
     tick_interval_s = 0.01
 
@@ -169,8 +169,8 @@ class Window(Bolt):
         collector.emit(self.value, anchors=self.held[:9], key=self.key)
         collector.emit(self.value, anchors=(), key=self.key)
         collector.emit(b"fine", anchors=self.held[9], key=b"k")
-        for each in self.held:
-            collector.ack(each)
+        for tup in self.held:
+            collector.ack(tup)
         self.held.clear()
 
 
@@ -183,7 +183,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize(("value", "key", "reason", "config"), REFUSED)
-def test_a_window_whose_child_is_refused_fails_its_tuples_and_the_worker_goes_on(
+def test_a_window_whose_child_is_rejected_fails_its_tuples_and_the_worker_goes_on(
     cluster: Cluster, exactly_once: bool, value, key, reason: str, config
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
@@ -191,7 +191,7 @@ def test_a_window_whose_child_is_refused_fails_its_tuples_and_the_worker_goes_on
     worker = cluster.start(Window(value, key))
     for first in (0, 10):
         cluster.emit(range(first, first + 10), 0)
-        until(lambda said=first + 10: worker.error or worker.acked + worker.failed == said)
+        until(lambda finished=first + 10: worker.error or worker.acked + worker.failed == finished)
     worker.stop()
     fails = [fail for ack in cluster.acks() for fail in ack.fails]
     assert sorted(origin_of(fail.root).offset for fail in fails) == [*range(9), *range(10, 19)]
@@ -206,7 +206,7 @@ HOUR_MS = 3_600_000
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", [BasicBolt, Bolt, BatchBolt, AsyncBolt])
-def test_a_child_whose_time_its_topic_does_not_take_fails_its_tuple_alone(
+def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(
     cluster: Cluster, kind: type, exactly_once: bool
 ):
     now_ms = int(time.time() * 1000)
@@ -223,8 +223,8 @@ def test_a_child_whose_time_its_topic_does_not_take_fails_its_tuple_alone(
 
     class Batch(BatchBolt):
         def execute(self, tuples, collector):
-            for each in tuples:
-                collector.emit(each.value, anchors=[each], timestamp_ms=times.get(each.value))
+            for tup in tuples:
+                collector.emit(tup.value, anchors=[tup], timestamp_ms=times.get(tup.value))
 
     class Async(AsyncBolt):
         async def execute(self, tuple, emit):
@@ -241,7 +241,7 @@ def test_a_child_whose_time_its_topic_does_not_take_fails_its_tuple_alone(
     worker.stop()
     fails = {origin_of(fail.root).offset: fail.reason for ack in cluster.acks() for fail in ack.fails}
     assert fails.keys() == {3, 5}
-    assert all(reason.startswith("InvalidTimestamp: a record of the time ") for reason in fails.values())
+    assert all(reason.startswith("InvalidTimestamp: a record with timestamp ") for reason in fails.values())
     assert "message.timestamp.after.max.ms is 3600000" in fails[3]
     assert "message.timestamp.before.max.ms is 3600000" in fails[5]
     assert sorted(int(record.value()) for record in cluster.read(cluster.topic("b"))) == [
@@ -257,7 +257,7 @@ def test_a_child_whose_time_its_topic_does_not_take_fails_its_tuple_alone(
     assert cluster.committed("only") == cluster.ends()
 
 
-def test_a_topic_that_stamps_records_itself_takes_any_time(cluster: Cluster):
+def test_a_topic_with_log_append_time_accepts_any_timestamp(cluster: Cluster):
     class Far(BasicBolt):
         def execute(self, tuple, emit):
             emit(tuple.value, timestamp_ms=int(time.time() * 1000) + 100 * HOUR_MS)
@@ -271,7 +271,7 @@ def test_a_topic_that_stamps_records_itself_takes_any_time(cluster: Cluster):
     assert (worker.acked, len(cluster.read(cluster.topic("b")))) == (1, 1)
 
 
-def test_a_compacted_topic_takes_records_with_a_key_be_it_empty_and_tombstones(cluster: Cluster):
+def test_a_compacted_topic_accepts_empty_keys_and_tombstones(cluster: Cluster):
     class Keyed(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many([b"v", None], [tuples[0]] * 2, keys=[b"", b"gone"])
@@ -285,7 +285,7 @@ def test_a_compacted_topic_takes_records_with_a_key_be_it_empty_and_tombstones(c
     assert [(r.key(), r.value()) for r in cluster.read(cluster.topic("b"))] == [(b"", b"v"), (b"gone", None)]
 
 
-def test_a_topic_that_is_compacted_later_stops_the_worker_and_the_next_one_fails_the_tuple(cluster: Cluster):
+def test_a_topic_that_becomes_compacted_stops_the_worker_and_the_next_one_fails_the_tuple(cluster: Cluster):
     class Keyless(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many(tuples.values, tuples)
@@ -301,7 +301,7 @@ def test_a_topic_that_is_compacted_later_stops_the_worker_and_the_next_one_fails
     assert again.failed == 1
 
 
-def test_a_spout_may_catch_what_its_topic_never_takes(cluster: Cluster):
+def test_a_spout_may_catch_the_error_of_a_record_that_is_too_large(cluster: Cluster):
     class Numbers(Spout):
         refused: TooLarge | None = None
 
@@ -331,7 +331,7 @@ def test_a_spout_may_catch_what_its_topic_never_takes(cluster: Cluster):
     assert cluster.topic("a") in str(spout.refused)
 
 
-def test_where_limits_cannot_be_read_the_clients_own_holds_and_one_warning_says_so(
+def test_where_limits_cannot_be_read_the_clients_limit_applies_and_one_warning_says_so(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ):
     cluster.apply(only=(["a"], ["b"]))
@@ -351,7 +351,7 @@ def test_where_limits_cannot_be_read_the_clients_own_holds_and_one_warning_says_
 
 
 @pytest.mark.parametrize(("user", "bytes_taken"), [({}, CLIENT_BYTES), ({"message.max.bytes": "2000"}, 2000)])
-def test_without_any_right_to_read_limits_the_producer_keeps_its_own(cluster: Cluster, user, bytes_taken):
+def test_without_the_right_to_read_limits_the_producer_keeps_its_own(cluster: Cluster, user, bytes_taken):
     limits = read_limits(cluster.bootstrap, [cluster.topic("absent")], user)
     assert (limits.by_topic, limits.compacted) == ({}, frozenset())
     assert limits.settings["message.max.bytes"] == str(bytes_taken)

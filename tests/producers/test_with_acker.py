@@ -1,4 +1,4 @@
-"""Spout, bolts and a real acker together: verdicts, failures with their reason, what is left untracked."""
+"""Spout, bolts and a real acker together: results, failures with their reasons, untracked tuples."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,12 +9,12 @@ from acktree.acker.service import Acker
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.worker.execution import HELD_TOO_LONG
 from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from producers.cluster import Cluster, until
 
 
 class Source(Spout):
-    """Emits numbers under their own id, once; keeps the verdicts."""
+    """Emits each number once, as its own message id; records acks and fails."""
 
     def __init__(self, count: int) -> None:
         self.left, self.acked, self.failed = list(range(count)), set(), {}
@@ -51,7 +51,7 @@ class Unanchored(Bolt):
 
 
 class Join(Bolt):
-    """Joins what has the same value and comes from two bolts."""
+    """Joins two tuples of the same value from two bolts."""
 
     def prepare(self, context):
         self.first = {}
@@ -67,7 +67,7 @@ class Join(Bolt):
 
 
 class Patient(Bolt):
-    """Holds everything; lets the time of the value 0 begin anew again and again."""
+    """Holds everything; resets the timeout of the value 0 again and again."""
 
     tick_interval_s = 0.1
 
@@ -87,9 +87,9 @@ class Patient(Bolt):
 
 
 class Clock(Source):
-    """Emits what failed again, so that failures of one message are a message timeout apart.
+    """Emits failed messages again, so that failures of one message are a message timeout apart.
 
-    Whoever looks first says that the time is over: the acker, or the worker that holds the tuple.
+    The acker and the worker that holds the tuple race for which one detects the timeout.
     """
 
     def __init__(self, count: int) -> None:
@@ -151,12 +151,12 @@ def test_two_bolts_read_one_topic_and_a_join_behind_them_closes_every_tree(
         cluster.start(bolt, name)
     spout = Source(50)
     start(spout)
-    until(lambda: len(spout.acked) + len(spout.failed) == 50, "a verdict each")
+    until(lambda: len(spout.acked) + len(spout.failed) == 50, "a result for each")
     assert set(spout.failed) == {1}
     assert spout.failed[1].task.startswith("end@")
 
 
-def test_what_fails_behind_an_unanchored_emission_fails_no_message(cluster: Cluster, start: Start):
+def test_a_failure_behind_an_unanchored_emission_fails_no_message(cluster: Cluster, start: Start):
     cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
     cluster.start(Unanchored(), "first")
     second, spout = cluster.start(Poisoned(), "second"), Source(3)

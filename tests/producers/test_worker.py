@@ -21,7 +21,7 @@ from producers.cluster import Cluster, until
 
 
 class Pass(BasicBolt):
-    """Emits what it gets; fails on the values it was told."""
+    """Emits what it gets; fails for the given values."""
 
     def __init__(self, fails: tuple[bytes, ...] = ()) -> None:
         self.fails = fails
@@ -38,7 +38,7 @@ class Sink(BasicBolt):
 
 
 class Hold(Bolt):
-    """Keeps the tuples of some values, acks the others; acks what it kept when told."""
+    """Holds the tuples of some values, acks the others; acks what it holds once ``release`` is set."""
 
     tick_interval_s = 0.01
 
@@ -77,7 +77,7 @@ def test_a_chain_of_bolts_closes_every_tree_but_the_failed_one(cluster: Cluster)
     assert cluster.committed("first") == cluster.ends()
 
 
-def test_records_that_cannot_be_tuples_are_set_aside_and_passed_over(cluster: Cluster):
+def test_records_that_cannot_be_tuples_are_rejected_and_skipped(cluster: Cluster):
     cluster.apply(only=(["a"], []))
     strange = Anchor(60_000, 5, 6)
     for header in (b"", b"broken", encode_header(60_000, []), encode_header(cluster.version, [strange])):
@@ -92,7 +92,7 @@ def test_records_that_cannot_be_tuples_are_set_aside_and_passed_over(cluster: Cl
     assert not cluster.open_roots()
 
 
-def test_a_version_published_after_the_start_is_understood(cluster: Cluster):
+def test_a_version_published_after_the_start_is_loaded(cluster: Cluster):
     cluster.apply(only=(["a"], []))
     worker = cluster.start(Sink(), "only")
     cluster.apply(only=(["a"], []), other=(["a"], []))
@@ -122,7 +122,9 @@ def test_offsets_are_committed_up_to_the_smallest_tuple_in_hand(cluster: Cluster
     assert not cluster.open_roots()
 
 
-def test_tuples_never_acked_are_counted_named_and_they_alone_executed_again(cluster: Cluster, caplog):
+def test_tuples_never_acked_are_counted_and_logged_and_only_these_are_executed_again(
+    cluster: Cluster, caplog
+):
     cluster.apply(only=(["a"], []))
     cluster.emit(range(10), 0)
     worker = cluster.start(Hold(b"3"))
@@ -141,11 +143,11 @@ def test_tuples_never_acked_are_counted_named_and_they_alone_executed_again(clus
 def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: Cluster):
     class Narrow(Hold):
         max_in_hand = 10
-        most = 0
+        peak = 0
 
         def execute(self, tuple, collector):
             self.held[tuple.value] = tuple
-            self.most = max(self.most, len(self.held))
+            self.peak = max(self.peak, len(self.held))
 
     cluster.apply(only=(["a"], []))
     cluster.emit(range(60))
@@ -155,21 +157,21 @@ def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: Cluster):
     assert worker.executed == 10
     bolt.release = True
     until(lambda: worker.acked == 60)
-    assert bolt.most == 10
+    assert bolt.peak == 10
 
 
-def test_a_revoked_partition_is_committed_and_what_was_in_hand_is_read_by_the_next_owner(cluster: Cluster):
+def test_a_revoked_partition_is_committed_and_its_tuples_in_hand_are_read_by_the_next_owner(cluster: Cluster):
     cluster.apply(only=(["a"], []))
     for partition in range(2):
         cluster.emit(range(partition * 10, partition * 10 + 10), partition)
     values = tuple(b"%d" % (partition * 10 + 5) for partition in range(2))
     first, second = Hold(*values), Hold(*values)
-    outlets = [AtLeastOnce(cluster.bootstrap, {}) for _ in range(2)]
-    for outlet in outlets:
-        outlet.commit_interval_s = 3600.0
-    old = cluster.start(first, outlet=outlets[0])
+    outputs = [AtLeastOnce(cluster.bootstrap, {}) for _ in range(2)]
+    for output in outputs:
+        output.commit_interval_s = 3600.0
+    old = cluster.start(first, output=outputs[0])
     until(lambda: old.acked == 18 and len(first.held) == 2)
-    new = cluster.start(second, outlet=outlets[1])
+    new = cluster.start(second, output=outputs[1])
     until(lambda: old.executed + new.executed == 22, "what was in hand is executed again, nothing else")
     assert {tuple.value for tuple in first.dropped} == set(values)
     first.release = second.release = True
@@ -224,7 +226,7 @@ def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(cluster: Cluster,
     assert cluster.committed("only") == cluster.ends()
 
 
-def test_a_limit_lowered_while_a_worker_runs_stops_it_once_and_the_next_one_fails_the_tuple(cluster: Cluster):
+def test_a_limit_lowered_while_a_worker_runs_stops_it_and_the_next_one_fails_the_tuple(cluster: Cluster):
     cluster.apply(only=(["a"], ["b"]))
     worker = cluster.start(BasicLarge())
     cluster.set_topic("b", max_message_bytes="1000")
@@ -238,25 +240,25 @@ def test_a_limit_lowered_while_a_worker_runs_stops_it_once_and_the_next_one_fail
 
 
 def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: Cluster):
-    class Told(Sink):
-        said: list[str]
+    class Recording(Sink):
+        calls: list[str]
 
         def prepare(self, context):
-            self.said = [f"prepare {context.bolt} {context.topology.version}"]
+            self.calls = [f"prepare {context.bolt} {context.topology.version}"]
 
         def execute(self, tuple, emit):
-            self.said.append("execute")
+            self.calls.append("execute")
 
         def cleanup(self):
-            self.said.append("cleanup")
+            self.calls.append("cleanup")
 
     cluster.apply(only=(["a"], []))
     cluster.emit([1])
-    bolt = Told()
+    bolt = Recording()
     worker = cluster.start(bolt)
     until(lambda: worker.acked == 1)
     worker.stop()
-    assert bolt.said == ["prepare only 1", "execute", "cleanup"]
+    assert bolt.calls == ["prepare only 1", "execute", "cleanup"]
 
 
 @pytest.mark.parametrize("name", [None, "nobody"])
@@ -280,7 +282,7 @@ class Slow(BasicBolt):
 """
 
 
-def test_a_worker_killed_with_9_loses_nothing(cluster: Cluster, tmp_path: Path):
+def test_a_worker_killed_with_signal_9_loses_nothing(cluster: Cluster, tmp_path: Path):
     (tmp_path / "slow_bolt.py").write_text(SLOW_BOLT)
     seen = tmp_path / "seen"
     command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "slow_bolt:Slow"]
@@ -304,13 +306,13 @@ def test_a_worker_killed_with_9_loses_nothing(cluster: Cluster, tmp_path: Path):
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     until(lambda: cluster.committed("first") == cluster.ends(), "everything committed")
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == 0, told
-    assert any(line.startswith("ready bolt first") for line in told.splitlines())
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert any(line.startswith("ready bolt first") for line in stderr.splitlines())
     assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))
 
 
-def test_a_worker_that_lost_its_partitions_drops_what_it_held_and_goes_on(cluster: Cluster):
+def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: Cluster):
     taken_over = threading.Event()
 
     class Stuck(Hold):
@@ -363,7 +365,7 @@ def test_ticks_come_without_any_input(cluster: Cluster):
     until(lambda: bolt.ticks >= 3)
 
 
-def test_the_acks_of_a_slow_bolt_leave_while_it_works_on_what_is_left(cluster: Cluster):
+def test_the_acks_of_a_slow_bolt_are_sent_while_it_executes_the_rest(cluster: Cluster):
     seen, never = threading.Event(), threading.Event()
 
     class Slow(BasicBolt):
@@ -385,17 +387,17 @@ def test_the_acks_of_a_slow_bolt_leave_while_it_works_on_what_is_left(cluster: C
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_cleanup_that_raises_skips_neither_the_last_flush_nor_the_commit(cluster: Cluster, exactly_once):
+def test_the_last_flush_and_commit_happen_even_if_cleanup_raises(cluster: Cluster, exactly_once):
     class Careless(Sink):
         def cleanup(self):
             raise OSError("the database is gone")
 
     cluster.apply(exactly_once, only=(["a"], []))
     cluster.emit(range(10), 0)
-    outlet = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only") if exactly_once else None
-    outlet = outlet or AtLeastOnce(cluster.bootstrap, {})
-    outlet.ack_interval_s = outlet.commit_interval_s = 1_000.0
-    worker = cluster.start(Careless(), "only", outlet=outlet)
+    output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only") if exactly_once else None
+    output = output or AtLeastOnce(cluster.bootstrap, {})
+    output.ack_interval_s = output.commit_interval_s = 1_000.0
+    worker = cluster.start(Careless(), "only", output=output)
     until(lambda: worker.acked == 10)
     with pytest.raises(OSError, match="the database is gone"):
         worker.stop()
@@ -403,7 +405,7 @@ def test_a_cleanup_that_raises_skips_neither_the_last_flush_nor_the_commit(clust
     assert not cluster.open_roots()
 
 
-def test_a_join_whose_one_side_fills_the_hand_still_reads_the_other(cluster: Cluster):
+def test_a_join_with_one_side_full_still_reads_the_other(cluster: Cluster):
     class Join(Bolt):
         max_in_hand = 40
 

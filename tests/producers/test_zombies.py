@@ -1,4 +1,4 @@
-"""A worker that was stopped and comes back after its partitions went to another: it changes nothing."""
+"""A worker that was suspended and resumes after its partitions went to another: it changes nothing."""
 
 import os
 import signal
@@ -52,10 +52,10 @@ def start_process(cluster: Cluster, folder: Path, transaction_timeout_ms: int) -
     [pytest.param(3_000, marks=pytest.mark.slow), 60_000],
     ids=["timed out", "still open"],
 )
-def test_a_zombie_is_fenced_and_each_effect_stands_once(
+def test_a_zombie_is_fenced_and_each_output_is_written_once(
     cluster: Cluster, tmp_path: Path, transaction_timeout_ms: int
 ):
-    """In one case the broker aborts its transaction; in the other only the group's generation fences it."""
+    """In one case the broker aborts its transaction; in the other only the group generation fences it."""
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.apply(second=(["b"], []))
     cluster.emit(range(TOTAL))
@@ -76,10 +76,10 @@ def test_a_zombie_is_fenced_and_each_effect_stands_once(
     until(lambda: second.acked >= TOTAL + MORE, "the group works on")
     if zombie.poll() is None:
         zombie.send_signal(signal.SIGTERM)
-    _, told = zombie.communicate(timeout=60)
+    _, stderr = zombie.communicate(timeout=60)
     cluster.close()
-    assert zombie.returncode == 0, told
-    assert "read again" in told or "reads again" in told
+    assert zombie.returncode == 0, stderr
+    assert "read again" in stderr or "reads again" in stderr
     assert not cluster.open_roots()
     written = Counter(int(record.value()) for record in cluster.read(cluster.topic("b")))
     assert written == Counter(range(TOTAL + MORE))

@@ -1,4 +1,4 @@
-"""A small network without Kafka: bolts' collectors, the records between them, the fold of what they say."""
+"""A small network without Kafka: collectors of bolts, the records between them, the fold of their acks."""
 
 from collections import defaultdict
 
@@ -45,9 +45,11 @@ class Net:
         self.collectors = {name: self.make_collector(name) for name in topology.bolts}
 
     def make_collector(self, bolt: str) -> Collector:
-        return Collector(bolt, self.history, AckPacker(self.history, bolt, self.hear), self.produce)
+        return Collector(
+            bolt, self.history, AckPacker(self.history, bolt, self.on_control_record), self.produce
+        )
 
-    def hear(self, _topic: str, _partition: int, value: bytes) -> None:
+    def on_control_record(self, _topic: str, _partition: int, value: bytes) -> None:
         record = decode_ack(value)
         self.control_records += 1
         self.failed += [(fail.root, fail.reason) for fail in record.fails]
@@ -86,11 +88,11 @@ class Net:
         return self.latest
 
     def ack(self, tuple: Tuple) -> None:
-        """Let a tuple's bolt ack it, and send what it has to say."""
+        """Let a tuple's bolt ack it, and send its acker updates."""
         taken_by = next(collector for taken, collector in self.taken if taken is tuple)
         taken_by.ack(tuple)
         taken_by.flush()
 
     def done(self, offset: int = 0, version: int = 1) -> bool:
-        """Tell whether the tree of a source offset is done by the fold."""
+        """Return whether the tree of a source offset is done."""
         return self.fold[version, root_id(0, 16, offset)] == 0

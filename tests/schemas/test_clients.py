@@ -8,7 +8,8 @@ from aiokafka import TopicPartition as PlaceOfAnother
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.schemas.clients import consumer_settings, make_consumer, metadata_of, retry_until_ready
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer, metadata_of, retry_until_ready
 
 
 def test_a_group_without_a_commit_begins_at_the_beginning_but_where_our_own_code_asks_otherwise():

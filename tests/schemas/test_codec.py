@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.schemas import codec
-from acktree.schemas.codec import (
+from acktree.schemas import avro, codec
+from acktree.schemas.avro import zigzag
+from acktree.schemas.control_records import (
     ENTRY,
     Absent,
     Ack,
@@ -21,7 +22,6 @@ from acktree.schemas.codec import (
     ReplayCommand,
     Result,
     Span,
-    zigzag,
 )
 from acktree.schemas.errors import MalformedRecord
 
@@ -37,7 +37,7 @@ def fixed(value: int) -> bytes:
 
 def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, codec.schema(name), datum)
+    fastavro.schemaless_writer(out, avro.schema(name), datum)
     frames = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}
     told = {
         "Absent": codec.ABSENT_FRAME,

@@ -8,9 +8,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from acktree.schemas.clients import make_admin, make_consumer
 from acktree.schemas.errors import BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
-from acktree.schemas.publish import Plan, apply_topology
+from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published, Registry, read_history
 from acktree.schemas.topology import parse_topology
+from acktree.schemas.topology_plan import Plan
 from producers.cluster import until
 
 TOPOLOGY = """

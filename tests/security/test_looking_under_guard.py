@@ -20,7 +20,8 @@ from acktree.console.main import main
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.console.rights import Right, Role, rights
-from acktree.schemas.codec import ENTRY, AckInit, encode_ack_init
+from acktree.schemas.codec import encode_ack_init
+from acktree.schemas.control_records import ENTRY, AckInit
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, emitted_value, root_id
 from acktree.schemas.publish import apply_topology

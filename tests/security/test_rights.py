@@ -32,15 +32,8 @@ from acktree.producers.spout import Spout, SpoutEmitter
 from acktree.producers.tuples import Tuple
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.codec import (
-    ENTRY,
-    AckInit,
-    Cause,
-    Failure,
-    Result,
-    encode_ack_init,
-    encode_result,
-)
+from acktree.schemas.codec import encode_ack_init, encode_result
+from acktree.schemas.control_records import ENTRY, AckInit, Cause, Failure, Result
 from acktree.schemas.errors import NotAuthorized
 from acktree.schemas.ids import root_id
 from acktree.schemas.publish import apply_topology

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
+from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import generation_of, next_run, origin_of, root_id
 from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.driver.takeover import Takeover, is_too_old

@@ -9,15 +9,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.producers.kafka.claim import Claim, commit_claim, decode_claim
-from acktree.schemas.codec import (
-    Cause,
-    Failure,
-    ReplayCommand,
-    Result,
-    Span,
-    encode_replay_command,
-    encode_result,
-)
+from acktree.schemas.codec import encode_replay_command, encode_result
+from acktree.schemas.control_records import Cause, Failure, ReplayCommand, Result, Span
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.publish import apply_topology

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from acktree.producers.kafka.packing import fold_entries
-from acktree.schemas.codec import ENTRY
+from acktree.schemas.control_records import ENTRY
 from acktree.schemas.header import ANCHOR, SINGLE
 from acktree.schemas.ids import EdgeSource, emitted_values, fnv1a64, root_ids
 from acktree.spark.tasks.binary_rows import binary_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.schemas.codec import Span
+from acktree.schemas.control_records import Span
 from acktree.schemas.ids import OffsetTooLarge
 from acktree.spark.driver.log_bounds import check_offsets
 from acktree.spark.ledger.retries import Replay

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from acktree.console.main import main
 from acktree.producers.kafka.packing import InitPacker
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import read_history
 from acktree.spark.driver.spout_driver import SpoutDriver

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from acktree.schemas.codec import Span
+from acktree.schemas.control_records import Span
 from acktree.schemas.ids import generation_of
 from acktree.spark.driver.spout_figures import CrowdedSlots
 from acktree.spark.ledger.blocks import BlockRange

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from acktree.console.main import main
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from spark.spouts import SpoutTester
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from acktree.spark.source import AcktreeStreamReader
 from spark.spouts import DEADLINE_S, SpoutTester
 

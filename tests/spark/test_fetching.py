@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from acktree.producers.native.librdkafka import NoColumns
-from acktree.schemas.clients import make_producer, producer_settings
+from acktree.schemas.client_settings import producer_settings
+from acktree.schemas.clients import make_producer
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.spark.options import SourceOptions
 from acktree.spark.tasks.reading import columns_in
@@ -71,7 +72,7 @@ def test_both_ways_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: p
         producer.produce(topic, value, key, 0, timestamp=1_700_000_000_000 + number, headers=headers)
     assert producer.flush(30) == 0
     as_columns = Fetching(options(bootstrap, topic), topic, 0)
-    assert as_columns.takes_columns
+    assert as_columns.reads_columns
     fast = fetch(as_columns)
 
     def absent() -> None:
@@ -79,7 +80,7 @@ def test_both_ways_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: p
 
     monkeypatch.setattr(columns_in, "compiled_loops", absent)
     one_by_one = Fetching(options(bootstrap, topic), topic, 0)
-    assert not one_by_one.takes_columns
+    assert not one_by_one.reads_columns
     assert same(fast, fetch(one_by_one))
     assert fast.own is not None
     assert fast.own.null_count == RECORDS // 3

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from acktree.producers.kafka.claim import Claim, next_epoch
 from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from acktree.spark.driver.group_offsets import ZombieDriver
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.driver.spout_driver import SpoutDriver

@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.spark.tasks.reading.one_record import read_record
 

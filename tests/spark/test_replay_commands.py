@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from acktree.console.main import main
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from acktree.schemas.ids import next_run
 from spark.spouts import SpoutTester
 

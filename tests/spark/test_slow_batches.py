@@ -20,7 +20,8 @@ from acktree.console.demo.account import committed_offsets
 from acktree.producers import BasicBolt, Emit, Tuple
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.worker.loop import Worker
-from acktree.schemas.codec import Result, decode_ack, decode_result
+from acktree.schemas.codec import decode_ack, decode_result
+from acktree.schemas.control_records import Result
 from acktree.schemas.ids import origin_of, root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology

@@ -9,7 +9,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from acktree.producers.kafka.claim import decode_claim
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from acktree.schemas.errors import AcktreeError, MissingTopic
 from acktree.schemas.ids import generation_of
 from acktree.schemas.publish import apply_topology

@@ -10,7 +10,8 @@ from pyroaring import BitMap64
 
 from acktree.producers.kafka.claim import next_epoch
 from acktree.producers.kafka.outside_commit import GroupInUse
-from acktree.schemas.codec import Cause, Result, encode_result
+from acktree.schemas.codec import encode_result
+from acktree.schemas.control_records import Cause, Result
 from acktree.schemas.errors import MissingTopic, UnknownTopology
 from acktree.schemas.ids import next_run
 from acktree.schemas.publish import apply_topology

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.schemas.codec import Absent, Cause, Failure, Result, Span, decode_absent, encode_absent
+from acktree.schemas.codec import decode_absent, encode_absent
+from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import MAX_RUN, generation_of, next_run, root_id
 from acktree.spark.driver.takeover import OLDEST_FLOOR_RUNS
 from acktree.spark.ledger.partition import PartitionLedger

@@ -18,6 +18,7 @@ from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import BrokerUnreachable, RefusedSetting
 from acktree.schemas.header import HEADER, single_headers
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.tasks.per_process import PerProcess
 from acktree.spark.tasks.writing import batch_transaction, transactions
 from acktree.spark.tasks.writing.aiokafka_client import NoBatches, batch_client_settings
 from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
@@ -305,12 +306,11 @@ def test_what_batches_cannot_do_is_left_to_librdkafka(user: dict[str, str], said
 
 
 @pytest.fixture
-def kept() -> Iterator[dict[tuple, Transaction]]:
+def kept() -> Iterator[PerProcess[Transaction]]:
     """The transactions that are kept for the tasks to come, closed at the end."""
     yield transactions.open_transactions
-    for transaction in transactions.open_transactions.values():
+    for transaction in transactions.open_transactions.pop_oldest():
         transaction.close()
-    transactions.open_transactions.clear()
 
 
 def test_what_is_for_consumers_alone_changes_nothing():
@@ -333,7 +333,7 @@ def test_a_task_writes_as_its_properties_need(
 
 
 def test_without_its_packages_a_task_writes_record_by_record(
-    bootstrap: str, unique: str, topic: str, kept: dict, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, unique: str, topic: str, kept: PerProcess[Transaction], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "acktree.spark.tasks.writing.batch_transaction", None)
     begun = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
@@ -342,7 +342,7 @@ def test_without_its_packages_a_task_writes_record_by_record(
 
 
 def test_a_producer_is_kept_until_it_is_fenced_or_has_written_much(
-    bootstrap: str, unique: str, topic: str, kept: dict, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, unique: str, topic: str, kept: PerProcess[Transaction], monkeypatch: pytest.MonkeyPatch
 ):
     def begin(number: int) -> Transaction:
         begun = begin_transaction(bootstrap, {}, unique, BatchName("query", number), SHARE)
@@ -364,4 +364,5 @@ def test_a_producer_is_kept_until_it_is_fenced_or_has_written_much(
     third.flush_and_commit()
     assert begin_transaction(bootstrap, {}, unique, BatchName("query", 4), SHARE) is None
     stranger.close()
-    assert list(kept.values()) == [third]
+    assert list(kept.pop_oldest()) == [third]
+    third.close()

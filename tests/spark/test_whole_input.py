@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from acktree.spark import app
-from acktree.spark.runtime.whole_input import says_end
+from acktree.spark.runtime.whole_input import has_end_marker
 from acktree.spark.stage import CUT_OFF
 from spark.tester import DEADLINE_S, StageTester
 
@@ -158,5 +158,5 @@ def test_only_sparks_own_word_for_the_end_proves_that_rows_are_whole(sent: bytes
         sparks.sendall(b"rows" + sent)
         sparks.close()
         assert stream.read(4) == b"rows"
-        assert says_end(stream) is is_whole
+        assert has_end_marker(stream) is is_whole
         assert stream.read() == sent, "the word is Spark's worker's to read"

@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
-from acktree.schemas.codec import Cause, Failure, Result, decode_ack, decode_ack_init, encode_result
+from acktree.schemas.codec import decode_ack, decode_ack_init, encode_result
+from acktree.schemas.control_records import Cause, Failure, Result
 from acktree.schemas.header import HEADER, Anchor, TupleHeader, decode_header, encode_header, find_header
 from acktree.schemas.ids import EdgeSource, consumer_edge, fnv1a64, origin_of, root_id
 from acktree.schemas.publish import apply_topology

@@ -66,6 +66,7 @@ class CutBuckets:
 
     def cut(self, positions: Positions) -> Positions:
         """Return the cut, given the current positions."""
+        # Life of an ack, step 12.
         self._drop_empty()
         oldest = self._buckets[0]
         return positions if self._is_empty(oldest) else oldest.positions

@@ -12,23 +12,19 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, consumer_settings, make_consumer
+from acktree.schemas.client_settings import Settings, consumer_settings, is_kip_848
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.schemas.errors import RefusedSetting
+from acktree.schemas.kafka_errors import is_forbidden
 
 SESSION_TIMEOUT_MS = 6000
 HEARTBEAT_INTERVAL_MS = SESSION_TIMEOUT_MS // 4
 RELEASE_PAUSE_S = 1.0
 
 # After a fatal error a consumer never returns anything again. Its cause is available as text only.
-_PERMANENT = (
-    KafkaError._FATAL,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
 _IN_USE = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID).str()
 
 log = logging.getLogger("acktree.acker")
@@ -40,7 +36,7 @@ def group_settings(bootstrap: str, group: str, user: Settings) -> dict[str, obje
     Raises:
         RefusedSetting: an assignor that does not keep both control topics' partitions together.
     """
-    is_classic = user.get("group.protocol", "classic").lower() == "classic"
+    is_classic = not is_kip_848(user)
     assignor = "partition.assignment.strategy" if is_classic else "group.remote.assignor"
     if user.get(assignor, "range") != "range":
         raise RefusedSetting(
@@ -86,18 +82,6 @@ def shorten_session(admin: AdminClient, group: str, session_ms: int = SESSION_TI
         )
 
 
-def read_committed(admin: AdminClient, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
-    """Return the offsets that the group has committed, requested as a non-member.
-
-    A member's own request is refused when its epoch is stale or its session has expired, and the rebalance
-    that would fix this waits for the callback that makes the request.
-    """
-    request = [ConsumerGroupTopicPartitions(group, places)]
-    (future,) = admin.list_consumer_group_offsets(request, request_timeout=BROKER_TIMEOUT_S).values()
-    found: list[TopicPartition] = future.result().topic_partitions
-    return found
-
-
 class Member:
     """The group's consumer, recreated for as long as another member holds its ``group.instance.id``."""
 
@@ -120,7 +104,7 @@ class Member:
         """
         if error.code() == KafkaError._FATAL and _IN_USE in error.str():
             self._is_id_in_use = True
-        elif error.code() in _PERMANENT:
+        elif error.code() == KafkaError._FATAL or is_forbidden(error):
             raise KafkaException(error)
         else:
             log.info("action=kafka_error reason=%s", error)

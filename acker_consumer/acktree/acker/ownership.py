@@ -53,6 +53,7 @@ class Ownership:
         self._owned: dict[int, Owned] = {}
         self._seeks: list[TopicPartition] = []
         self._paused: set[tuple[str, int]] = set()
+        self.is_leaving = False
         self.assignments = 0
         self.refolds = 0
         self.failed_commits = 0
@@ -65,7 +66,12 @@ class Ownership:
         }
 
     def on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
-        """Take over partitions, each from its committed cut, or from the earliest record if it has none."""
+        """Take over partitions, each from its committed cut, or from the earliest record if it has none.
+
+        Ignored once ``is_leaving`` is set: a rebalance under way may assign some to a member that leaves.
+        """
+        if self.is_leaving:
+            return
         self.assignments += 1
         mine = [(place.topic, place.partition) for place in assigned]
         numbers = sorted({number for _, number in mine})
@@ -133,6 +139,7 @@ class Ownership:
 
     def commit(self, consumer: Consumer) -> None:
         """Flush the results, and commit the cuts that moved once all results are with the broker."""
+        # Life of an ack, step 12.
         offsets = self._changed_cuts(self._owned)
         if not offsets or not self._flush():
             return

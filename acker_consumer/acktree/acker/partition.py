@@ -71,6 +71,7 @@ class Partition:
         self, batch: AckBatch, append_ms: Integers, next_offset: int, wall_ms: int
     ) -> FinishedTrees:
         """Fold Ack records, as ``fold_inits`` does."""
+        # Life of an ack, step 9.
         ticks, bucket = self._ticks_and_bucket(append_ms, wall_ms)
         finished = self.table.fold_acks(batch, ticks, bucket)
         self.clock.acks.fold(append_ms, next_offset, wall_ms)

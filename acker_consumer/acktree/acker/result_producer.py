@@ -8,11 +8,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from acktree.schemas.clients import is_forbidden
+from acktree.schemas.kafka_errors import is_forbidden, is_outcome_unknown
 from acktree.schemas.stats import Report
 
 FLUSH_S = 5.0
-_MAY_ARRIVE_YET = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 
 log = logging.getLogger("acktree.acker")
 
@@ -27,6 +26,7 @@ class ResultProducer:
 
     def send(self, topic: str, value: bytes) -> None:
         """Queue a result in the producer; wait while its queue is full."""
+        # Life of an ack, step 11.
         while True:
             try:
                 self._producer.produce(topic, value, partition=0, on_delivery=self._on_delivery)
@@ -66,5 +66,5 @@ class ResultProducer:
         if error is None:
             return
         self._undelivered.append((message.topic(), message.value()))
-        if error.code() not in _MAY_ARRIVE_YET:
+        if not is_outcome_unknown(error):
             self._refused = error

@@ -1,4 +1,4 @@
-"""FinishedTrees encoded as Result records: one per spout task and fold, split to fit a Kafka message.
+"""Finished trees encoded as Result records: one per spout task and fold, split to fit a Kafka message.
 
 Invariant: every finished root is in exactly one record; no record is larger than about 800 kB. Pure.
 """
@@ -10,7 +10,8 @@ import numpy as np
 
 from acktree.acker.table import FinishedTrees, TimedOut
 from acktree.schemas.batch_codec import Integers
-from acktree.schemas.codec import Cause, Failure, Result, encode_result
+from acktree.schemas.codec import encode_result
+from acktree.schemas.control_records import Cause, Failure, Result
 from acktree.schemas.ids import IdArray
 
 MAX_IDS = 50_000
@@ -26,6 +27,7 @@ class EncodedResult(NamedTuple):
 
 def encode_finished(partition: int, finished: FinishedTrees) -> Iterator[EncodedResult]:
     """Yield the Results of one fold."""
+    # Life of an ack, step 10.
     for task, roots in _by_task(finished.acked, finished.acked_tasks):
         for start in range(0, len(roots), MAX_IDS):
             yield EncodedResult(task, encode_result(Result(partition, roots[start : start + MAX_IDS])))

@@ -19,7 +19,7 @@ from acktree.acker.clock import TopicClock
 from acktree.acker.expiry import AgeLimits
 from acktree.acker.figures import Figures
 from acktree.acker.log_ends import LogEnds
-from acktree.acker.membership import Member, group_settings, read_committed, shorten_session
+from acktree.acker.membership import Member, group_settings, shorten_session
 from acktree.acker.ownership import Ownership
 from acktree.acker.partition import Partition
 from acktree.acker.rejected import RejectedRecords
@@ -28,15 +28,10 @@ from acktree.acker.results import EncodedResult, encode_finished, encode_timed_o
 from acktree.acker.slices import PolledBatch, Slice, slice_messages
 from acktree.acker.validation import RecordValidator
 from acktree.acker.warm_up import warm_up
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    Settings,
-    clear_errors,
-    make_admin,
-    make_producer,
-    producer_settings,
-    refuse_missing,
-)
+from acktree.schemas.client_settings import Settings, is_kip_848, producer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
+from acktree.schemas.group_offsets import read_committed
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Published, Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
 
@@ -88,7 +83,7 @@ class Acker:
         self.rejected, self._figures = RejectedRecords(), Figures()
         self._validator = RecordValidator(self._registry.history, self._look_up, self.rejected)
         settings = group_settings(bootstrap, latest.acker_group, self._user)
-        is_incremental = settings.get("group.protocol") == "consumer"
+        is_incremental = is_kip_848(self._user)
         if is_incremental:
             shorten_session(self._admin, latest.acker_group)
         self.ownership = Ownership(
@@ -97,7 +92,9 @@ class Acker:
             make_partition=lambda start: Partition(start, self._limits, self._seed),
             on_drop=self._figures.keep_totals_of,
             flush=self._flush_results,
-            read_committed=lambda _, places: read_committed(self._admin, latest.acker_group, places),
+            read_committed=lambda _, places: read_committed(
+                bootstrap, self._user, latest.acker_group, places
+            ),
             now_s=now_s,
         )
         self._member = Member(
@@ -135,6 +132,7 @@ class Acker:
         Raises:
             AcktreeError: the broker refused something, or the assignment is not co-partitioned.
         """
+        # Life of an ack, step 8.
         with clear_errors(self._bootstrap):
             self._member.join()
             joined_s = self._now_s()
@@ -291,6 +289,7 @@ class Acker:
 
     def _close(self) -> None:
         """Leave the group; the revocation that follows commits the cuts."""
+        self.ownership.is_leaving = True
         self._consumer.close()
         self._producer.flush()
         self._registry.close()

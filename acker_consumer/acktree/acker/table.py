@@ -158,6 +158,7 @@ class Table:
 
     def fold_acks(self, batch: AckBatch, ticks: Integers, bucket: int) -> FinishedTrees:
         """Fold Acks: of each record the fails, then the acks, then the resets."""
+        # Life of an ack, step 9.
         out = _outputs(int(batch.ack_starts[-1]), int(batch.fail_starts[-1]))
         self.counts[[slots.ACKED, slots.FAILED]] = 0
         at, bucket, may_insert = 0, bucket % BUCKETS, True
@@ -190,6 +191,7 @@ class Table:
 
         Entries of the ``expired_buckets`` buckets from ``oldest_bucket`` on are removed at any age.
         """
+        # Life of an ack, step 10.
         assert 0 <= expired_buckets < BUCKETS, expired_buckets
         self.counts[[slots.OLDEST_PENDING, slots.OLDEST_ORPHAN]] = -NO_LIMIT
         parts, at = [], 0

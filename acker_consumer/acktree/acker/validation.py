@@ -11,14 +11,16 @@ import numpy as np
 
 from acktree.acker.rejected import RejectedRecord, RejectedRecords
 from acktree.schemas import batch_codec
-from acktree.schemas.batch_codec import AckBatch, Bytes, InitBatch, Integers, compiled
+from acktree.schemas.batch_codec import AckBatch, Bytes, InitBatch, Integers
 from acktree.schemas.codec import decode_ack, decode_ack_init
+from acktree.schemas.compiled_code import Compiler
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import MAX_VERSION
 from acktree.schemas.ids import IdArray
 from acktree.schemas.registry import History
 
 Values = Sequence[bytes]
+compiled = Compiler(__file__, batch_codec.__file__)
 
 
 class Fault(IntEnum):
@@ -75,6 +77,7 @@ class RecordValidator:
         self, topic: str, partition: int, values: Values, offsets: Sequence[int], wall_ms: int
     ) -> AckBatch:
         """Return the Acks in values; the others have a fault, and are rejected."""
+        # Life of an ack, step 8.
         batch = batch_codec.decode_ack_batch(values)
         ackers = self._ackers(batch)
         _check_roots(batch.faults, ackers, partition, batch.ack_starts, batch.acks[:, 0])

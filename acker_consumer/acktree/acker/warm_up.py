@@ -10,7 +10,8 @@ from acktree.acker.expiry import AgeLimits
 from acktree.acker.partition import Partition
 from acktree.acker.rejected import RejectedRecords
 from acktree.acker.validation import RecordValidator
-from acktree.schemas.codec import ENTRY, ID, Ack, AckInit, Fail, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import ENTRY, ID, Ack, AckInit, Fail
 from acktree.schemas.registry import History, Published
 
 

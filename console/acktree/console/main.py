@@ -82,7 +82,7 @@ def _as_sentence(error: Exception) -> str | None:
         return str(error)
     kafka = sys.modules.get("confluent_kafka")  # not imported here: --help does without
     if kafka is not None and isinstance(error, kafka.KafkaException):
-        from acktree.schemas.clients import as_clear_error
+        from acktree.schemas.kafka_errors import as_clear_error
 
         return str(as_clear_error(error.args[0], "its address"))
     return None

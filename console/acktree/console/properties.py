@@ -24,7 +24,7 @@ SECRETS = frozenset(
 
 
 class BadProperties(AcktreeError):
-    """A properties file cannot be used, or a secret stands where everybody can read it."""
+    """A properties file cannot be used, or a secret was given where others can read it."""
 
 
 def client_properties(

@@ -1,6 +1,8 @@
 """All topologies that are published on a cluster."""
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors, make_admin
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Published, read_histories
 from acktree.schemas.topology import registry_topic
 

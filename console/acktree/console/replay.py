@@ -11,17 +11,12 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, Message
 
 from acktree.console.view.cluster import Cluster, CommittedOffset, Place
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    Settings,
-    as_clear_error,
-    clear_errors,
-    make_admin,
-    make_producer,
-    producer_settings,
-)
-from acktree.schemas.codec import MAX_REPLAY_SPANS, ReplayCommand, Span, encode_replay_command
+from acktree.schemas.client_settings import Settings, producer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer
+from acktree.schemas.codec import encode_replay_command
+from acktree.schemas.control_records import MAX_REPLAY_SPANS, ReplayCommand, Span
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 from acktree.schemas.publish import describe
 from acktree.schemas.registry import Published, Slot
 
@@ -217,7 +212,7 @@ def _merge(spans: Iterable[Span]) -> list[Span]:
     for first, following in sorted(spans):
         if not 0 <= first < following:
             raise NotReplayable(
-                f"{first} to {following} is no range of offsets: FROM is the first one, TO is behind the last"
+                f"{first} to {following} is not an offset range: FROM is the first, TO is one past the last"
             )
         if joined and first <= joined[-1].next:
             joined[-1] = Span(joined[-1].first, max(joined[-1].next, following))

@@ -25,7 +25,7 @@ class Role(StrEnum):
 
 
 class NoSuchRole(AcktreeError):
-    """The topology has no component of that name that could run in that role."""
+    """The topology has no component of that name that can run in that role."""
 
 
 @dataclass(frozen=True, slots=True)

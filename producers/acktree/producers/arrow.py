@@ -1,7 +1,7 @@
 """A bolt on Arrow tables: a batch of tuples in, tables or columns out. Needs pyarrow, the extra ``arrow``.
 
-Invariant: the column ``row`` ties what comes out to what went in, as ``anchors`` do in Spark: an emitted row
-is anchored to the tuple, or the list of tuples, whose row it names.
+Invariant: the column ``row`` links output to input, as ``anchors`` do in Spark: an emitted row is anchored to
+the tuple, or the list of tuples, whose row it names.
 """
 
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BadTable(Misuse):
-    """An emitted table lacks a column, or a row names no tuple of the batch."""
+    """An emitted table has no column ``value`` or ``row``, or a row names no tuple of the batch."""
 
 
 class ArrowCollector:
@@ -33,7 +33,7 @@ class ArrowCollector:
         self._all_rows = list(range(len(tuples)))
 
     def emit(self, table: "Table", *, topic: str | None = None, headers: UserHeaders | None = None) -> None:
-        """Emit a child per row: columns ``value``, ``row`` and if wanted ``key``; others are left out.
+        """Emit a child per row from the columns ``value``, ``row`` and optionally ``key``; ignore others.
 
         ``row`` is an integer, or a list of them for a child of several tuples.
 
@@ -55,7 +55,7 @@ class ArrowCollector:
         keys: Column = None,
         headers: UserHeaders | None = None,
     ) -> None:
-        """Emit a child per value, anchored to the row at the same place; each an Arrow array or a sequence.
+        """Emit a child per value, anchored to the row at the same index; each an Arrow array or a sequence.
 
         Raises:
             UnevenBatch: values, rows and keys are not of one length. Otherwise as ``emit``.
@@ -72,8 +72,8 @@ class ArrowCollector:
             self._collector.emit_many(values, self._tuples, topic=topic, keys=keys, headers=headers)
             return
         parents = [self._parents(row) for row in rows]
-        if all(len(each) == 1 for each in parents):
-            anchors = [each[0] for each in parents]
+        if all(len(tuples) == 1 for tuples in parents):
+            anchors = [tuples[0] for tuples in parents]
             self._collector.emit_many(values, anchors, topic=topic, keys=keys, headers=headers)
             return
         columns = (plain(values, len(parents)), plain(keys, len(parents)), parents)
@@ -86,12 +86,10 @@ class ArrowCollector:
             self._collector.fail(tuple, reason)
 
     def _parents(self, row: Any) -> list[Any]:
-        rows = row if isinstance(row, list) else [row]
-        if not rows or not all(isinstance(each, int) and 0 <= each < len(self._tuples) for each in rows):
-            self._collector.refuse(
-                BadTable(f"row {row!r} names no tuple of this batch of {len(self._tuples)}")
-            )
-        return [self._tuples[each] for each in rows]
+        rows, count = row if isinstance(row, list) else [row], len(self._tuples)
+        if not rows or not all(isinstance(number, int) and 0 <= number < count for number in rows):
+            self._collector.refuse(BadTable(f"row {row!r} names no tuple of this batch of {count}"))
+        return [self._tuples[number] for number in rows]
 
 
 class ArrowBolt(SyncBolt):
@@ -130,7 +128,7 @@ class ArrowExecution(BatchExecution):
 
 
 def make_table(tuples: TupleBatch) -> "Table":
-    """Return a batch as a table, a row per tuple."""
+    """Return a batch as a table with a row per tuple."""
     import pyarrow
 
     count = len(tuples)

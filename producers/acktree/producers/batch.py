@@ -1,7 +1,7 @@
-"""What a BatchBolt emits and fails with: the arithmetic of many trees in columns.
+"""The collector of a BatchBolt: the arithmetic of many trees in columns.
 
-Invariant: what a tuple owes for its children joins its ack when the batch is finished, in one flush, and only
-if the tuple was not failed. Tuples of one anchor take the short way; the others are emitted one by one.
+Invariant: the values of a tuple's children join its ack when the batch is finished, in one flush, and only if
+the tuple was not failed. Tuples of one anchor take the fast path; the others are emitted one by one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ _Sent = tuple[Target, Sequence[Tuple], AnchorArray]
 
 
 class UnevenBatch(Misuse):
-    """``emit_many`` was given columns of different lengths."""
+    """The columns given to ``emit_many`` have different lengths."""
 
 
 class BatchCollector:
@@ -39,7 +39,7 @@ class BatchCollector:
         self._sent: list[_Sent] = []
 
     def begin(self, batch: TupleBatch) -> None:
-        """Take a batch in hand."""
+        """Begin with a batch."""
         self._current, self._finished_before = batch, self._collector.counters.finished
 
     def emit_many(
@@ -51,13 +51,14 @@ class BatchCollector:
         keys: Column = None,
         headers: UserHeaders | None = None,
     ) -> None:
-        """Emit one child per value, anchored to the tuple at the same place; ``headers`` go to all of them.
+        """Emit one child per value, anchored to the tuple at the same index; all get the same ``headers``.
 
-        ``anchors`` is the batch itself, which is the fastest, or any of its tuples; values and keys may be
+        ``anchors`` is the batch itself, which is fastest, or a sequence of its tuples; values and keys may be
         Arrow arrays.
 
         A row that cannot be emitted fails its tuple when the batch is finished; the others are sent. A call
-        that cannot fails all ``anchors``. It raises where that is nobody of the batch, and fails all of it.
+        that breaks a rule fails all ``anchors``. If none of these is in the batch, it fails the whole batch
+        and raises.
 
         Raises:
             UnevenBatch: values, anchors and keys are not of one length.
@@ -67,11 +68,11 @@ class BatchCollector:
         try:
             target = self._check_call(count, anchors, topic, keys, headers)
         except Misuse as misuse:
-            collector.faults.blame(misuse, anchors)
+            collector.faults.refuse_call(misuse, anchors)
             return
         if bad := self._bad_rows(values, anchors, keys):
-            for row, wrong in bad.items():
-                collector.faults.blame(wrong, (anchors[row],))
+            for row, error in bad.items():
+                collector.faults.refuse_call(error, (anchors[row],))
             good = [row for row in range(count) if row not in bad]
             columns = (plain(values, count), anchors, plain(keys, count))
             values, anchors, keys = ([column[row] for row in good] for column in columns)
@@ -85,8 +86,8 @@ class BatchCollector:
         children["edge"] = self._edges.many(count)
         own = single_headers(target.version, children["version"], children["root"], children["edge"])
         unwritten = collector.produce_rows(target.topic, Rows(values, keys, own, headers or []))
-        for row, error in unwritten:
-            collector.give_up((anchors[row],), error)
+        for row, unwritable in unwritten:
+            collector.record_unwritable((anchors[row],), unwritable)
         collector.counters.emitted += count - len(unwritten)
         if target.hashes:
             self._sent.append((target, anchors, children))
@@ -101,14 +102,14 @@ class BatchCollector:
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Emit one child of one or several tuples of the batch, or of none; as ``Collector.emit``."""
+        """Emit one child of one or several tuples of the batch, or of none, like ``Collector.emit``."""
         self._collector.emit(
             value, anchors=anchors, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
         )
 
     def refuse(self, misuse: Misuse) -> NoReturn:
-        """Raise a mistake of the bolt of which no tuple is known to be guilty: all of the batch fail."""
-        self._collector.faults.blame(misuse)
+        """Raise a misuse that names no tuple of the batch: the whole batch fails."""
+        self._collector.faults.refuse_call(misuse)
         raise misuse
 
     def _check_call(
@@ -119,7 +120,7 @@ class BatchCollector:
         keys: Column,
         headers: UserHeaders | None,
     ) -> Target:
-        """Return where to emit to; raise what is wrong with the call as a whole."""
+        """Return the target; raise what is wrong with the call as a whole."""
         self._collector.faults.check_thread("emit")
         if len(anchors) != count or (keys is not None and len(keys) != count):
             raise UnevenBatch(
@@ -131,7 +132,7 @@ class BatchCollector:
         return self._collector.targets.find(topic)
 
     def _bad_rows(self, values: Column, anchors: Sequence[Tuple], keys: Column) -> dict[int, Misuse]:
-        """Return what is wrong with single rows."""
+        """Return what is wrong with individual rows."""
         bad: dict[int, Misuse] = {**bad_cells(values, keys, len(values))}
         if anchors is self._current and self._in_hand() is None:
             return bad
@@ -139,7 +140,7 @@ class BatchCollector:
         for row, tuple in enumerate(anchors):
             if tuple._collector is not collector or tuple._state is not IN_HAND:
                 try:
-                    collector.check_anchor(tuple)
+                    collector.faults.check_anchor(tuple)
                 except Misuse as misuse:
                     bad[row] = misuse
         return bad
@@ -149,7 +150,7 @@ class BatchCollector:
         return tuples.anchors if isinstance(tuples, TupleBatch) else [tuple._anchors for tuple in tuples]
 
     def _in_hand(self) -> list[bool] | None:
-        """Return which tuples of the batch were not failed; None for all, without a look where none was."""
+        """Return for each tuple whether it was not failed; None if none was, which the counters tell."""
         assert self._current is not None
         if self._collector.counters.finished == self._finished_before:
             return None
@@ -171,11 +172,11 @@ class BatchCollector:
         for target, parents, children in sent:
             if in_hand is not None:
                 children = children[[parent._state is IN_HAND for parent in parents]]
-            target.due.append(children.tobytes())
+            target.acked_children.append(children.tobytes())
         done = batch.anchors if in_hand is None else list(compress(batch.anchors, in_hand))
         collector.sums.acked.append(b"".join(done))
-        for tuple in batch.owing():
-            for due, child in tuple._owed or ():
-                due.append(child)
+        for tuple in batch.with_deferred():
+            for buffer, child in tuple._deferred or ():
+                buffer.append(child)
         batch.finish()
         collector.counters.acked += len(done)

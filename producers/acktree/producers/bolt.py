@@ -1,4 +1,4 @@
-"""What a user subclasses: Bolt, with Storm's shape, or BasicBolt, BatchBolt and AsyncBolt, which ack for you.
+"""The classes to subclass: Bolt, like Storm's, or BasicBolt, BatchBolt and AsyncBolt, which ack for you.
 
 Invariant: one instance is called by one thread only, from ``prepare`` to ``cleanup``.
 """
@@ -17,7 +17,7 @@ from acktree.schemas.registry import Published
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a bolt runs; ``topology`` is the version that was newest at the start."""
+    """Where a bolt runs; ``topology`` is the newest version at the start."""
 
     topology: Published
     bolt: str
@@ -42,37 +42,38 @@ class Emit:
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Emit a child; ``topic`` may be left out where the bolt emits to one topic only.
+        """Emit a child; ``topic`` may be omitted if the bolt emits to one topic only.
 
-        A child that its topic never takes is logged and counted instead, and the tuple fails with it.
+        A child that its topic would never accept is logged and counted instead, and the tuple fails with it.
 
         Raises:
-            NotInHand: called outside of ``execute``.
+            NotInHand: called outside ``execute``.
             WrongTopic, NotSerializable, ReservedHeader, WrongThread: see there.
         """
         if self.current is None:
             misuse = NotInHand("a BasicBolt emits while it executes a tuple; to emit later, write a Bolt")
-            self._collector.faults.blame(misuse)
+            self._collector.faults.refuse_call(misuse)
         else:
             self._collector.emit_one(self.current, value, topic, key, headers, timestamp_ms)
 
     def reset_timeout(self) -> None:
-        """Let the message timeout of the tuple's source records begin anew. Raises NotInHand."""
+        """Restart the message timeout of the tuple's source records. Raises NotInHand."""
         if self.current is None:
-            self._collector.faults.blame(NotInHand("a BasicBolt resets a timeout while it executes a tuple"))
+            misuse = NotInHand("a BasicBolt resets a timeout while it executes a tuple")
+            self._collector.faults.refuse_call(misuse)
         else:
             self._collector.reset_timeout(self.current)
 
 
 class AnyBolt:
-    """What all kinds of bolts have in common."""
+    """The base of all kinds of bolts."""
 
     name: ClassVar[str] = ""
-    """The bolt's name in the topology; may stay empty where it is given by --bolt or is the only one."""
+    """The bolt's name in the topology; may be empty if --bolt gives it or the topology has only one bolt."""
 
 
 class SyncBolt(AnyBolt):
-    """What is called by the one loop of the worker."""
+    """A bolt that is called in the worker's one loop."""
 
     def prepare(self, context: Context) -> None:
         """Open what ``execute`` needs; called once, before the first tuple."""
@@ -88,31 +89,32 @@ class Bolt(SyncBolt):
     """
 
     max_in_hand: ClassVar[int] = 100_000
-    """So many tuples in hand stop the reading until half of them are acked or failed.
+    """At this many tuples in hand, reading stops until half of them are acked or failed.
 
-    Where a bolt reads several topics, partitions with less than an even share of it are read on, so that a
-    join whose one side is ahead gets the other: at most twice as many are in hand.
+    If a bolt reads several topics, reading goes on for partitions below an even share of it, so that a join
+    with one side ahead still gets the other: at most twice as many tuples are in hand.
     """
 
     tick_interval_s: ClassVar[float | None] = None
-    """How often ``tick`` is called between tuples; None: never."""
+    """How often to call ``tick`` between tuples; None: never."""
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:
         """Handle one tuple. Each must be acked or failed once, here or in a later call."""
         raise NotImplementedError
 
     def tick(self, collector: Collector) -> None:
-        """Do what is due by the clock, such as closing a window."""
+        """Do periodic work, such as closing a window."""
 
     def timed_out(self, tuple: Tuple, collector: Collector) -> None:
-        """Forget a tuple in hand for longer than the message timeout; its tree has ended, or will.
+        """Forget a tuple that was in hand for longer than the message timeout: its tree has ended, or will.
 
-        It may still be acked or failed here; it fails afterwards, and what is said of it later does nothing.
-        ``collector.reset_timeout`` in time spares a tuple that is held for longer. An exception fails it.
+        It may still be acked or failed here; if not, it fails afterwards, and later calls for it do nothing.
+        A tuple that has to be held for longer needs ``collector.reset_timeout`` in time. An exception fails
+        the tuple.
         """
 
     def drop(self, tuples: Sequence[Tuple]) -> None:
-        """Forget tuples in hand: their partition went to another worker, which reads them again."""
+        """Forget tuples in hand: their partition was assigned to another worker, which reads them again."""
 
 
 class BasicBolt(SyncBolt):
@@ -150,10 +152,10 @@ class AsyncBolt(AnyBolt):
     """
 
     max_concurrent: ClassVar[int] = 1_000
-    """So many tuples are executed at once at most."""
+    """How many tuples may be executed at once."""
 
     finish_timeout_s: ClassVar[float] = 5.0
-    """How long a stop or a rebalance waits for tuples that are executed; then they are cancelled."""
+    """How long a stop or a rebalance waits for tuples that are being executed before it cancels them."""
 
     async def prepare(self, context: Context) -> None:
         """Open what ``execute`` needs; called once, before the first tuple."""
@@ -161,7 +163,7 @@ class AsyncBolt(AnyBolt):
     async def execute(self, tuple: Tuple, emit: Emit) -> None:
         """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it.
 
-        ``emit.reset_timeout()`` in time spares an ``execute`` that takes longer than the message timeout.
+        An ``execute`` that takes longer than the message timeout needs ``emit.reset_timeout()`` in time.
         """
         raise NotImplementedError
 

@@ -1,9 +1,9 @@
-"""The collector: emits children, acks, fails, and keeps the arithmetic of the trees.
+"""The collector: emits children, acks, fails, and does the arithmetic of the trees.
 
-Invariant: an input tuple's ack is its own consumer edges XOR what was emitted for its roots, handed to the
-packer whole, in one flush, and once. What a tuple owes for its children waits at the tuple until its ack. A
-tuple of which a child was not sent is never acked. Belongs to one thread. Knows no Kafka: ``produce`` takes
-(topic, value, key, headers).
+Invariant: an input tuple's ack is the XOR of its own consumer edges and those of its children, passed to the
+packer once, as a whole, in one flush. The values of its children are kept with the tuple until its ack. A
+tuple with a child that was not sent is never acked. Belongs to one thread. Does not know Kafka: ``produce``
+takes (topic, value, key, headers).
 """
 
 import logging
@@ -14,10 +14,7 @@ from time import monotonic
 from typing import NoReturn
 
 from acktree.producers.errors import (
-    AckedTwice,
-    EmitAfterAck,
     Misuse,
-    NotInHand,
     Unwritable,
     reason_of,
 )
@@ -32,9 +29,8 @@ from acktree.producers.native.columns import (
     produce_each,
 )
 from acktree.producers.origins import Origins
-from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
-from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, owe
+from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.faults import Faults
@@ -51,7 +47,7 @@ log = logging.getLogger("acktree.bolt")
 
 
 class Collector:
-    """What a bolt emits and acks through."""
+    """What a bolt emits, acks and fails with."""
 
     def __init__(
         self,
@@ -63,7 +59,7 @@ class Collector:
         produce_rows: ProduceRows | None = None,
     ) -> None:
         self.counters = Counters()
-        self.faults = Faults(self, self.counters, self._take_back)
+        self.faults = Faults(self, self.counters, self._undo_ack)
         self.targets = Targets(bolt, history)
         self.sums = AckSums(bolt, packer)
         self._packer = packer
@@ -71,7 +67,7 @@ class Collector:
         self._produce_rows = produce_rows or partial(produce_each, produce)
         self._take_edge = (edges or EdgePool()).take
         self._origins = Origins(history)
-        self._broken: Exception | None = None
+        self._fatal_error: Exception | None = None
 
     def emit(
         self,
@@ -85,15 +81,17 @@ class Collector:
     ) -> None:
         """Emit a child of ``anchors``: one tuple, several (a join), or ``()`` for an unanchored one.
 
-        It inherits nothing by itself: hand on ``headers=tuple.headers``, ``timestamp_ms=tuple.timestamp_ms``.
+        It inherits nothing: pass on ``headers=tuple.headers``, ``timestamp_ms=tuple.timestamp_ms``.
 
-        ``topic`` may be left out where the bolt emits to one topic only. An untracked tuple among the anchors
-        adds nothing; for a dropped one alone nothing is sent, as its next owner will. Where its topic never
-        takes the child (logged, counted) or the call breaks a rule (``Faults.blame``), its anchors fail.
+        ``topic`` may be omitted if the bolt emits to one topic only. An untracked tuple among the anchors
+        adds nothing; a child of dropped tuples alone is not sent, as their next owner will emit it. If the
+        topic would never accept the child (logged, counted) or the call breaks a rule
+        (``Faults.refuse_call``), the anchors fail.
 
         Raises:
             WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see there.
         """
+        # Life of an ack, step 3.
         parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
         if len(parents) == 1:
             self.emit_one(parents[0], value, topic, key, headers, timestamp_ms)
@@ -101,7 +99,7 @@ class Collector:
         try:
             self._emit_joined(parents, value, topic, key, headers, timestamp_ms)
         except Misuse as misuse:
-            self.faults.blame(misuse, parents)
+            self.faults.refuse_call(misuse, parents)
 
     def _emit_joined(
         self,
@@ -116,8 +114,8 @@ class Collector:
         if parents and all(map(is_over, parents)):
             return
         target = self.targets.find(topic)
-        self.check_emission(value, key, headers, timestamp_ms)
-        held = [parent for parent in parents if self.check_anchor(parent)]
+        self.faults.check_emission(value, key, headers, timestamp_ms)
+        held = [parent for parent in parents if self.faults.check_anchor(parent)]
         holders: dict[tuple[int, int], dict[Tuple, None]] = {}
         for parent in held:
             for version, root, _ in parent.anchors:
@@ -126,8 +124,8 @@ class Collector:
         header = target.head + encode_header(0, children)[HEAD_BYTES:] if children else None
         if self._send(parents, target, header, value, key, headers, timestamp_ms) and target.hashes:
             for child, owners in zip(children, holders.values(), strict=True):
-                value_owed = emitted_value(child.edge, target.hashes)
-                self.sums.share_out(child, value_owed, list(owners), self._take_edge)
+                child_value = emitted_value(child.edge, target.hashes)
+                self.sums.split_value(child, child_value, list(owners), self._take_edge)
 
     def emit_one(
         self,
@@ -138,7 +136,7 @@ class Collector:
         headers: UserHeaders | None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Emit a child of one tuple; the short way of ``emit``."""
+        """Emit a child of one tuple; the fast path of ``emit``."""
         anchors = parent._anchors
         try:
             if parent._state is not IN_HAND and is_over(parent):
@@ -151,11 +149,11 @@ class Collector:
                 or timestamp_ms is not None
                 or get_ident() != self.faults.thread
             ):
-                self.check_emission(value, key, headers, timestamp_ms)
+                self.faults.check_emission(value, key, headers, timestamp_ms)
             if parent._collector is not self or parent._state is not IN_HAND:
-                self.check_anchor(parent)
+                self.faults.check_anchor(parent)
         except Misuse as misuse:
-            self.faults.blame(misuse, (parent,))
+            self.faults.refuse_call(misuse, (parent,))
             return
         if not anchors:
             self._send((parent,), target, None, value, key, headers, timestamp_ms)
@@ -171,38 +169,13 @@ class Collector:
         try:
             self._produce(target.topic, value, key, written, timestamp_ms or NO_TIMESTAMP)
         except Unwritable as error:
-            self.give_up((parent,), error)
+            self.record_unwritable((parent,), error)
             return
         except Exception as error:
-            self._break(error)
+            self._raise_fatal(error)
         self.counters.emitted += 1
         if target.hashes:
-            owe(parent, target.due, child)
-
-    def check_emission(
-        self,
-        value: bytes | str | None,
-        key: bytes | str | None,
-        headers: UserHeaders | None,
-        timestamp_ms: int | None,
-    ) -> None:
-        """Raise NotSerializable, ReservedHeader or WrongThread for what cannot be emitted from here."""
-        self.faults.check_thread("emit")
-        check_payload(value, key, timestamp_ms)
-        if headers is not None:
-            check_headers(headers)
-
-    def check_anchor(self, parent: Tuple) -> bool:
-        """Tell whether a tuple is in hand; one that is over takes no children.
-
-        Raises:
-            NotInHand, EmitAfterAck: see there.
-        """
-        if parent._collector is not self:
-            raise NotInHand(f"cannot emit anchored to {parent!r}: it was not handed out by this collector")
-        if parent._state is not IN_HAND and not is_over(parent):
-            raise EmitAfterAck(f"cannot emit anchored to {parent!r}: emit first, then ack")
-        return parent._state is IN_HAND
+            defer_to_ack(parent, target.acked_children, child)
 
     def _send(
         self,
@@ -214,26 +187,29 @@ class Collector:
         headers: UserHeaders | None,
         timestamp_ms: int | None,
     ) -> bool:
-        """Produce a child, or give it up; tell which."""
+        """Produce a child; return whether it could be written."""
         written = [*(headers or ()), (HEADER, header)] if header else list(headers or ())
         try:
             self._produce(target.topic, value, key, written or None, timestamp_ms or NO_TIMESTAMP)
         except Unwritable as error:
-            self.give_up(parents, error)
+            self.record_unwritable(parents, error)
             return False
         except Exception as error:
-            self._break(error)
+            self._raise_fatal(error)
         self.counters.emitted += 1
         return True
 
-    def give_up(self, parents: tuple[Tuple, ...], error: Unwritable) -> None:
-        """Take note of a child that can never be written: its parents will fail when the bolt acks them.
+    def record_unwritable(self, parents: tuple[Tuple, ...], error: Unwritable) -> None:
+        """Log and count a child that can never be written: its parents will fail when the bolt acks them.
 
-        Not at once: the bolt, which may hold them for long, goes on to emit for them and to ack them.
+        They do not fail now, because the bolt may hold them for long, emit for them again and ack them.
         """
         self.counters.unwritable += 1
-        of = f"{len(parents)} tuples, first {parents[0]!r}" if parents else "none, so nobody emits it again"
-        log.error("a child was not written: %s; it was of %s", error, of, extra={"action": "unwritable"})
+        parent_text = (
+            f"{len(parents)} tuples, first {parents[0]!r}" if parents else "none: it is never replayed"
+        )
+        text, action = "a child was not written: %s; its parents: %s", {"action": "unwritable"}
+        log.error(text, error, parent_text, extra=action)
         for parent in parents:
             parent._fault = parent._fault or reason_of(error)
 
@@ -242,80 +218,81 @@ class Collector:
         try:
             return self._produce_rows(topic, rows)
         except Exception as error:
-            self._break(error)
+            self._raise_fatal(error)
 
-    def _break(self, error: Exception) -> NoReturn:
-        """Raise what is no tuple's fault, and remember it: a bolt that swallows it must not ack."""
-        self._broken = self._broken or error
+    def _raise_fatal(self, error: Exception) -> NoReturn:
+        """Raise an error that is no tuple's fault, and keep it: a bolt that swallows it must not ack."""
+        self._fatal_error = self._fatal_error or error
         raise error
 
     def check(self) -> None:
-        """Raise what ended the way out, if something did."""
-        if self._broken is not None:
-            raise self._broken
+        """Raise the first fatal error of the output, if there was one."""
+        if self._fatal_error is not None:
+            raise self._fatal_error
 
     def ack(self, tuple: Tuple) -> None:
-        """Say that a tuple is done, children included. Of a dropped tuple it says nothing, harmlessly.
+        """Ack a tuple, including its children. A dropped tuple is ignored.
 
         A tuple with a child that was not sent fails instead, with that reason.
 
         Raises:
             AckedTwice, NotInHand, WrongThread: see there.
         """
+        # Life of an ack, step 5.
         if not self._finish(tuple, "ack"):
             return
         if tuple._fault is not None:
             tuple._state = FAILED
-            self._tell_failed(tuple, tuple._fault)
+            self._pack_fail(tuple, tuple._fault)
             return
         if tuple._anchors:
             self.sums.acked.append(tuple._anchors)
-            if tuple._owed is not None:
-                for due, child in tuple._owed:
-                    due.append(child)
+            if tuple._deferred is not None:
+                for buffer, child in tuple._deferred:
+                    buffer.append(child)
         self.counters.acked += 1
 
     def fail(self, tuple: Tuple, reason: str) -> None:
-        """Say that a tuple failed: its source records are emitted again, or dead-lettered with the reason.
+        """Fail a tuple: its source records are replayed, or become dead letters with the reason.
 
         Raises:
             AckedTwice, NotInHand, WrongThread: see there.
         """
         if self._finish(tuple, "fail"):
             tuple._state = FAILED
-            self._tell_failed(tuple, reason)
+            self._pack_fail(tuple, reason)
 
     def fail_for_fault(self, tuple: Tuple, reason: str) -> None:
-        """Fail a tuple in hand for what went wrong; what the bolt still says of it is passed over."""
+        """Fail a tuple in hand on behalf of the bolt, whose later calls for it are ignored."""
         if tuple._state is IN_HAND:
             tuple._fault = tuple._fault or reason
             self.fail(tuple, tuple._fault)
 
     def fail_reported(self) -> None:
-        """Fail the tuples in hand that refused calls of other threads were about."""
+        """Fail the tuples in hand that refused calls of other threads named."""
         for tuple in self.faults.reported():
             self.fail_for_fault(tuple, tuple._fault or "")
 
-    def _take_back(self, tuple: Tuple, reason: str) -> None:
-        """Fail a tuple that was acked in this very ``execute``; a fail counts, whatever is acked."""
+    def _undo_ack(self, tuple: Tuple, reason: str) -> None:
+        """Fail a tuple that was acked in the same ``execute``; for the acker a fail outweighs the ack."""
         tuple._state = FAILED
         self.counters.acked -= 1
-        self._tell_failed(tuple, reason)
+        self._pack_fail(tuple, reason)
 
-    def _tell_failed(self, tuple: Tuple, reason: str) -> None:
+    def _pack_fail(self, tuple: Tuple, reason: str) -> None:
         for version, root, _ in tuple.anchors if tuple._anchors else ():
             self._packer.fail(version, root, reason)
         self.counters.failed += 1
 
     def reset_timeout(self, tuple: Tuple) -> None:
-        """Let the message timeout of the tuple's source records begin anew.
+        """Restart the message timeout of the tuple's source records.
 
-        It leaves at once, however long ``execute`` takes and whatever is not committed yet.
+        The reset is sent immediately, however long ``execute`` takes and whatever is not committed yet.
 
         Raises:
             AckedTwice, NotInHand, WrongThread: see there.
         """
-        if not self._may_speak_of(tuple, "reset the timeout of"):
+        if not self.faults.check_in_hand(tuple, "reset the timeout of"):
             return
         tuple._since_s = monotonic()
         if tuple._anchors:
@@ -323,25 +300,12 @@ class Collector:
                 for version, root, _ in tuple.anchors:
                     self._packer.reset_at_once(version, root)
             except Exception as error:
-                self._break(error)
-
-    def _may_speak_of(self, tuple: Tuple, verb: str) -> bool:
-        """Tell whether a tuple is in hand; where it never may be spoken of, blame the call."""
-        try:
-            self.faults.check_thread(f"{verb} {tuple!r}")
-            if tuple._collector is not self:
-                raise NotInHand(f"cannot {verb} {tuple!r}: it was not handed out by this collector")
-            if tuple._state is not IN_HAND and not is_over(tuple):
-                raise AckedTwice(f"cannot {verb} {tuple!r}: it was acked or failed before")
-        except Misuse as misuse:
-            self.faults.blame(misuse, (tuple,))
-            return False
-        return tuple._state is IN_HAND
+                self._raise_fatal(error)
 
     def _finish(self, tuple: Tuple, verb: str) -> bool:
         if (
             tuple._collector is not self or tuple._state is not IN_HAND or get_ident() != self.faults.thread
-        ) and not self._may_speak_of(tuple, verb):
+        ) and not self.faults.check_in_hand(tuple, verb):
             return False
         tuple._state = ACKED
         if tuple._hand is not None:
@@ -349,23 +313,23 @@ class Collector:
         return True
 
     def drop(self, tuples: Iterable[Tuple]) -> None:
-        """Let go of tuples in hand that another worker will read again."""
+        """Release tuples in hand that another worker will read again."""
         for tuple in tuples:
             self.counters.dropped += tuple._state is not DROPPED
             tuple._state = DROPPED
 
     def release(self) -> None:
-        """Let what is held back for a commit take part in the next one; here nothing is held back."""
+        """Send what is held back for the next commit; here nothing is held back."""
 
     def flush(self) -> None:
-        """Hand everything acked to the packer and send it, whole. Raises what ended the way out before."""
+        """Pack and send all acks and fails. Raises the first fatal error of the output."""
         self.check()
-        self.sums.hand_in(self.targets.all())
+        self.sums.pack(self.targets.all())
         self._packer.flush()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something acked or failed waits for the flush."""
+        """Whether an ack or fail waits for the flush."""
         return bool(self.sums.acked) or len(self._packer) > 0
 
     def find_origin(self, anchor: Anchor) -> SourceOrigin | None:

@@ -1,4 +1,4 @@
-"""What can go wrong in a worker or spout. Each text says what is wrong and what to do."""
+"""The errors of workers and spouts. Each message says what is wrong and what to do."""
 
 from acktree.schemas.errors import AcktreeError
 
@@ -10,7 +10,7 @@ class Misuse(AcktreeError):
 
 
 class AckedTwice(Misuse):
-    """A tuple was acked or failed, and then acked, failed or reset again."""
+    """A tuple that was already acked or failed was acked, failed or reset."""
 
 
 class EmitAfterAck(Misuse):
@@ -22,19 +22,19 @@ class NotInHand(Misuse):
 
 
 class WrongTopic(Misuse):
-    """The topic named is not among the component's ``emits``, or none is named where there are several."""
+    """The topic is not in the component's ``emits``, or was omitted although there are several."""
 
 
 class NotSerializable(Misuse):
-    """What is emitted has no bytes: neither bytes, str nor None, text without a UTF-8 form, or no time."""
+    """What is emitted is not bytes, str or None, has no UTF-8 form, or has an invalid timestamp."""
 
 
 class WrongThread(Misuse):
-    """A collector was called by another thread than the one that calls ``execute``."""
+    """A collector was called by a thread other than the one that calls ``execute``."""
 
 
 class ReservedHeader(Misuse):
-    """The header ``acktree`` is the library's own; anchors write it."""
+    """The header ``acktree`` is reserved for the library, which writes the anchors to it."""
 
 
 class AlreadyPending(Misuse):
@@ -42,15 +42,15 @@ class AlreadyPending(Misuse):
 
 
 class DeliveryFailed(AcktreeError):
-    """The broker did not take a record for good; the inputs behind it stay uncommitted and are read again."""
+    """The broker rejected a record for good; its inputs stay uncommitted and are read again."""
 
 
 class Unwritable(AcktreeError):
-    """A record that its topic never takes: the tuples it was emitted for fail, and the others go on."""
+    """A topic would never accept a record: the tuples it was emitted for fail, and the others go on."""
 
 
 class TooLarge(Unwritable):
-    """A record is larger than its topic takes; a bolt's tuples fail, a spout's ``emit`` raises it."""
+    """A record is larger than its topic accepts; a bolt's tuples fail, a spout's ``emit`` raises it."""
 
 
 class MissingKey(Unwritable):
@@ -58,23 +58,23 @@ class MissingKey(Unwritable):
 
 
 class InvalidTimestamp(Unwritable):
-    """A record's time is further from now than its topic takes; handled as a record that is too large is."""
+    """A record's timestamp is further from now than its topic accepts; handled like TooLarge."""
 
 
 class MissingPartition(AcktreeError):
-    """A control topic lacks the partition of an acker that the topology has."""
+    """A control topic has no partition for one of the topology's ackers."""
 
 
 class TransactionAborted(AcktreeError):
-    """A transaction was given up; its inputs are read again from the committed offsets."""
+    """A transaction was aborted; its inputs are read again from the committed offsets."""
 
 
 class BadHandler(AcktreeError):
-    """MODULE:NAME does not lead to a bolt or spout that can do anything."""
+    """MODULE:NAME is no bolt or spout that can run."""
 
 
 class MissingExtra(AcktreeError):
-    """A part of the library needs a package that is not installed; the text names the extra that has it."""
+    """A part of the library needs a package that is not installed; the message names the extra to install."""
 
 
 class UnknownComponent(AcktreeError):
@@ -82,7 +82,7 @@ class UnknownComponent(AcktreeError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what travels to the spout: the exception's type and text.
+    """Return the reason that is sent to the spout: the exception's type and text.
 
     >>> reason_of(ValueError("no such word"))
     'ValueError: no such word'

@@ -1,9 +1,9 @@
-"""Writes to a database that a replay does not repeat: a key for each, and a table of the keys written.
+"""Writes to a database that a replay does not repeat: a key for each write, and a table of the written keys.
 
-Invariant: a key is written in the transaction of the effect it stands for, so there are both or none. It
-names the source topic's incarnation: what a topic or cluster that was made anew holds at the same place is
-another record. A tuple has a key if its source record has coordinates that last and are its own: one of a
-spout written in Python, or of one that tracks by block, has none.
+Invariant: a key is written in the transaction of its effect, so both are there or neither. It names the
+source topic by its id: at the same offset of a topic or cluster that was created anew is another record. A
+tuple has a key if its source record has lasting coordinates of its own, which is not so for a spout written
+in Python or one that tracks by block.
 """
 
 from typing import Any, Protocol
@@ -13,11 +13,11 @@ from acktree.schemas.errors import AcktreeError
 
 
 class NoLastingKey(AcktreeError):
-    """The tuple descends from no source record that a replay would name again: use a key of your own."""
+    """The tuple has no source record with lasting coordinates of its own: use a key of your own."""
 
 
 class Cursor(Protocol):
-    """What is needed of a DB-API cursor."""
+    """The part of a DB-API cursor that is needed."""
 
     rowcount: int
 
@@ -27,8 +27,8 @@ class Cursor(Protocol):
 def key_of(tuple: Tuple, part: str | int = "") -> str:
     """Return SPOUT/TOPIC@ID/PARTITION/OFFSET of a tuple's source record; several are joined by ``+``.
 
-    ``ID`` is Kafka's id of the topic, which no other topic has had or will have.
-    ``part`` tells apart what one source record writes several times: the tuple's place in its line, its word.
+    ``ID`` is Kafka's id of the topic, which is unique.
+    ``part`` distinguishes several writes for one source record, such as by the index of a word in its line.
 
     Raises:
         NoLastingKey: see there.
@@ -36,10 +36,10 @@ def key_of(tuple: Tuple, part: str | int = "") -> str:
     origins = sorted(tuple.origins)
     if not origins or any(not origin.topic for origin in origins):
         raise NoLastingKey(f"{tuple!r} descends from no record of a source topic; use a key of your own")
-    if (most := max(origin.block for origin in origins)) > 1:
+    if (block := max(origin.block for origin in origins)) > 1:
         raise NoLastingKey(
-            f"{tuple!r} descends from one of up to {most} records that share a root (block in the topology): "
-            "its origin is theirs, too; use a key of your own"
+            f"{tuple!r} descends from one of up to {block} records that share a root (block in the "
+            "topology), so its origin is not its own; use a key of your own"
         )
     places = (
         f"{origin.spout}/{origin.topic}@{origin.topic_id}/{origin.partition}/{origin.offset}"
@@ -49,7 +49,7 @@ def key_of(tuple: Tuple, part: str | int = "") -> str:
 
 
 class WriteOnce:
-    """A table of what was written, beside the user's tables; for any database with ``on conflict``."""
+    """A table of written keys, beside the user's tables; for any database with ``on conflict``."""
 
     def __init__(self, placeholder: str = "?", table: str = "acktree_written") -> None:
         """``placeholder`` is the driver's: ``?`` for sqlite3, ``%s`` for psycopg."""
@@ -57,16 +57,16 @@ class WriteOnce:
             f"create table if not exists {table}"
             "(key text primary key, source text not null, position bigint not null)"
         )
-        mark = placeholder
-        self._insert = f"insert into {table} values ({mark}, {mark}, {mark}) on conflict do nothing"
-        self._delete = f"delete from {table} where source = {mark} and position < {mark}"
+        row = ", ".join([placeholder] * 3)
+        self._insert = f"insert into {table} values ({row}) on conflict do nothing"
+        self._delete = f"delete from {table} where source = {placeholder} and position < {placeholder}"
 
     def create(self, cursor: Cursor) -> None:
-        """Create the table unless it is there."""
+        """Create the table unless it exists."""
         cursor.execute(self._create)
 
     def first(self, cursor: Cursor, tuple: Tuple, part: str | int = "") -> bool:
-        """Tell whether this is written for the first time, and note it; write only if it is.
+        """Insert the key of a write, and return whether it is the first one; only then write.
 
         Both belong in one transaction, which must be committed before the tuple is acked.
 
@@ -80,9 +80,9 @@ class WriteOnce:
         return cursor.rowcount == 1
 
     def forget(self, cursor: Cursor, spout: str, topic: str, partition: int, frontier: int) -> int:
-        """Delete the keys below a spout's committed offset, which nothing replays; return how many.
+        """Delete the keys below a spout's committed offset, which are not replayed; return how many.
 
-        Those of the topic's former incarnations at the same offsets go with them.
+        This includes keys at the same offsets of former topics of the same name.
         """
         cursor.execute(self._delete, (f"{spout}/{topic}/{partition}", frontier))
         return cursor.rowcount

@@ -1,6 +1,6 @@
-"""From an anchor's root to the source record it stands for.
+"""Maps the root of an anchor to its source record.
 
-Invariant: an answer follows from the topology version in which the root was born, so it never changes. Pure.
+Invariant: the result follows from the topology version in which the root was born, so it never changes. Pure.
 """
 
 from acktree.producers.tuples import SourceOrigin
@@ -17,7 +17,7 @@ class Origins:
         self._slots: dict[int, dict[int, Slot]] = {}
 
     def find(self, anchor: Anchor) -> SourceOrigin | None:
-        """Return the source record of an anchor's root; None if its slot was never given out."""
+        """Return the source record of an anchor's root; None if its slot was never assigned."""
         published, slots = self._history.at(anchor.version), self._slots.get(anchor.version)
         if slots is None:
             slots = {slot.slot: slot for slot in published.slots}

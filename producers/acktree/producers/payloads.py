@@ -1,8 +1,8 @@
 """What may be emitted: bytes, text that has a UTF-8 form, or None; and headers, each a name and such a value.
 
-Invariant: whatever passes here, librdkafka's client takes. It is checked before anything is queued, because
-the client would find out later, for a whole batch or transaction, or die of it (a header's name with a lone
-surrogate is a segmentation fault). Pure.
+Invariant: the Kafka client accepts whatever passes these checks. They come before anything is queued, because
+the client would fail later, for a whole batch or transaction, or crash (a header's name with a lone surrogate
+is a segmentation fault). Pure.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ from acktree.schemas.header import HEADER
 _PLAIN = (bytes, type(None))
 _ARROW_TYPES = frozenset(("binary", "string", "large_binary", "large_string", "null"))
 _TIMES_MS = range(-(1 << 63), 1 << 63)
-_MOST_SHOWN = 80
+_MAX_SHOWN_CHARS = 80
 
 
 def check_payload(value: Any, key: Any, timestamp_ms: Any = None) -> None:
-    """Raise NotSerializable for a value or key that has no bytes, or a timestamp that is no time.
+    """Raise NotSerializable for a value, key or timestamp that cannot be written.
 
     >>> check_payload(7, None)
     Traceback (most recent call last):
@@ -46,7 +46,7 @@ def _check(what: str, part: Any) -> None:
         except UnicodeEncodeError as error:
             raise NotSerializable(
                 f"a {what} is text without a UTF-8 form, {_shown(part)}: {error.reason} at character "
-                f"{error.start}; encode it to bytes in the way its reader expects"
+                f"{error.start}; encode it to bytes as its reader expects"
             ) from None
     elif part is not None and not isinstance(part, bytes):
         kind = type(part).__name__
@@ -57,11 +57,11 @@ def _check(what: str, part: Any) -> None:
 
 def _shown(part: object) -> str:
     text = ascii(part)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
 
 
 def check_headers(headers: Any) -> None:
-    """Raise NotSerializable for what is no list of pairs of a str and a value; ReservedHeader for our own."""
+    """Raise NotSerializable for anything but a list of (str, value) pairs, ReservedHeader for ``acktree``."""
     if not isinstance(headers, list | tuple):
         kind = type(headers).__name__
         raise NotSerializable(f"headers must be a list of pairs (name, value), not {kind}: {_shown(headers)}")
@@ -70,13 +70,13 @@ def check_headers(headers: Any) -> None:
             raise NotSerializable(f"a header must be a pair (name, value), its name a str: {_shown(pair)}")
         name, value = pair
         if name == HEADER:
-            raise ReservedHeader(f"the header {HEADER!r} is written from the anchors, leave it out")
+            raise ReservedHeader(f"the header {HEADER!r} is reserved for the anchors, leave it out")
         _check("header's name", name)
         _check("header's value", value)
 
 
 def bad_cells(values: Column, keys: Column, count: int) -> dict[int, NotSerializable]:
-    """Return what is wrong with each row of which the value or the key has no bytes.
+    """Return an error for each row whose value or key cannot be written.
 
     >>> list(bad_cells([b"a", "b", 3], [None, None, None], 3))
     [2]
@@ -93,7 +93,7 @@ def bad_cells(values: Column, keys: Column, count: int) -> dict[int, NotSerializ
 
 
 def _is_plain(column: Column, count: int) -> bool:
-    """Tell without a look at each row whether all of a column is fine; False where that takes one."""
+    """Return True if a whole column is fine by its types alone; False if each row must be checked."""
     if column is None or str(getattr(column, "type", "")) in _ARROW_TYPES:
         return True
     if isinstance(column, np.ndarray) and column.dtype.kind in "VS":

@@ -1,8 +1,8 @@
-"""A spout written in Python: what a user subclasses, and the emitter it is given.
+"""A spout written in Python: the classes to subclass, and the emitter they are given.
 
-Invariant: one root per message id; its init is the XOR of the consumer edges of all that one call of
-``next_tuple`` emitted for it. It is handed to the packer once, when that call has ended and all of it is in
-the log: a tree that nobody reads would be done before its tuples are durable. Knows no Kafka.
+Invariant: one root per message id; its init is the XOR of the consumer edges of everything that one call of
+``next_tuple`` emitted for it. It is packed once, when that call has returned and all its tuples are in the
+log: otherwise a tree that nobody reads would be done before its tuples are durable. Does not know Kafka.
 """
 
 from collections.abc import Callable, Hashable
@@ -18,7 +18,7 @@ from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.targets import Targets
-from acktree.schemas.codec import Cause
+from acktree.schemas.control_records import Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import MAX_OFFSET, emitted_value, generation_of, root_id
 from acktree.schemas.registry import History
@@ -28,7 +28,7 @@ Values = tuple[bytes | str | None, ...]
 
 
 class Failure(NamedTuple):
-    """Why a message has to be emitted again: FAILED or TIMED_OUT, by which task and for what reason.
+    """Why a message was not processed: FAILED or TIMED_OUT, in which task and for what reason.
 
     ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
     """
@@ -42,72 +42,72 @@ class AnySpout:
     """A source of messages. All calls come from one thread."""
 
     name: ClassVar[str] = ""
-    """The spout's name in the topology; may stay empty where it is the only one without topics."""
+    """The spout's name in the topology; may be empty if it is the only spout without topics."""
 
     def prepare(self, context: Context) -> None:
         """Open the source; called once."""
 
     def next_tuple(self, emitter: "SpoutEmitter") -> None:
-        """Emit what is there, without waiting: nothing, one message, or a few."""
+        """Emit what is available without waiting: nothing, one message, or a few."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
         """Close the source; called once."""
 
-    def tell_acked(self, message: "Message") -> None:
-        """Call ``ack`` as this kind of spout has it."""
+    def notify_acked(self, message: "Message") -> None:
+        """Call ``ack`` with the arguments of this kind of spout."""
         raise NotImplementedError
 
-    def tell_failed(self, message: "Message", failure: Failure) -> None:
-        """Call ``fail`` as this kind of spout has it."""
+    def notify_failed(self, message: "Message", failure: Failure) -> None:
+        """Call ``fail`` with the arguments of this kind of spout."""
         raise NotImplementedError
 
 
 class Spout(AnySpout):
-    """A source that keeps by itself what it may have to emit again."""
+    """A source that itself keeps what it may have to emit again."""
 
     def ack(self, message_id: Hashable) -> None:
-        """Take note that everything derived from a message is done."""
+        """Handle the ack of a message: everything derived from it is done."""
 
     def fail(self, message_id: Hashable, failure: Failure) -> None:
-        """Take note that a message failed or timed out; emit it again if it should be."""
+        """Handle the failure or timeout of a message, for instance by emitting it again."""
 
-    def tell_acked(self, message: "Message") -> None:
+    def notify_acked(self, message: "Message") -> None:
         """Call ``ack``."""
         self.ack(message.id)
 
-    def tell_failed(self, message: "Message", failure: Failure) -> None:
+    def notify_failed(self, message: "Message", failure: Failure) -> None:
         """Call ``fail``."""
         self.fail(message.id, failure)
 
 
 class ValueSpout(AnySpout):
-    """A source that is told what it emitted with each verdict (JStorm's IAckValueSpout, IFailValueSpout).
+    """A source that gets the emitted values with acks and fails (JStorm's IAckValueSpout, IFailValueSpout).
 
-    The values of pending messages are kept in memory: ``max_pending`` messages at most, and no new one is
-    asked for above ``max_kept_bytes``.
+    The values of pending messages are kept in memory: of at most ``max_pending`` messages, and ``next_tuple``
+    is not called above ``max_kept_bytes``.
     """
 
     max_kept_bytes: ClassVar[int] = 64 << 20
-    """So many bytes of values without a verdict stop the asking for new ones."""
+    """At this many bytes of pending values, ``next_tuple`` is no longer called."""
 
     def ack(self, message_id: Hashable, values: Values) -> None:
-        """Take note that everything derived from a message is done; ``values`` as they were emitted."""
+        """Handle the ack of a message: everything derived from it is done; ``values`` are as emitted."""
 
     def fail(self, message_id: Hashable, values: Values, failure: Failure) -> None:
-        """Take note that a message failed or timed out; emit it again if it should be."""
+        """Handle the failure or timeout of a message, for instance by emitting it again."""
 
-    def tell_acked(self, message: "Message") -> None:
+    def notify_acked(self, message: "Message") -> None:
         """Call ``ack`` with the values."""
         self.ack(message.id, tuple(message.values))
 
-    def tell_failed(self, message: "Message", failure: Failure) -> None:
+    def notify_failed(self, message: "Message", failure: Failure) -> None:
         """Call ``fail`` with the values."""
         self.fail(message.id, tuple(message.values), failure)
 
 
 class Message:
-    """A message without a verdict; ``values`` stays empty where the spout does not ask for them."""
+    """A pending message; ``values`` stays empty unless the spout wants them back."""
 
     __slots__ = ("emitted_s", "id", "values")
 
@@ -117,7 +117,7 @@ class Message:
 
 
 class Pending:
-    """Messages without a verdict by root, oldest first."""
+    """Pending messages by root, oldest first."""
 
     def __init__(self) -> None:
         self.kept_bytes = 0
@@ -128,19 +128,21 @@ class Pending:
         return len(self._by_root)
 
     def add(self, root: int, message_id: Hashable, now_s: float) -> None:
-        """Raises AlreadyPending."""
+        """Add a message. Raises AlreadyPending."""
         if message_id in self._ids:
-            raise AlreadyPending(f"message id {message_id!r} was emitted before and has no verdict yet")
+            raise AlreadyPending(
+                f"message id {message_id!r} is still pending; emit it again after its result"
+            )
         self._ids.add(message_id)
         self._by_root[root] = Message(message_id, now_s)
 
     def keep(self, root: int, value: bytes | str | None) -> None:
-        """Keep a value until its message has a verdict."""
+        """Keep a value until its message is no longer pending."""
         self._by_root[root].values.append(value)
         self.kept_bytes += len(value or "")
 
     def pop(self, root: int) -> Message | None:
-        """Return the message of a root and forget it; None for a root that is not pending."""
+        """Remove and return the message of a root; None for a root that is not pending."""
         message = self._by_root.pop(root, None)
         if message is not None:
             self._ids.discard(message.id)
@@ -149,7 +151,7 @@ class Pending:
 
     def older_than(self, time_s: float) -> list[int]:
         """Return the roots emitted before ``time_s``."""
-        return [root for root, _ in takewhile(lambda each: each[1].emitted_s < time_s, self._by_root.items())]
+        return [root for root, _ in takewhile(lambda item: item[1].emitted_s < time_s, self._by_root.items())]
 
 
 class Tree:
@@ -158,52 +160,53 @@ class Tree:
     __slots__ = ("_confirmed", "_open", "root", "value", "version")
 
     def __init__(self, version: int, root: int, confirmed: "list[Tree]") -> None:
-        """The tree joins ``confirmed`` when its call has ended and everything of it is in the log."""
+        """The tree joins ``confirmed`` when its call has returned and all its tuples are in the log."""
         self.version, self.root, self.value = version, root, 0
         self._confirmed = confirmed
         self._open = 1  # the call itself
 
     def add(self, value: int) -> None:
-        """Count in a tuple that is to be confirmed; ``value`` is the XOR of its consumer edges."""
+        """Add a tuple that is not confirmed yet; ``value`` is the XOR of its consumer edges."""
         self.value ^= value
         self._open += 1
 
-    def take_back(self, value: int) -> None:
-        """Leave out a tuple that could not be produced."""
+    def remove(self, value: int) -> None:
+        """Remove a tuple that could not be produced."""
         self.value ^= value
         self._open -= 1
 
     def confirm(self) -> None:
-        """Take note that a tuple is in the log, or that the call has ended."""
+        """Confirm that a tuple is in the log, or that the call has returned."""
         self._open -= 1
         if not self._open:
             self._confirmed.append(self)
 
 
 class Sequences:
-    """Numbers of messages, which stand where other root ids have an offset.
+    """Message numbers, which take the place of the offset in root ids.
 
-    Runs go round after 255 starts, so a start goes on where the one before may have been: none is given out
-    that is not durably reserved.
+    Runs wrap around after 255 starts, so each start continues after the numbers that earlier ones may have
+    used: no number is used before it is durably reserved.
     """
 
-    MOST = (MAX_OFFSET + 1) // 2
-    """A start above it begins at 0 again: so many messages later nothing is left of those."""
+    MAX_START = (MAX_OFFSET + 1) // 2
+    """A start above it begins at 0 again: that many messages later, no tree of the first ones is open."""
 
-    def __init__(self, before: int, reserve: Callable[[], None]) -> None:
-        """Go on at ``before``; ``reserve`` makes more numbers ours and says so with ``extend``."""
-        self.next = self._end = before if before < self.MOST else 0
+    def __init__(self, before: int, reserve: Callable[[], int]) -> None:
+        """Continue at ``before``; ``reserve`` reserves more numbers and returns where they end."""
+        self.next = self._end = before if before < self.MAX_START else 0
         self._reserve = reserve
 
     def take(self) -> int:
         """Return the next number. Raises what ``reserve`` raises."""
         if self.next >= self._end:
-            self._reserve()
+            self.extend(self._reserve())
+        assert self.next < self._end, "no number is used before it is durably reserved"
         self.next += 1
         return self.next - 1
 
     def extend(self, end: int) -> None:
-        """Take note that all numbers below ``end`` are durably ours."""
+        """Allow the numbers below ``end``, which are durably reserved."""
         self._end = end
 
 
@@ -228,9 +231,9 @@ class SpoutEmitter:
         self._generation = generation_of(run, 0)
         self.sequences = sequences
         self._take_edge = EdgePool().take
-        self._now: dict[Hashable, Tree] = {}
+        self._by_message: dict[Hashable, Tree] = {}
         self._confirmed: list[Tree] = []
-        self._done: list[Message] = []
+        self._done_messages: list[Message] = []
         self._now_s = 0.0
 
     def emit(
@@ -243,14 +246,14 @@ class SpoutEmitter:
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Emit a tuple; without a message id it is untracked: no tree, no verdict.
+        """Emit a tuple; without a message id it is untracked: no tree, no ack or fail.
 
-        ``timestamp_ms`` is the record's timestamp, the time of the call if left out.
+        ``timestamp_ms`` is the record's timestamp, the time of the call if omitted.
 
         One call of ``next_tuple`` may emit several tuples under one id: they are one tree.
 
         Raises:
-            AlreadyPending: the id is that of an earlier call and has no verdict yet.
+            AlreadyPending: the id of an earlier call is still pending.
             WrongTopic, NotSerializable, ReservedHeader: see there.
         """
         target = self.targets.find(topic)
@@ -265,23 +268,23 @@ class SpoutEmitter:
         tree = self._tree_of(message_id)
         edge = int.from_bytes(self._take_edge(), "little")
         header = target.head + encode_header(0, (Anchor(tree.version, tree.root, edge),))[3:]
-        tree.add(own := emitted_value(edge, target.hashes))
+        tree.add(value_xor := emitted_value(edge, target.hashes))
         try:
             written = [*(headers or ()), (HEADER, header)]
             self._produce(target.topic, value, key, written, stamp_ms, tree.confirm)
         except BaseException:
-            tree.take_back(own)
-            if message_id not in self._now:
+            tree.remove(value_xor)
+            if message_id not in self._by_message:
                 self.pending.pop(tree.root)
             raise
-        self._now[message_id] = tree
+        self._by_message[message_id] = tree
         self.counters.emitted += 1
         if self.keeps_values:
             self.pending.keep(tree.root, value)
 
     def _tree_of(self, message_id: Hashable) -> Tree:
-        """Return the tree of a message, a new one in the first emission under its id."""
-        found = self._now.get(message_id)
+        """Return the tree of a message id, a new one for the first emission under it."""
+        found = self._by_message.get(message_id)
         if found is not None:
             return found
         root = root_id(self._slot, self._generation, self.sequences.take())
@@ -292,21 +295,21 @@ class SpoutEmitter:
         """Call ``next_tuple``, and return how many tuples it emitted."""
         self._now_s, before = now_s, self.counters.emitted
         spout.next_tuple(self)
-        for tree in self._now.values():
+        for tree in self._by_message.values():
             tree.confirm()
-        self._now.clear()
+        self._by_message.clear()
         return self.counters.emitted - before
 
-    def hand_in(self) -> None:
-        """Hand in the inits of all trees that are in the log; without ackers they are done."""
+    def pack_inits(self) -> None:
+        """Pack the inits of all trees that are in the log; without ackers these are done."""
         confirmed, self._confirmed[:] = list(self._confirmed), []
         for tree in confirmed:
             if self._history.ackers(tree.version):
                 self.packer.add(tree.version, tree.root, tree.value)
             elif (message := self.pending.pop(tree.root)) is not None:
-                self._done.append(message)
+                self._done_messages.append(message)
 
-    def take_done(self) -> list[Message]:
-        """Return the messages that are done without an acker, each once."""
-        done, self._done = self._done, []
+    def pop_done(self) -> list[Message]:
+        """Return the messages that became done without an acker, each once."""
+        done, self._done_messages = self._done_messages, []
         return done

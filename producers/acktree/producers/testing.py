@@ -1,6 +1,6 @@
-"""A bolt without Kafka, for unit tests: give it values, see what it says and which trees close.
+"""A bolt without Kafka, for unit tests: give it values, see what it emits and acks and which trees close.
 
-Invariant: the bolt runs through the code that a worker runs, down to the bytes of headers and acks; only the
+Invariant: the bolt runs through the worker's own code, down to the bytes of headers and acks; only the
 broker, the clock and the other members of its group are missing. Every given value is a tree of its own.
 """
 
@@ -27,8 +27,8 @@ from acktree.schemas.registry import History, Published, Slot
 from acktree.schemas.topology import BoltTable
 
 END_TIMEOUT_S = 10.0
-"""How long values given to an AsyncBolt may take to end."""
-LOOK_S = 0.001
+"""How long an AsyncBolt may take for the given values."""
+CHECK_INTERVAL_S = 0.001
 
 INPUT = "in"
 _READER = "reader-of-the-bolt-under-test"
@@ -36,9 +36,9 @@ _READER = "reader-of-the-bolt-under-test"
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """One record a bolt emitted; ``anchors`` are the numbers of the given values it descends from.
+    """One record that a bolt emitted; ``anchors`` are the numbers of the values it descends from.
 
-    ``timestamp_ms`` is None where the bolt gave none.
+    ``timestamp_ms`` is None if the bolt gave none.
     """
 
     topic: str
@@ -50,7 +50,7 @@ class Emission:
 
 
 class BoltDouble:
-    """Runs one bolt in memory; values are numbered from 0 in the order they were given.
+    """Runs one bolt in memory; values are numbered from 0 in the order in which they are given.
 
     >>> from acktree.producers import BasicBolt
     >>> class Upper(BasicBolt):
@@ -63,7 +63,7 @@ class BoltDouble:
     """
 
     def __init__(self, bolt: AnyBolt, *, emits: Iterable[str] = ("out",), exactly_once: bool = False) -> None:
-        """Prepare the bolt. Each topic of ``emits`` has one reader, which acks all it gets."""
+        """Prepare the bolt. Each topic of ``emits`` has one reader, which acks everything."""
         self.emitted: list[Emission] = []
         self.acked: set[int] = set()
         self.failed: dict[int, str] = {}
@@ -75,57 +75,58 @@ class BoltDouble:
         name = bolt.name or "bolt"
         topology = _topology(name, tuple(emits))
         self._history = History(topology.name, {1: topology})
-        packer = AckPacker(self._history, f"{name}@test", self._hear)
-        self._collector = collector_of(bolt, exactly_once)(name, self._history, packer, self._take)
+        packer = AckPacker(self._history, f"{name}@test", self._on_ack_record)
+        self._collector = collector_of(bolt, exactly_once)(name, self._history, packer, self._on_emission)
         intake = Intake(name, self._history)
-        self._execution = make_execution(bolt, self._collector, intake, _refuse, lambda *_: self._hand)
+        check, find_hand = _raise_broker_error, lambda *_: self._hand
+        self._execution = make_execution(bolt, self._collector, intake, check, find_hand)
         self._execution.prepare(Context(topology, name, f"{name}@test"))
 
     def give(
         self, *values: bytes | str | None, key: bytes | None = None, headers: UserHeaders | None = None
     ) -> None:
-        """Let the bolt execute these values as one batch, an AsyncBolt to their end; None is a tombstone.
+        """Execute these values as one batch, and wait for an AsyncBolt; None is a tombstone.
 
         Raises:
-            TimeoutError: an AsyncBolt has not ended within END_TIMEOUT_S.
+            TimeoutError: an AsyncBolt has not finished within END_TIMEOUT_S.
         """
         self.begin(*values, key=key, headers=headers)
         deadline_s = time.monotonic() + END_TIMEOUT_S
         while self.is_busy:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"tuples {self.in_hand} have not ended within {END_TIMEOUT_S:g} s")
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_INTERVAL_S)
             self._execution.collect()
-        self._settle()
+        self._flush()
 
     def begin(
         self, *values: bytes | str | None, key: bytes | None = None, headers: UserHeaders | None = None
     ) -> None:
-        """Let the bolt begin with these values as one batch; an AsyncBolt is in the middle of them then."""
+        """Execute these values as one batch; an AsyncBolt only begins with them."""
         self._execution.run([self._record(value, key, headers) for value in values])
 
     @property
     def is_busy(self) -> bool:
-        """Whether an AsyncBolt is in the middle of something; ``tick`` takes in what has ended."""
+        """Whether an AsyncBolt still executes something; ``tick`` collects what has ended."""
         return self._execution.is_busy
 
     def tick(self) -> None:
-        """Let the time between two ticks pass."""
+        """Let ``tick_interval_s`` pass."""
         self._execution.tick()
-        self._settle()
+        self._flush()
 
     def time_out(self) -> None:
-        """Let the message timeout pass: what was in hand all the while fails, and the bolt is told."""
+        """Let the message timeout pass: what was in hand meanwhile fails, after the bolt's ``timed_out``."""
         self._execution.time_out(list(self._hand.values()), 0)
-        self._settle()
+        self._flush()
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         self._execution.collect()
         self._collector.release()
         self._collector.flush()
 
     def take_away(self) -> None:
-        """Give the partition to another worker: what is in hand is dropped."""
+        """Assign the partition to another worker: what is in hand is dropped."""
         held = list(self._hand.values())
         waiting = [tuple for tuple in held if tuple._state is IN_HAND]
         self._hand.clear()
@@ -142,12 +143,12 @@ class BoltDouble:
 
     @property
     def in_hand(self) -> list[int]:
-        """The values that were neither acked nor failed."""
+        """The numbers of the values that were neither acked nor failed."""
         return sorted(self._hand)
 
     @property
     def open(self) -> dict[int, int]:
-        """The XOR of each tree that is not done: of its init, the bolt's acks and those of the readers."""
+        """By number, the XOR of each open tree: of its init, the bolt's acks and the readers' acks."""
         return {number: value for number, value in self._values.items() if value}
 
     def _record(self, value: bytes | str | None, key: bytes | None, headers: UserHeaders | None) -> Record:
@@ -165,7 +166,7 @@ class BoltDouble:
         )
         return cast(Record, made)
 
-    def _take(
+    def _on_emission(
         self,
         topic: str,
         value: bytes | str | None,
@@ -173,7 +174,7 @@ class BoltDouble:
         headers: UserHeaders | None,
         timestamp_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """Keep an emission, and let the topic's reader ack it."""
+        """Record an emission, and ack it for the topic's reader."""
         written = [(name, _as_bytes(text)) for name, text in headers or ()]
         header = find_header(written)
         anchors = decode_header(header).anchors if header else ()
@@ -186,7 +187,7 @@ class BoltDouble:
         emission = Emission(topic, _as_bytes(value), _as_bytes(key), rest, numbers, timestamp_ms or None)
         self.emitted.append(emission)
 
-    def _hear(self, _topic: str, _partition: int, value: bytes) -> None:
+    def _on_ack_record(self, _topic: str, _partition: int, value: bytes) -> None:
         record = decode_ack(value)
         for entry in record.acks:
             number = origin_of(int(entry["root"])).offset
@@ -198,7 +199,7 @@ class BoltDouble:
 
 
 def _as_bytes(part: object) -> bytes | None:
-    """Return what a producer would write; it takes nothing but bytes and text. Raises TypeError."""
+    """Return the bytes that a producer would write. Raises TypeError."""
     if isinstance(part, str):
         return part.encode()
     if part is None or isinstance(part, bytes):
@@ -206,8 +207,8 @@ def _as_bytes(part: object) -> bytes | None:
     raise TypeError(f"a record's key, value and headers are bytes, str or None, not {part!r}")
 
 
-def _refuse(error: KafkaError) -> None:
-    raise AcktreeError(f"the double has no broker, yet there is its error: {error.str()}")
+def _raise_broker_error(error: KafkaError) -> None:
+    raise AcktreeError(f"the double has no broker, but got a broker's error: {error.str()}")
 
 
 def _topology(name: str, emits: tuple[str, ...]) -> Published:

@@ -1,7 +1,7 @@
-"""The tuples that a BatchBolt is given at once: a sequence of tuples, and the same as columns.
+"""A batch of tuples as a BatchBolt gets it: a sequence of tuples, and their columns.
 
-Invariant: a column has one element per tuple, in their order. Tuples are made when the first one is asked
-for; a bolt that works on columns never pays for them.
+Invariant: a column has one element per tuple, in their order. The tuples are created when the first one is
+accessed; a bolt that works on columns never pays for them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ class TupleBatch(Sequence[Tuple]):
     __slots__ = ("_collector", "_is_done", "_records", "_tuples", "anchors")
 
     def __init__(self, records: Sequence[Record], anchors: Sequence[bytes], collector: Owner) -> None:
-        """``anchors`` has what stands in each record's header, 18 bytes per tree, b"" if untracked."""
+        """``anchors`` are those in each record's header, 18 bytes per tree, b"" if untracked."""
         self.anchors = anchors
         self._records, self._collector = records, collector
         self._tuples: list[Tuple] | None = None
@@ -24,7 +24,7 @@ class TupleBatch(Sequence[Tuple]):
 
     @property
     def values(self) -> list[bytes | None]:
-        """The tuples' values; None where a record has none (a tombstone)."""
+        """The tuples' values; None for a record without one (a tombstone)."""
         return [record.value() for record in self._records]
 
     @property
@@ -56,23 +56,23 @@ class TupleBatch(Sequence[Tuple]):
                 self.finish()
         return self._tuples
 
-    def owing(self) -> Sequence[Tuple]:
-        """Return the tuples in hand that were emitted to one by one."""
-        return [tuple for tuple in self._tuples or () if tuple._owed and tuple._state is IN_HAND]
+    def with_deferred(self) -> Sequence[Tuple]:
+        """Return the tuples in hand with children that were emitted one by one."""
+        return [tuple for tuple in self._tuples or () if tuple._deferred and tuple._state is IN_HAND]
 
     def faulty(self) -> Sequence[Tuple]:
-        """Return the tuples in hand that cannot be acked: a child of theirs was not sent."""
+        """Return the tuples in hand that cannot be acked, such as those with a child that was not sent."""
         return [tuple for tuple in self._tuples or () if tuple._fault and tuple._state is IN_HAND]
 
     def in_hand(self) -> list[bool] | None:
-        """Return which tuples were not failed; None for all of them."""
+        """Return for each tuple whether it was not failed; None if none was."""
         if self._tuples is None:
             return None
         found = [tuple._state is IN_HAND for tuple in self._tuples]
         return None if all(found) else found
 
     def finish(self) -> None:
-        """Take all tuples out of hand."""
+        """Mark all tuples in hand as acked."""
         self._is_done = True
         for tuple in self._tuples or ():
             if tuple._state is IN_HAND:

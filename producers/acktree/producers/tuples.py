@@ -1,7 +1,7 @@
 """A tuple as a bolt sees it: one input record and its place in the trees of its source records.
 
-Invariant: a tuple is in hand until it is acked or failed, once; or dropped, when its partition went to
-another worker. Fields are decoded when asked for. Created a million times a run, so it stays small.
+Invariant: a tuple is in hand until it is acked or failed, once, or dropped because its partition went to
+another worker. Fields are decoded on access. Millions of tuples are created, so each stays small.
 """
 
 from enum import Enum
@@ -30,7 +30,7 @@ class Record(Protocol):
 
 
 class State(Enum):
-    """Where a tuple stands with its collector."""
+    """What has become of a tuple."""
 
     IN_HAND = "in hand"
     ACKED = "acked"
@@ -44,12 +44,12 @@ IN_HAND, ACKED, FAILED, DROPPED = State.IN_HAND, State.ACKED, State.FAILED, Stat
 class SourceOrigin(NamedTuple):
     """The source record a tuple descends from: the same in every replay, so a key for idempotent writes.
 
-    ``attempt`` counts its emissions from 0, modulo 16. A spout written in Python has topic "", its task's
-    number as partition, and as offset how many messages its process emitted before: no lasting key. A spout
-    that tracks by ``block`` of several records has as offset the first one of the block that the record is
-    in, one of [offset, offset + block): all its records share it, and a rewind may cut other blocks.
-    ``topic_id`` is Kafka's id of the source topic, drawn at random when it was made: coordinates of a topic
-    that was made anew, or of a cluster that was, are not those of the one before.
+    ``attempt`` counts its emissions from 0, modulo 16. For a spout written in Python, topic is "", partition
+    the number of its task, and offset a message number: no lasting key. For a spout that tracks by ``block``
+    of several records, offset is that of the first record in the block: the tuple's record is one of
+    [offset, offset + block). All of them share this origin, and after a rewind blocks may begin elsewhere.
+    ``topic_id`` is Kafka's id of the source topic, random per topic: a topic or cluster that was created anew
+    does not repeat the origins of its predecessor.
     """
 
     spout: str
@@ -62,7 +62,7 @@ class SourceOrigin(NamedTuple):
 
 
 class Owner(Protocol):
-    """Whose hand a tuple is in: the collector that gave it out."""
+    """The collector that handed out a tuple."""
 
     def find_origin(self, anchor: Anchor) -> SourceOrigin | None: ...
 
@@ -70,7 +70,7 @@ class Owner(Protocol):
 class Tuple:
     """One input record of a bolt."""
 
-    __slots__ = ("_anchors", "_collector", "_fault", "_hand", "_owed", "_record", "_since_s", "_state")
+    __slots__ = ("_anchors", "_collector", "_deferred", "_fault", "_hand", "_record", "_since_s", "_state")
 
     def __init__(self, record: Record, anchors: bytes, collector: Owner, hand: "Hand | None" = None) -> None:
         self._record = record
@@ -78,13 +78,13 @@ class Tuple:
         self._collector = collector
         self._hand = hand
         self._state = IN_HAND
-        self._owed: list[tuple[list[bytes], bytes]] | None = None
+        self._deferred: list[tuple[list[bytes], bytes]] | None = None  # (buffer, child): added on its ack
         self._fault: str | None = None
         self._since_s: float
 
     @property
     def value(self) -> bytes | None:
-        """The record's value; None where it has none (a tombstone), which is not the same as an empty one."""
+        """The record's value; None if it has none (a tombstone), which is not the same as an empty value."""
         return self._record.value()
 
     @property
@@ -107,17 +107,17 @@ class Tuple:
 
     @property
     def timestamp_ms(self) -> int:
-        """The record's timestamp, by its topic's message.timestamp.type; may be handed on."""
+        """The record's timestamp, by its topic's message.timestamp.type; may be passed on."""
         return self._record.timestamp()[1]
 
     @property
     def headers(self) -> Headers:
-        """The record's headers but for ``acktree``, so they may be handed on."""
+        """The record's headers except ``acktree``, so they may be passed on."""
         return [header for header in self._record.headers() or () if header[0] != HEADER]
 
     @property
     def tracked(self) -> bool:
-        """Whether a tree waits for this tuple."""
+        """Whether the tuple is in a tree."""
         return bool(self._anchors)
 
     @property
@@ -127,7 +127,7 @@ class Tuple:
 
     @property
     def origins(self) -> tuple[SourceOrigin, ...]:
-        """The source records of all its trees; more than one after a join."""
+        """The source records of all its trees; several after a join."""
         find = self._collector.find_origin
         found = (find(anchor) for anchor in self.anchors)
         return tuple(origin for origin in found if origin is not None)
@@ -145,9 +145,9 @@ class Tuple:
 
 
 def is_over(tuple: Tuple) -> bool:
-    """Tell whether a tuple went out of hand without its bolt: what the bolt still says of it does nothing."""
+    """Return whether the worker dropped or failed a tuple: its bolt's later calls for it do nothing."""
     return tuple._state is DROPPED or (tuple._state is FAILED and tuple._fault is not None)
 
 
 Hand = dict[int, Tuple]
-"""The tuples of one input partition that are in hand, by offset, in the order they came."""
+"""The tuples in hand of one input partition, by offset, in the order of their arrival."""

@@ -5,17 +5,17 @@ property test compares them. A record it rejects keeps its place in the batch, w
 Needs numba, so only the acker imports it.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, FRAME_BYTES
+from acktree.schemas.avro import FRAME_BYTES
+from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME
+from acktree.schemas.compiled_code import Compiler
 from acktree.schemas.ids import IdArray
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
@@ -27,9 +27,7 @@ _ACK_FRAME = np.frombuffer(ACK_FRAME, np.uint8).copy()
 _LEAST, _MOST = -(2**31), 2**31
 
 
-def compiled(function: Function) -> Function:
-    """Compile a function with numba, keeping its type; the machine code is cached beside its file."""
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+compiled = Compiler(__file__)
 
 
 class InitBatch(NamedTuple):

@@ -6,7 +6,7 @@ class AcktreeError(Exception):
 
 
 class MalformedRecord(AcktreeError):
-    """Bytes that are not a record of ours: set aside with their coordinates, never half applied."""
+    """The bytes are not a valid record: rejected as a whole, with topic, partition and offset."""
 
 
 class BadTopology(AcktreeError):
@@ -34,16 +34,16 @@ class BrokerRefused(AcktreeError):
 
 
 class NoMetrics(AcktreeError):
-    """The page of metrics cannot be served where it was asked for."""
+    """Metrics cannot be served at the host and port given."""
 
 
 class NotAuthenticated(BrokerRefused):
-    """The broker does not let this client in, or its certificate is not to be trusted: who are you?"""
+    """The broker rejected this client's credentials, or one side does not trust the other's certificate."""
 
 
 class NotAuthorized(BrokerRefused):
-    """The principal may not do what was asked: ``acktree acl plan`` lists what its role needs."""
+    """The principal lacks a right: ``acktree acl plan`` lists what its role needs."""
 
 
 class RefusedSetting(AcktreeError):
-    """A client setting of the user that would break one of our promises."""
+    """A client setting would break a guarantee of acktree."""

@@ -59,7 +59,7 @@ SPOUT = Names(
         "replayed": ("replayed", "Records emitted again"),
         "dead_lettered": ("dead_lettered", "Records given up, on the dead-letter topic"),
         "absent": ("absent", "Offsets proven to hold no record"),
-        "overdue": ("overdue", "Records replayed because no verdict came within the retention"),
+        "overdue": ("overdue", "Records replayed because no result came within the retention"),
         "set_aside": ("set_aside", "Result records that could not be read"),
         "rewinds": ("rewinds", "Resets of the group's offset that were obeyed"),
         "lost": (

@@ -11,19 +11,18 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    Settings,
-    as_clear_error,
-    clear_errors,
-    consumer_settings,
-    is_forbidden,
-    is_transient,
-    make_consumer,
-    retry_until_ready,
-)
+from acktree.schemas.client_settings import Settings, consumer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
 from acktree.schemas.ids import fnv1a64
+from acktree.schemas.kafka_errors import (
+    as_clear_error,
+    clear_errors,
+    is_forbidden,
+    is_missing,
+    is_not_ready,
+    is_transient,
+)
 from acktree.schemas.topology import Topology, registry_topic
 
 
@@ -159,7 +158,8 @@ class Registry:
             if refused is not None:
                 self.history.latest  # noqa: B018 -- raises UnknownTopology
             self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-            while not self._read_one(BROKER_TIMEOUT_S):
+            # The broker answered a moment ago: it may stall for longer than a request may take.
+            while not self._read_one(READY_TIMEOUT_S):
                 pass
         self.history.latest  # noqa: B018 -- raises UnknownTopology
         self._known = len(self.history.versions)
@@ -168,7 +168,7 @@ class Registry:
         """Return what is wrong with the registry topic, None for nothing. Raises KafkaException."""
         metadata = self._consumer.list_topics(self._topic, timeout=BROKER_TIMEOUT_S)
         refused: KafkaError | None = metadata.topics[self._topic].error
-        if refused is not None and refused.code() == KafkaError.LEADER_NOT_AVAILABLE:
+        if refused is not None and is_not_ready(refused):
             raise KafkaException(refused)
         return refused
 
@@ -257,7 +257,7 @@ def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list
                 topic = message.topic() or ""
                 if (error := message.error()) is None:
                     histories[topic].add(message)
-                elif error.code() in (KafkaError._PARTITION_EOF, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                elif error.code() == KafkaError._PARTITION_EOF or is_missing(error):
                     left.discard(topic)
                 else:
                     raise as_clear_error(error, bootstrap)

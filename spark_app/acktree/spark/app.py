@@ -1,9 +1,7 @@
 """Run a user's transform as the Spark application of a spout or bolt, with a clean stop."""
 
 import contextlib
-import importlib
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -15,8 +13,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from acktree.schemas.clients import Settings
+from acktree.producers.native.librdkafka import is_native_off
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.durations import parse_duration_s
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.user_code import load_callable
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.options import SourceOptions
 from acktree.spark.runtime.spark_home import plain_files
@@ -49,11 +50,7 @@ class QueryFailed(AcktreeError):
 
 
 class BadTrigger(AcktreeError):
-    """A trigger that is neither an interval nor available-now."""
-
-
-_INTERVAL = re.compile(r"(\d+)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+    """The trigger is neither an interval nor ``available-now``."""
 
 
 def trigger_ms(text: str) -> int:
@@ -62,29 +59,20 @@ def trigger_ms(text: str) -> int:
     >>> trigger_ms("1s"), trigger_ms("500ms"), trigger_ms("2 minutes")
     (1000, 500, 120000)
     """
-    found = _INTERVAL.fullmatch(text.strip())
-    if not found:
-        raise BadTrigger(f"trigger {text!r}: must be available-now or an interval such as 500ms, 1s or 2m")
-    unit = "ms" if found[2].startswith(("ms", "milli")) else found[2][0]
-    return int(found[1]) * _UNIT_MS[unit]
+    try:
+        if not text.strip()[-1:].isalpha():
+            raise ValueError("an interval has a unit")
+        return round(parse_duration_s(text) * 1_000)
+    except ValueError as error:
+        raise BadTrigger(
+            f"trigger {text!r}: must be available-now or an interval such as 500ms, 1s or 2m"
+        ) from error
 
 
 def load_function(place: str) -> Callable[..., Any]:
     """Return the function at MODULE:FUNCTION, looked for in the working directory, too."""
-    module_name, _, name = place.partition(":")
-    if not (module_name and name):
-        raise BadFunction(f"{place!r} is not MODULE:FUNCTION, for example jobs:split_lines")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        raise BadFunction(f"cannot import {module_name!r}: {error}") from error
-    except AttributeError as error:
-        raise BadFunction(f"module {module_name!r} has no {name!r}") from error
-    if not callable(found):
-        raise BadFunction(f"{place!r} is not a function")
-    return found  # type: ignore[no-any-return]
+    found: Callable[..., Any] = load_callable(place, "MODULE:FUNCTION", "jobs:split_lines", BadFunction)
+    return found
 
 
 def make_session(app_name: str) -> SparkSession:
@@ -100,7 +88,8 @@ def make_session(app_name: str) -> SparkSession:
     is_local = "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.config("spark.python.daemon.module", "acktree.spark.runtime.daemon")
+        if not is_native_off():
+            builder = builder.config("spark.python.daemon.module", "acktree.spark.runtime.daemon")
         builder = builder.master(f"local[{os.cpu_count() or 2},4]")
     if is_local and "SPARK_CONF_DIR" not in os.environ:
         # Shuffles of a streaming query do not adapt to their size: it would be 200 tasks for two rows, too.
@@ -110,7 +99,7 @@ def make_session(app_name: str) -> SparkSession:
         builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}")
     for key, value in _SESSION.items():
         builder = builder.config(key, value)
-    with plain_files() if is_local else contextlib.nullcontext():
+    with plain_files() if is_local and not is_native_off() else contextlib.nullcontext():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     register(session)

@@ -85,6 +85,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = self._connected().log_ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        # Life of a record, step 2.
         logged = PlannedBatch.from_json(start)
         if not self._has_begun and self._first not in (None, logged):
             self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it

@@ -20,8 +20,8 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from acktree.schemas.clients import clear_errors
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import registry_topic
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
@@ -95,6 +95,7 @@ class Stage:
             ShuffledBeforeStage: the batch is not what the source has read.
             BadTransform, BadColumn: the transform returned what cannot be sent.
         """
+        # Life of a record, step 4.
         self._check_plan(batch)
         self._registry.refresh()
         history, options = self._registry.history, self._options

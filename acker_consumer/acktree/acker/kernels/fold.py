@@ -29,7 +29,7 @@ from acktree.acker.kernels.slots import (
     TableState,
     age_in,
     fetch,
-    find,
+    find_slot,
     insert,
     remove,
     task_in,
@@ -74,7 +74,7 @@ def fold_inits(
         for row in range(first, behind):
             fetch(slots, batch.entries[min(row + _ROWS_AHEAD, last), 0], state.seed)
             root, value = batch.entries[row, 0], batch.entries[row, 1]
-            slot = find(slots, root, state.seed)
+            slot = find_slot(slots, root, state.seed)
             is_new = slots[slot, 0] == NOTHING
             word = NOTHING if is_new else slots[slot, 2]
             if word & INIT_SEEN:
@@ -137,7 +137,7 @@ def fold_acks(
         for row in range(first, behind):
             fetch(slots, batch.acks[min(row + _ROWS_AHEAD, last), 0], state.seed)
             root, value = batch.acks[row, 0], batch.acks[row, 1]
-            slot = find(slots, root, state.seed)
+            slot = find_slot(slots, root, state.seed)
             if slots[slot, 0] == NOTHING:
                 _insert_orphan(state, may_insert, slot, root, value, orphan)
                 continue
@@ -175,7 +175,7 @@ def _fold_fail(
     state: TableState, may_insert: bool, orphan: np.uint64, row: int, root: np.uint64, out: FoldOutput
 ) -> None:
     """Fail a root: at once if its init has been seen, else set a flag that waits for the init."""
-    slot, counts = find(state.slots, root, state.seed), state.counts
+    slot, counts = find_slot(state.slots, root, state.seed), state.counts
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == NOTHING:
         out.early[row] = _insert_orphan(state, may_insert, slot, root, NOTHING, orphan | HAS_FAILED)
@@ -193,7 +193,7 @@ def _fold_fail(
 @compiled
 def _fold_reset(state: TableState, may_insert: bool, orphan: np.uint64, tick: int, root: np.uint64) -> None:
     """Set the age of a root anew, never to an older one; its bucket stays."""
-    slot = find(state.slots, root, state.seed)
+    slot = find_slot(state.slots, root, state.seed)
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == NOTHING:
         _insert_orphan(state, may_insert, slot, root, NOTHING, orphan)

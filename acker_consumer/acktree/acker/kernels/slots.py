@@ -72,7 +72,7 @@ def fetch(slots: Slots, root: np.uint64, seed: np.uint64) -> None:
 
 
 @compiled
-def find(slots: Slots, root: np.uint64, seed: np.uint64) -> np.uint64:
+def find_slot(slots: Slots, root: np.uint64, seed: np.uint64) -> np.uint64:
     """Return the slot that holds the root, or the empty one where it would go."""
     capacity = np.uint64(slots.shape[0])
     slot = home_of(root, seed, capacity)
@@ -86,7 +86,7 @@ def find(slots: Slots, root: np.uint64, seed: np.uint64) -> np.uint64:
 @compiled
 def slot_of(slots: Slots, root: np.uint64, seed: np.uint64) -> Any:
     """Return the slot of a root, -1 if it has none."""
-    slot = find(slots, root, seed)
+    slot = find_slot(slots, root, seed)
     return signed(slot) if slots[slot, 0] == root else signed(-1)
 
 
@@ -132,7 +132,7 @@ def rehash(old: Slots, new: Slots, seed: np.uint64) -> None:
     for row in range(old.shape[0]):
         root = old[row, 0]
         if root != NOTHING:
-            slot = find(new, root, seed)
+            slot = find_slot(new, root, seed)
             new[slot, 0], new[slot, 1], new[slot, 2] = root, old[row, 1], old[row, 2]
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from acktree.acker.table import Table
 from acktree.acker.warm_up import warm_up
 from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers, decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import ENTRY, Ack, AckInit, EntryArray, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray
 from acktree.schemas.ids import IdArray
 
 ACKS_PER_ROOT = 3
@@ -51,37 +52,37 @@ def _batches(pairs: EntryArray, *, is_init: bool) -> Iterator[InitBatch | AckBat
 
 
 def _stream(pending: int) -> tuple[EntryArray, list[tuple[EntryArray, bool]]]:
-    """Return the inits that fill the table, then pieces that each open as many trees as they complete."""
+    """Return the inits that fill the table, then rounds that each open as many trees as they complete."""
     source = np.random.default_rng(1)
     roots = source.integers(1, 2**64 - 1, 2 * pending, np.uint64)
     edges = source.integers(1, 2**64 - 1, (2 * pending, ACKS_PER_ROOT), np.uint64)
     inits = _pairs(roots, np.bitwise_xor.reduce(edges, axis=1))
-    pieces: list[tuple[EntryArray, bool]] = []
+    rounds: list[tuple[EntryArray, bool]] = []
     step = min(PER_RECORD * RECORDS_PER_BATCH, pending)
     for start in range(0, pending, step):
-        pieces.append((inits[pending + start : pending + start + step], True))
+        rounds.append((inits[pending + start : pending + start + step], True))
         for edge in range(ACKS_PER_ROOT):
             some = start + source.permutation(min(step, pending - start))
-            pieces.append((_pairs(roots[some], edges[some, edge]), False))
-    return inits[:pending], pieces
+            rounds.append((_pairs(roots[some], edges[some, edge]), False))
+    return inits[:pending], rounds
 
 
 def measure_fold(pending: int) -> Fold:
     """Fold init + 3 acks a root at ``pending`` roots, once with the table and once with a dict."""
     warm_up()
-    fill, pieces = _stream(pending)
+    fill, rounds = _stream(pending)
     table, longest_s = Table(SEED), 0.0
-    events = sum(len(pairs) for pairs, _ in pieces)
+    events = sum(len(pairs) for pairs, _ in rounds)
     _fold_all(table, list(_batches(fill, is_init=True)))
     assert table.pending == pending
-    decoded = [batch for pairs, is_init in pieces for batch in _batches(pairs, is_init=is_init)]
+    decoded = [batch for pairs, is_init in rounds for batch in _batches(pairs, is_init=is_init)]
     begin_s = time.process_time()
     longest_s = _fold_all(table, decoded)
     table_s = time.process_time() - begin_s
     assert table.pending == pending
     assert table.orphans == 0
     return Fold(
-        events / table_s, _measure_dict(fill, pieces[: 4 * max(1, len(pieces) // 16)]), longest_s * 1000
+        events / table_s, _measure_dict(fill, rounds[: 4 * max(1, len(rounds) // 16)]), longest_s * 1000
     )
 
 
@@ -98,10 +99,10 @@ def _fold_all(table: Table, batches: list[InitBatch | AckBatch]) -> float:
     return longest_s
 
 
-def _measure_dict(fill: EntryArray, pieces: list[tuple[EntryArray, bool]]) -> float:
+def _measure_dict(fill: EntryArray, rounds: list[tuple[EntryArray, bool]]) -> float:
     """Return events per CPU second of a fold into a dict of root to value; it is not asked for more."""
     held: dict[int, int] = dict(fill.tolist())
-    listed = [pairs.tolist() for pairs, _ in pieces]
+    listed = [pairs.tolist() for pairs, _ in rounds]
     gc.disable()
     begin_s = time.process_time()
     for pairs in listed:

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from acktree.acker.service import Acker
-from acktree.schemas.clients import Settings, make_producer, producer_settings
-from acktree.schemas.codec import ENTRY, Ack, AckInit, EntryArray, encode_ack, encode_ack_init
+from acktree.schemas.client_settings import Settings, producer_settings
+from acktree.schemas.clients import make_producer
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 

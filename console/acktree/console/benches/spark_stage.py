@@ -26,8 +26,10 @@ from confluent_kafka.admin import NewTopic
 from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.devbroker.owner import die_with_owner
-from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
+from acktree.schemas.client_settings import producer_settings
+from acktree.schemas.clients import make_admin, make_producer
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 

@@ -24,7 +24,8 @@ from acktree.console.devbroker.owner import die_with_owner
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.worker.gc_tuning import collect_rarely
 from acktree.producers.worker.loop import Worker
-from acktree.schemas.clients import consumer_settings, make_consumer, make_producer, producer_settings
+from acktree.schemas.client_settings import consumer_settings, producer_settings
+from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.header import HEADER, SINGLE, single_headers
 from acktree.schemas.ids import EdgeSource, generation_of, root_ids
 from acktree.schemas.publish import apply_topology

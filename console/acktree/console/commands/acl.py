@@ -15,7 +15,8 @@ from confluent_kafka.admin import (
 
 from acktree.console.commands.options import client_settings_option
 from acktree.console.rights import Right, Role, rights
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, make_admin
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import read_history
 from acktree.schemas.topology import Topology, load_topology
 

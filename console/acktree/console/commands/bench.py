@@ -9,11 +9,32 @@ from typing import Any
 
 import click
 
-from acktree.console.commands.options import client_settings_option, format_option, own_broker_option
+from acktree.console.commands.options import (
+    Decorated,
+    client_settings_option,
+    format_option,
+    own_broker_option,
+)
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.console.devbroker.owner import leaving_on_sigterm
 
 PIPELINES = ("pass-through", "line-split")
+
+
+def without_native_option(command: Decorated) -> Decorated:
+    """Add `--without-native`: what the use of other libraries' private parts buys."""
+
+    def switch_off(_context: click.Context, _parameter: click.Parameter, is_off: bool) -> None:
+        if is_off:
+            os.environ["ACKTREE_NATIVE"] = "off"
+
+    return click.option(
+        "--without-native",
+        is_flag=True,
+        expose_value=False,
+        callback=switch_off,
+        help="Measure with ACKTREE_NATIVE=off.",
+    )(command)
 
 
 @click.group()
@@ -93,6 +114,7 @@ def acker(
 @click.option("--block", default=0, metavar="N", help="Also tracked by blocks of N records.")
 @click.option("--rival", is_flag=True, help="Beside Spark's own Kafka connector, too; fetches Spark 4.0.")
 @click.option("--small", is_flag=True, help="Measure triggers of 100 records instead.")
+@without_native_option
 @format_option
 def spark(
     bootstrap: str | None,
@@ -151,6 +173,7 @@ def spark(
 @click.option("--latency", is_flag=True, help="Measure the latency of whole trees instead.")
 @click.option("--rate", default=5_000, show_default=True, help="Records a second, with --latency.")
 @click.option("--seconds", default=20.0, show_default=True, help="How long a run is, with --latency.")
+@without_native_option
 @format_option
 def worker(
     bootstrap: str | None,
@@ -176,6 +199,33 @@ def worker(
             _tree_latency(bootstrap, rate, seconds, rounds, style)
         else:
             _worker_rates(bootstrap, records, rounds, kinds, style)
+
+
+@bench.command()
+@own_broker_option
+@click.option("--rounds", default=3, show_default=True, help="Kills of each kind, in turn.")
+@format_option
+def failover(bootstrap: str | None, rounds: int, style: str) -> None:
+    """Measure how long a killed worker keeps the acker from reading what the others ack.
+
+    Half a minute for each kind and round: at least once; exactly once; exactly once with a
+    group.instance.id, started again under it at once.
+    """
+    from acktree.console.benches import failover as benched
+
+    _print_machine(style)
+    with ExitStack() as running:
+        if bootstrap is None:
+            bootstrap = running.enter_context(LocalBroker()).bootstrap
+        for _ in range(rounds):
+            for kind in benched.KINDS:
+                cost = benched.measure(bootstrap, kind)
+                _print_measurement(
+                    style,
+                    f"{kind}: T.ack stood still for {cost.after_s:.1f} s at most after the kill "
+                    f"({cost.before_s:.1f} s before it)",
+                    cost._asdict() | {"kind": kind},
+                )
 
 
 def _worker_rates(bootstrap: str, records: int, rounds: int, kinds: str, style: str) -> None:

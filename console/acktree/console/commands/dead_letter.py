@@ -53,16 +53,16 @@ def list_dead_letters(
     click.echo(columns(head, map(_row, found)))
 
 
-def _row(letter: DeadLetter) -> tuple[object, ...]:
-    place = (letter.topic, letter.source_partition, letter.source_offset) if letter.topic else ("", "", "")
-    attempts = "" if letter.attempts is None else letter.attempts
-    reason = letter.reason.partition("\n")[0]
-    return (name_of(letter), clock(letter.time_ms), *place, attempts, letter.cause, reason)
+def _row(found: DeadLetter) -> tuple[object, ...]:
+    place = (found.topic, found.source_partition, found.source_offset) if found.topic else ("", "", "")
+    attempts = "" if found.attempts is None else found.attempts
+    reason = found.reason.partition("\n")[0]
+    return (name_of(found), clock(found.time_ms), *place, attempts, found.cause, reason)
 
 
-def name_of(letter: DeadLetter) -> str:
-    """Return how a letter is named on the command line: PARTITION/OFFSET of the dead-letter topic."""
-    return f"{letter.partition}/{letter.offset}"
+def name_of(found: DeadLetter) -> str:
+    """Return how a dead letter is named on the command line: PARTITION/OFFSET of the dead-letter topic."""
+    return f"{found.partition}/{found.offset}"
 
 
 def clock(time_ms: int) -> str:
@@ -125,7 +125,7 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
 
 
 @dead_letter.command()
-@click.argument("letters", metavar="[[PARTITION/]OFFSET]...", nargs=-1)
+@click.argument("names", metavar="[[PARTITION/]OFFSET]...", nargs=-1)
 @topology_option
 @click.option("--all", "every", is_flag=True, help="All dead letters, instead of those named.")
 @click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
@@ -133,7 +133,7 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
 @bootstrap_option
 @client_settings_option
 def replay(
-    letters: tuple[str, ...],
+    names: tuple[str, ...],
     topology: str,
     every: bool,
     execute: bool,
@@ -145,13 +145,13 @@ def replay(
 
     The dead letters stay where they are. A record that has several of them is replayed once.
     """
-    if bool(letters) == every:
+    if bool(names) == every:
         raise click.UsageError("name the dead letters to replay, or give --all")
     cluster = Cluster(bootstrap, topology, settings)
     found = (
         read_dead_letters(cluster, MAX_DEAD_LETTERS)
         if every
-        else [read_dead_letter(cluster, *parse_dead_letter(n)) for n in letters]
+        else [read_dead_letter(cluster, *parse_dead_letter(name)) for name in names]
     )
     if not found:
         raise UnknownDeadLetter(f"topology {topology} has no dead letters")

@@ -31,4 +31,4 @@ def demo(lines: str, style: str) -> None:
     if is_json:
         click.echo(json.dumps(result.to_json()))
     if not result.holds:
-        raise WrongAccount("the account does not hold; the lines marked ✗ say what differs")
+        raise WrongAccount("the counts do not match; the lines marked ✗ show what differs")

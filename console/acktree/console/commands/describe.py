@@ -72,7 +72,7 @@ def in_text(status: Status) -> str:
         parts.append(columns(("STUCK", "WHERE", "WHAT"), [(s.kind, s.where, s.text) for s in status.stuck]))
     parts += [f"note: {note}" for note in status.notes]
     if status.garbage:
-        parts.append(f"note: {status.garbage} records of {status.topology}.stats are no reports")
+        parts.append(f"note: {status.garbage} records of {status.topology}.stats are not reports")
     return "\n\n".join(parts)
 
 

@@ -4,7 +4,6 @@ A value is taken from the flag, then from the environment, then from the default
 """
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from acktree.console.properties import client_properties
+from acktree.schemas.durations import parse_duration_s
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _CONFIG_FILE = "acktree.config_file"
@@ -101,19 +101,11 @@ def format_option(command: Decorated) -> Decorated:
 
 
 def parse_seconds(text: str) -> float:
-    """Return a duration in seconds: a number with ms, s, m, h or d, or without a unit.
-
-    >>> parse_seconds("90"), parse_seconds("500ms"), parse_seconds("2m"), parse_seconds("1.5h")
-    (90.0, 0.5, 120.0, 5400.0)
-    """
-    found = _DURATION.fullmatch(text.strip())
-    if not found:
-        raise click.BadParameter(f"{text!r} is not a duration; it may be 500ms, 30s, 2m, 1h, 1d")
-    return float(found[1]) * _UNITS_S[found[2] or "s"]
-
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+    """Return a duration in seconds, for an option."""
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:

@@ -8,8 +8,8 @@ from acktree.console.commands.options import bootstrap_option, client_settings_o
 from acktree.console.published import all_published
 from acktree.console.replay import NotReplayable, ReplayPlan, Wanted, execute_replay, read_and_plan
 from acktree.console.view.cluster import Cluster
-from acktree.schemas.clients import Settings
-from acktree.schemas.codec import Span
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.control_records import Span
 
 
 @click.command()

@@ -135,10 +135,10 @@ def _add_emission(tree: Tree, emission: TracedEmission) -> None:
     for message in emission.messages[: 2 * MAX_TUPLES]:
         branch.add(_message(message))
     if emission.verdict is not None:
-        verdict = emission.verdict
-        details = "".join(f", {part}" for part in (verdict.task, verdict.reason) if part)
-        by = f" by acker {verdict.acker}{_place(verdict.at)}"
-        text = f"{_clock(verdict.at.time_ms)} {verdict.kind}{details}{by}"
+        result = emission.verdict
+        details = "".join(f", {part}" for part in (result.task, result.reason) if part)
+        by = f" by acker {result.acker}{_place(result.at)}"
+        text = f"{_clock(result.at.time_ms)} {result.kind}{details}{by}"
         branch.add(Text(text, color))
     branch.add(Text(emission.text, "italic"))
 
@@ -148,7 +148,7 @@ def _add_tuple(branch: Tree, found: TracedTuple) -> None:
     for reader in found.readers:
         behind = ""
         if reader.behind:
-            behind = f", its group stands {reader.behind} before it"
+            behind = f", its group is {reader.behind} behind"
         leaf.add(
             Text.assemble(f"bolt {reader.bolt}: ", (reader.state, _COLORS.get(reader.state, "")), behind)
         )

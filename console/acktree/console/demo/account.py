@@ -11,7 +11,9 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, consumer_settings, make_consumer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
+from acktree.schemas.kafka_errors import clear_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class ChildFailed(AcktreeError):
-    """A process of the demo ended, or did not get ready, when it should work."""
+    """A process of the demo exited, or was not ready in time."""
 
 
 class ChildProcess:

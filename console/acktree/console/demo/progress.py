@@ -8,7 +8,8 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.stats import Report, decode_report
 

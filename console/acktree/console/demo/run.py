@@ -17,8 +17,10 @@ from acktree.console.demo.children import ChildFailed, ChildProcess
 from acktree.console.demo.progress import ProgressView
 from acktree.console.demo.text import count_words, library_lines, split
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.schemas.clients import clear_errors, make_admin, make_producer, producer_settings
+from acktree.schemas.client_settings import producer_settings
+from acktree.schemas.clients import make_admin, make_producer
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import Topology, load_topology
 
@@ -30,7 +32,7 @@ LIMIT_S = 900.0
 
 
 class WrongAccount(AcktreeError):
-    """The demo's account does not hold."""
+    """The demo's counts do not match what was sent."""
 
 
 def wordcount_folder() -> Path:

@@ -34,11 +34,11 @@ PORT_TRIES = 3
 
 
 class BrokerDied(AcktreeError):
-    """The JVM ended, or did not serve in time; the text holds the end of its log."""
+    """The JVM exited, or was not ready in time; the text has the end of its log."""
 
 
 class AlreadyRunning(AcktreeError):
-    """start() of a broker that runs."""
+    """start() was called on a broker that is already running."""
 
 
 class LocalBroker:
@@ -141,7 +141,7 @@ class LocalBroker:
 
     def _boot(self, files: BrokerFiles, java: list[str], lock: int) -> None:
         for tries_left in reversed(range(PORT_TRIES)):
-            port, controller_port = self._take_ports()
+            port, controller_port = self._choose_ports()
             files.write_settings(port, controller_port, self._listener_ports)
             files.format_once(java)
             self._process = _spawn([*java, "kafka.Kafka", str(files.settings_file)], files.log_file, lock)
@@ -155,11 +155,11 @@ class LocalBroker:
                 self._port = port
                 return
 
-    def _take_ports(self) -> tuple[int, int]:
+    def _choose_ports(self) -> tuple[int, int]:
         """Return a port for clients and one for the controller; somebody may still be faster than Kafka."""
         if self._port and (refusal := ports.refusal(self._port)):
             raise PortUnavailable(
-                f"port {self._port} cannot be had ({refusal}): give another, or 0 for a free one"
+                f"port {self._port} cannot be used ({refusal}): choose another, or 0 for a free one"
             )
         free = [port for port in ports.free_ports(3 + len(self._listeners)) if port != self._port]
         self._listener_ports = self._listener_ports or dict(zip(self._listeners, free[2:], strict=False))

@@ -50,7 +50,7 @@ class FolderInUse(AcktreeError):
 
 
 class ReservedSetting(AcktreeError):
-    """A broker setting that follows from the port and the folder."""
+    """A broker setting that is derived from the port and the folder cannot be set."""
 
 
 class BrokerFiles:

@@ -14,7 +14,7 @@ TRIES = 200
 
 
 class PortUnavailable(AcktreeError):
-    """The port that was asked for is in use by another program, or not allowed."""
+    """The requested port is in use by another program, or not allowed."""
 
 
 def listen(host: str, port: int) -> socket.socket:

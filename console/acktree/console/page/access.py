@@ -23,7 +23,7 @@ LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class TokenNeeded(AcktreeError):
-    """The page is to be served beyond this machine, and no token protects it."""
+    """The page cannot be served beyond this machine without a token."""
 
 
 def is_loopback(host: str) -> bool:

@@ -16,8 +16,8 @@ from acktree.console.page.questions import BadQuery, whole_number
 from acktree.console.replay import ReplayPlan, Wanted, execute_replay, read_and_plan
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import read_dead_letter
-from acktree.schemas.clients import Settings
-from acktree.schemas.codec import Span
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.control_records import Span
 
 MAX_DEAD_LETTERS = 1_000
 MAX_OPEN_PLANS = 1_000
@@ -77,13 +77,13 @@ def _wanted(cluster: Cluster, asked: Mapping[str, str]) -> list[Wanted]:
         if len(names) > MAX_DEAD_LETTERS:
             raise BadQuery(f"{len(names)} dead letters are too many for one plan; {MAX_DEAD_LETTERS} at most")
         places = [name.rpartition("/") for name in names]
-        letters = [
+        dead_letters = [
             read_dead_letter(
-                cluster, whole_number(partition or "0", "partition"), whole_number(offset, "letter")
+                cluster, whole_number(partition or "0", "partition"), whole_number(offset, "dead letter")
             )
             for partition, _, offset in places
         ]
-        return wanted_by(letters)
+        return wanted_by(dead_letters)
     if not asked["topic"]:
         raise BadQuery("which records? give a topic, a partition and two offsets, or dead letters")
     numbers = [whole_number(asked[name], name) for name in ("partition", "first", "following")]

@@ -19,9 +19,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from acktree.console.page.access import Access
+from acktree.console.page.dead_letter_pages import DeadLetterPages
 from acktree.console.page.forms import read_form
 from acktree.console.page.frame import Frame, PageSettings, wants_json
-from acktree.console.page.letter_pages import DeadLetterPages
 from acktree.console.page.pending_page import PendingPage
 from acktree.console.page.replay_page import ReplayPage
 from acktree.console.page.status_page import StatusPages
@@ -71,7 +71,7 @@ class StatusPage:
     def _routes(self) -> list[BaseRoute]:
         status = StatusPages(self._frame, self._watcher)
         pending, trace = PendingPage(self._frame).pending, TracePage(self._frame).trace
-        letters, replay = DeadLetterPages(self._frame), ReplayPage(self._frame, self._access).replay
+        dead_letters, replay = DeadLetterPages(self._frame), ReplayPage(self._frame, self._access).replay
         return [
             Route("/", status.status),
             Route("/status.json", status.twin),
@@ -80,10 +80,10 @@ class StatusPage:
             Route("/pending.json", pending),
             Route("/trace", trace),
             Route("/trace.json", trace),
-            Route("/dead-letters", letters.letters),
-            Route("/dead-letters.json", letters.letters),
-            Route("/dead-letters/{partition:int}/{offset:int}", letters.letter),
-            Route("/dead-letters/{partition:int}/{offset:int}.json", letters.letter),
+            Route("/dead-letters", dead_letters.dead_letters),
+            Route("/dead-letters.json", dead_letters.dead_letters),
+            Route("/dead-letters/{partition:int}/{offset:int}", dead_letters.dead_letter),
+            Route("/dead-letters/{partition:int}/{offset:int}.json", dead_letters.dead_letter),
             Route("/replay", replay, methods=["GET", "POST"]),
             Route("/login", self._login, methods=["GET", "POST"]),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),

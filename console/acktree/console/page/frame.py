@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from acktree.console.page.reader import SharedCluster
 from acktree.console.page.rendering import make_environment, render
 from acktree.console.view.cluster import Cluster
-from acktree.schemas.clients import Settings
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import BrokerRefused, BrokerUnreachable, NotAuthorized
 
 Found = TypeVar("Found")
@@ -71,7 +71,7 @@ class Frame:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
             is_unsaid = error.detail == HTTPStatus.NOT_FOUND.phrase
-            text = f"{request.url.path} is no page of this server." if is_unsaid else error.detail
+            text = f"{request.url.path} is not a page of this server." if is_unsaid else error.detail
             return self.message_page(request, 404, "There is no such page", text)
         return self.message_page(request, error.status_code, "This cannot be done", error.detail)
 

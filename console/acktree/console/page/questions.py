@@ -15,7 +15,7 @@ HIGHEST_OFFSET = (1 << 63) - 1
 
 
 class BadQuery(AcktreeError):
-    """A page was asked with a value that it cannot have."""
+    """A page was requested with an invalid parameter."""
 
 
 def asked_of(parameters: Mapping[str, str]) -> dict[str, str]:

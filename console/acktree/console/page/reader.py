@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from acktree.console.view.cluster import Cluster
-from acktree.schemas.clients import Settings
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
 
 WAIT_S = 30.0

@@ -76,7 +76,7 @@ def rows_of(emission: TracedEmission) -> list[Row]:
         Row(message.kind, message.task, message.reason or "", message.value or "", message.at)
         for message in messages
     ]
-    if (verdict := emission.verdict) is not None:
-        by = f"acker {verdict.acker}" + (f", of {verdict.task}" if verdict.task else "")
-        rows.append(Row(verdict.kind, by, verdict.reason or "", "", verdict.at))
+    if (result := emission.verdict) is not None:
+        by = f"acker {result.acker}" + (f", of {result.task}" if result.task else "")
+        rows.append(Row(result.kind, by, result.reason or "", "", result.at))
     return sorted(rows, key=lambda row: (row.at.time_ms, row.at.topic, row.at.partition, row.at.offset))

@@ -85,7 +85,7 @@ def _box(found: TracedTuple, x: int, y: int) -> TupleBox:
             reader.bolt if len(reader.bolt) <= 12 else reader.bolt[:11] + "…",
             reader.state.replace(" ", "-"),
             f"bolt {reader.bolt}: {reader.state}"
-            + (f", its group stands {reader.behind} before it" if reader.behind else ""),
+            + (f", its group is {reader.behind} behind" if reader.behind else ""),
             10 + index * 92,
         )
         for index, reader in enumerate(found.readers[:2])

@@ -18,8 +18,9 @@ from acktree.console.view.documents import Status
 from acktree.console.view.reports import Reports
 from acktree.console.view.snapshot import Snapshot, read_reports, read_snapshot
 from acktree.console.view.status import make_status
-from acktree.schemas.clients import Settings, as_clear_error
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import as_clear_error
 from acktree.schemas.registry import Published
 
 INTERVAL_S = 2.0

@@ -19,18 +19,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    Settings,
-    as_clear_error,
-    clear_errors,
-    consumer_settings,
-    existing_topics,
-    make_admin,
-    make_consumer,
-    metadata_of,
-)
+from acktree.schemas.client_settings import Settings, consumer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, existing_topics, make_admin, make_consumer, metadata_of
 from acktree.schemas.errors import BrokerUnreachable
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_missing
 from acktree.schemas.registry import History, Published, Registry
 
 BATCH = 10_000
@@ -140,7 +132,7 @@ class Cluster:
                 try:
                     found[place.topic, place.partition] = future.result(BROKER_TIMEOUT_S).offset
                 except KafkaException as error:
-                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if not is_missing(error.args[0]):
                         raise
         return found
 

@@ -16,7 +16,7 @@ PREVIEW_BYTES = 200
 
 
 class UnknownDeadLetter(AcktreeError):
-    """The dead-letter topic holds no such record, or it does not say which source record it is."""
+    """The dead-letter topic has no such record, or its headers do not name a source record."""
 
 
 @dataclass(frozen=True, slots=True)

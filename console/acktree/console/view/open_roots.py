@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.schemas.codec import Ack, AckInit
+from acktree.schemas.control_records import Ack, AckInit
 from acktree.schemas.ids import IdArray
 
 OPEN = np.dtype(

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.console.view.tree import At, ControlEntry, FoundTuple, RootFindings, TraceResult
-from acktree.schemas.codec import AckInit, Result, decode_ack, decode_ack_init, decode_result_record
+from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
+from acktree.schemas.control_records import AckInit, Result
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import HEADER, decode_header
 from acktree.schemas.ids import IdArray, acker_partition, origin_of, root_id, unmix, unmix_array
@@ -62,7 +63,7 @@ class Search:
     notes: list[str] = field(default_factory=list)
 
     def findings_of(self, root: int) -> RootFindings:
-        return self.found.setdefault(root, RootFindings(root, inits=[], messages=[], tuples=[], verdicts=[]))
+        return self.found.setdefault(root, RootFindings(root, inits=[], messages=[], tuples=[], results=[]))
 
     def scan(self, spans: dict[Place, OffsetRange]) -> Iterable[list[Record]]:
         """Yield batches, counted; note what the deadline left unread."""
@@ -180,10 +181,10 @@ def _matches(
         yield record, each, int(roots[row])
 
 
-def _add_result(search: Search, root: int, verdict: TraceResult) -> None:
-    verdicts = search.findings_of(root).verdicts
-    assert verdicts is not None
-    verdicts.append(verdict)
+def _add_result(search: Search, root: int, result: TraceResult) -> None:
+    results = search.findings_of(root).results
+    assert results is not None
+    results.append(result)
 
 
 def find_inits(search: Search, topology: Published) -> None:
@@ -210,7 +211,7 @@ def _match_inits(search: Search, records: list[Record]) -> None:
 
 
 def find_acks(search: Search, topology: Published) -> None:
-    """Search the partition of each root for its eight bytes, from before its init until its verdict."""
+    """Search the partition of each root for its eight bytes, from before its init until its result."""
     existing = set(search.cluster.partitions([topology.ack_topic]))
     for root, gathered in list(search.found.items()):
         from_ms, until_ms = _times(gathered, topology)
@@ -228,12 +229,12 @@ def find_acks(search: Search, topology: Published) -> None:
 
 def _times(gathered: RootFindings, topology: Published) -> tuple[int | None, int | None]:
     """Return the append times between which messages of a root may lie; acks may precede the init."""
-    inits, verdicts = gathered.inits or [], gathered.verdicts or []
+    inits, results = gathered.inits or [], gathered.results or []
     from_ms = until_ms = None
     if inits:
         from_ms = int(inits[0][1].at.time_ms - 1000 * topology.orphan_timeout_s)
-    if verdicts:
-        until_ms = int(verdicts[-1].at.time_ms + MARGIN_MS + 1000 * topology.message_timeout_s)
+    if results:
+        until_ms = int(results[-1].at.time_ms + MARGIN_MS + 1000 * topology.message_timeout_s)
     return from_ms, until_ms
 
 
@@ -288,7 +289,7 @@ def _add_tuple(search: Search, record: Record, header: bytes) -> None:
 
 
 def find_dead_letters(search: Search, topology: Published) -> list[DeadLetterSummary]:
-    target, letters = search.target, []
+    target, found = search.target, []
     wanted = f"{target.slot.topic}/{target.slot.partition}/{target.offset}".encode()
     for batch in search.scan(search.spans([topology.dead_letter_topic])):
         for record in batch:
@@ -297,5 +298,5 @@ def find_dead_letters(search: Search, topology: Published) -> list[DeadLetterSum
                 attempts = (headers.get("acktree-attempts") or b"").decode("utf-8", "replace")
                 reason = (headers.get("acktree-reason") or b"").decode("utf-8", "replace")
                 at = _at(record)
-                letters.append(DeadLetterSummary(at.partition, at.offset, at.time_ms, attempts, reason))
-    return letters
+                found.append(DeadLetterSummary(at.partition, at.offset, at.time_ms, attempts, reason))
+    return found

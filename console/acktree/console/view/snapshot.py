@@ -13,14 +13,8 @@ from acktree.console.view.open_roots import AppendedRecord, OpenRoots
 from acktree.console.view.reports import Reports
 from acktree.console.view.source_view import SlotView, add_open, add_results
 from acktree.producers.kafka.claim import DamagedClaim, decode_claim
-from acktree.schemas.codec import (
-    Absent,
-    ReplayCommand,
-    Result,
-    decode_ack,
-    decode_ack_init,
-    decode_result_record,
-)
+from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
+from acktree.schemas.control_records import Absent, ReplayCommand, Result
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.registry import Published, Slot
 

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from acktree.console.view.cluster import CommittedOffset
 from acktree.console.view.documents import PendingRecord
 from acktree.console.view.open_roots import OpenArray
-from acktree.schemas.codec import Absent, Failure, Result
+from acktree.schemas.control_records import Absent, Failure, Result
 from acktree.schemas.ids import origin_of, origins_of, run_at_least
 from acktree.schemas.registry import Slot
 from acktree.spark.ledger.done_set import decode_metadata, first_absent

@@ -246,7 +246,7 @@ def _acker_lag(snapshot: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
 
 def _totals(snapshot: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
     topic = snapshot.topology.dead_letter_topic
-    letters = sum(
+    dead_letters = sum(
         end - snapshot.starts.get(place, 0) for place, end in snapshot.ends.items() if place[0] == topic
     )
     ages = [spout.oldest_pending_s for spout in spouts if spout.oldest_pending_s is not None]
@@ -258,7 +258,7 @@ def _totals(snapshot: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
         replayed=sum(spout.replayed for spout in spouts),
         pending=sum(spout.pending for spout in spouts),
         oldest_pending_s=max(ages, default=None),
-        dead_letters=letters,
+        dead_letters=dead_letters,
     )
 
 

@@ -28,7 +28,7 @@ LIMIT_S = 60.0
 
 
 class UnknownRecord(AcktreeError):
-    """No source partition of the topology holds such a record, or no slot such a root."""
+    """No source partition of the topology has such a record, or no slot has such a root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ def find_trace(
     drop_other_blocks(search)
     find_acks(search, topology)
     find_tuples(search, topology)
-    letters = find_dead_letters(search, topology)
-    return _put_together(search, letters, began_s)
+    dead_letters = find_dead_letters(search, topology)
+    return _put_together(search, dead_letters, began_s)
 
 
-def _put_together(search: Search, letters: list[DeadLetterSummary], began_s: float) -> Trace:
+def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s: float) -> Trace:
     cluster, slot, offset = search.cluster, search.target.slot, search.target.offset
     topology = cluster.topology
     place = slot.topic, slot.partition
@@ -113,7 +113,7 @@ def _put_together(search: Search, letters: list[DeadLetterSummary], began_s: flo
         ours = decode_metadata(commit.metadata, commit.next_offset)
         done = offset < commit.next_offset or (ours is not None and offset in ours.done)
     done = done or any(emission.state == "acked" for emission in emissions)
-    state, notes = _state(slot, offset, start, end, done, emissions, letters), list(search.notes)
+    state, notes = _state(slot, offset, start, end, done, emissions, dead_letters), list(search.notes)
     if search.target.block > 1:
         notes.append(f"up to {search.target.block} records share a root: what is shown is of their tree")
     if not emissions and state in ("done", "pending"):
@@ -133,7 +133,7 @@ def _put_together(search: Search, letters: list[DeadLetterSummary], began_s: flo
         log_start=start,
         log_end=end,
         emissions=emissions,
-        dead_letters=tuple(letters),
+        dead_letters=tuple(dead_letters),
         time_ms=now_ms,
         searched_records=search.records,
         searched_bytes=search.bytes,
@@ -175,9 +175,9 @@ def _state(
     end: int,
     done: bool,
     emissions: tuple[TracedEmission, ...],
-    letters: list[DeadLetterSummary],
+    dead_letters: list[DeadLetterSummary],
 ) -> str:
-    if letters and done:
+    if dead_letters and done:
         return "dead-lettered"
     if done:
         return "done"

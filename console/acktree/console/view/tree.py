@@ -107,7 +107,7 @@ class RootFindings:
     inits: list[tuple[int, ControlEntry]] | None = None
     messages: list[tuple[int, ControlEntry]] | None = None
     tuples: list[FoundTuple] | None = None
-    verdicts: list[TraceResult] | None = None
+    results: list[TraceResult] | None = None
 
 
 def hexadecimal(number: int) -> str:
@@ -131,7 +131,7 @@ def make_emission(
         if offset is None or offset <= found.at.offset
     ]
     opened = find_open(total, edges, likely)
-    verdict = (gathered.verdicts or [None])[0]  # type: ignore[list-item]
+    result = (gathered.results or [None])[0]  # type: ignore[list-item]
     failed = any(message.kind == "fail" for _, message in messages)
     failing = {message.task.partition("@")[0] for _, message in messages if message.kind == "fail"}
     readers = [
@@ -142,7 +142,7 @@ def make_emission(
     for found in sorted(tuples, key=lambda each: (each.at.time_ms, each.at.topic, each.at.offset)):
         mine = tuple(r for r, (owner, _) in zip(readers, owners, strict=True) if owner is found)
         shown.append(TracedTuple(hexadecimal(found.edge), found.at, mine))
-    state = _state(verdict, bool(inits), total, failed)
+    state = _state(result, bool(inits), total, failed)
     repeated = [message for _, message in inits[1:]]
     return TracedEmission(
         root=hexadecimal(gathered.root),
@@ -154,7 +154,7 @@ def make_emission(
         init=inits[0][1] if inits else None,
         messages=(*repeated, *(message for _, message in messages)),
         tuples=tuple(shown),
-        verdict=verdict,
+        verdict=result,
         open_value="0" if not total else hexadecimal(total),
         certainty=opened.certainty.value,
         state=state,
@@ -200,9 +200,9 @@ def _reader(
     return TupleReader(bolt, hexadecimal(edge), state, committed, behind)
 
 
-def _state(verdict: TraceResult | None, begun: bool, total: int, failed: bool) -> str:
-    if verdict is not None:
-        return verdict.kind
+def _state(result: TraceResult | None, begun: bool, total: int, failed: bool) -> str:
+    if result is not None:
+        return result.kind
     if not begun:
         return "no init"
     if failed:
@@ -229,7 +229,7 @@ def _explain(
     late = [(found, reader) for found in tuples for reader in found.readers if reader.state == "unmatched"]
     sentences = []
     for found, reader in waiting[:3]:
-        position = f"stands {reader.behind} before it"
+        position = f"is {reader.behind} behind"
         if reader.committed is None:
             position = "has committed nothing there"
         sentences.append(f"waits for bolt {reader.bolt} to ack {_name(found)}: its group {position}")
@@ -242,7 +242,8 @@ def _explain(
         )
     if certainty is Certainty.AMBIGUOUS:
         sentences.append(
-            "too many tuples were found to compute which edges are open; groups say where they stand"
+            "too many tuples were found to compute which edges are open; "
+            "the states follow from the groups' positions"
         )
     if certainty is Certainty.MISSING:
         sentences.append(

@@ -1,11 +1,11 @@
-"""The way out of a worker that flushes what it has written, and commits its inputs then.
+"""The output of an at-least-once worker: flush what was produced, then commit the input offsets.
 
-Invariant: input offsets are committed only after all children and acks before them are acknowledged by the
-broker, so a crash repeats inputs and loses none.
+Invariant: input offsets are committed only after the broker has acknowledged all their children and acks, so
+a crash repeats inputs and loses none.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -14,15 +14,15 @@ from acktree.producers.kafka.fencing import end_transactions
 from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
-from acktree.schemas.clients import Settings, producer_settings
+from acktree.schemas.client_settings import Settings, producer_settings
 
 
 class AtLeastOnce(BufferedProducer):
-    """Flush, then commit: a crash in between repeats inputs, never loses one.
+    """Flushes, then commits.
 
-    While the broker is away records wait without limit: the queue fills, then the worker waits. Control
-    records have a producer of their own: they wait neither in the queue of data nor, as a broker answers the
-    requests of one connection in turn, behind data that a partition does not take.
+    While the broker is away, records wait without limit: the queue fills, then the worker waits. Control
+    records have a producer of their own, so they wait neither in the queue of the data nor behind data that a
+    partition does not take: a broker answers the requests of one connection in order.
     """
 
     ack_interval_s = 0.005
@@ -32,55 +32,66 @@ class AtLeastOnce(BufferedProducer):
     owner = b""
 
     def __init__(
-        self, bootstrap: str, user: Settings, limits: Limits = NO_LIMITS, *, group: str = ""
+        self,
+        bootstrap: str,
+        user: Settings,
+        limits: Limits = NO_LIMITS,
+        *,
+        group: str = "",
+        on_queue_full: Callable[[], None] = lambda: None,
     ) -> None:
-        """``group`` is the one whose partitions are taken over; empty for who has none."""
+        """``group``: whose previous owners' transactions to end; empty where there is no group.
+
+        ``on_queue_full`` is called while a record waits for room, to send control records that need not wait.
+        """
+        self._on_queue_full = on_queue_full
         self._bootstrap, self._user, self._group = bootstrap, user, group
         settings = producer_settings(bootstrap, {**limits.settings, **user}, message_timeout_ms=0)
         super().__init__(settings, limits)
         self._control = BufferedProducer(settings)
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
-        """Queue a control record; see there."""
+        """Queue a control record; see ``BufferedProducer.send``."""
         self._control.send(topic, partition, value)
 
     def send_at_once(self, topic: str, partition: int, value: bytes) -> None:
-        """Queue a control record; see there. They never wait for data."""
+        """Queue a control record, which never waits for data; see ``BufferedProducer.send``."""
         self._control.send(topic, partition, value)
 
     def serve(self) -> None:
-        """Take delivery reports in. Raises DeliveryFailed."""
+        """Serve delivery reports. Raises DeliveryFailed."""
         super().serve()
         self._control.serve()
 
-    def hurry(self) -> None:
-        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
-        super().hurry()
-        self._control.hurry()
+    def begin_stop(self) -> None:
+        """From now on, wait no longer than STOP_TIMEOUT_S; may be called from a signal handler."""
+        super().begin_stop()
+        self._control.begin_stop()
 
-    def take_over(self, places: Sequence[tuple[str, int]], /) -> None:
-        """End what owners left open that died when the bolt was exactly once; nothing of ours is open."""
+    def fence_previous_owners(self, places: Sequence[tuple[str, int]], /) -> None:
+        """End transactions that owners left open when the bolt was exactly once; we have none of our own."""
         if self._group:
             end_transactions(self._bootstrap, self._user, self._group, places, self._may_wait)
 
     def _wait_for_room(self) -> None:
-        self.while_full()
+        self._on_queue_full()
         super()._wait_for_room()
         self._control.serve()
 
-    def settle(
+    def flush_and_commit(
         self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
     ) -> bool:
         """Flush, then commit. Raises DeliveryFailed, KafkaException."""
+        # Life of an ack, step 7.
         self._control.drain()
         self.drain()
         return not offsets or commit_offsets(consumer, offsets, None if in_callback else self._may_wait)
 
     def _may_wait(self) -> bool:
-        """Tell that a commit has time. Raises DeliveryFailed when a stop has waited long enough."""
+        """Return True: a commit may take longer. Raises DeliveryFailed when a stop has waited long enough."""
         if time.monotonic() > self._deadline_s:
             raise DeliveryFailed(
-                f"the broker has not taken the last offsets within {STOP_TIMEOUT_S:g} s of the stop; "
-                "the inputs behind them will be read again, unless they are committed"
+                f"the broker did not take the last offsets within {STOP_TIMEOUT_S:g} s of the stop; "
+                "their inputs will be read again unless they were committed"
             )
         return True

@@ -1,7 +1,8 @@
-"""Claim a spout task: an epoch that tells drivers apart, and a run that keeps generations apart.
+"""The claim on a spout task: an epoch that fences older owners, and a run that keeps generations apart.
 
 Invariant: epoch, run and floors are durable in the metadata of the committed ``T.spout-<task>`` offset
-before their first use; a reset of the source topic does not touch that one. Damaged metadata is refused.
+before their first use; resetting the offsets of the source topic does not touch it. Damaged metadata is an
+error.
 """
 
 import binascii
@@ -18,43 +19,43 @@ from acktree.producers.kafka.outside_commit import commit_offsets
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     FIRST_CHECK_S,
-    as_clear_error,
-    clear_errors,
     metadata_of,
     retry_until_ready,
     why_unanswered,
 )
+from acktree.schemas.commit_metadata import seal, unseal
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable
 from acktree.schemas.ids import next_run
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
-FORMAT, MANY = "2", "3"
-"""Formats of the text: floors as JSON, and, where that is too long, as a byte for each slot."""
+FORMAT, COMPACT = "2", "3"
+"""Formats of the text: floors as JSON or, where that is too long, as one byte per slot."""
 SEQUENCE_BYTES = 6
-"""Behind the packed text, of a spout in Python: who does not know of them reads what he knows."""
+"""Appended to the packed text by a spout in Python; releases without a sequence ignore it."""
 MAX_METADATA_CHARS = 4_000
-"""Below 4,096, a broker's offset.metadata.max.bytes by default."""
+"""Below 4,096, the default of a broker's offset.metadata.max.bytes."""
 
 
 class DamagedClaim(AcktreeError):
-    """The metadata of a result topic's committed offset is not ours or was damaged."""
+    """The metadata of a result topic's committed offset is damaged or not ours."""
 
 
 class OversizedClaim(AcktreeError):
-    """What a spout task has to keep does not fit into the metadata of a commit."""
+    """The state of a spout task does not fit into the metadata of a commit."""
 
 
 class LostClaim(AcktreeError):
-    """Another process claimed the same spout task in the same moment."""
+    """Another process has claimed the same spout task."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """What one process holds of a spout task.
+    """One process's claim on a spout task.
 
-    ``floors`` is the lowest run that counts, by slot. ``replays`` is what became of the replay commands on
-    the result topic, by their offset: the run they are obeyed in and the end of what they open (exclusive),
-    (0, 0) once they matter no more: all of it is done, and so are the blocks that they took a part of.
-    ``sequence``, of a spout in Python, is above the numbers of all messages that it has emitted.
+    ``floors`` is the lowest run whose results count, by slot. ``replays`` is the state of the replay commands
+    on the result topic, by their offset: the run in which a command is executed and the end (exclusive) of
+    the offsets that it replays, (0, 0) once all of it is done, with the blocks that it has cut into.
+    ``sequence``, of a spout in Python, is greater than the numbers of all messages that it has emitted.
     """
 
     epoch: int
@@ -65,10 +66,10 @@ class Claim:
     sequence: int = 0
 
     def metadata(self) -> str:
-        """Return the ASCII text that is committed beside the result position.
+        """Return the ASCII text that is committed with the result position.
 
         Raises:
-            OversizedClaim: the task has thousands of slots whose floors differ.
+            OversizedClaim: the task has thousands of slots with different floors.
 
         >>> decode_claim(Claim(2, 7, 0, {3: 5}, {80: (7, 12)}).metadata(), 0)
         Claim(epoch=2, run=7, next_offset=0, floors={3: 5}, replays={80: (7, 12)}, sequence=0)
@@ -77,20 +78,19 @@ class Claim:
         text = self._text(FORMAT, _json([sorted(self.floors.items()), replays]))
         if len(text) > MAX_METADATA_CHARS:
             by_slot = bytes(self.floors.get(slot, 0) for slot in range(max(self.floors, default=-1) + 1))
-            text = self._text(MANY, _json(replays) + b"\0" + by_slot)
+            text = self._text(COMPACT, _json(replays) + b"\0" + by_slot)
         if len(text) > MAX_METADATA_CHARS:
             raise OversizedClaim(
                 f"a spout task of {len(self.floors)} source partitions, "
-                f"{len(set(self.floors.values()))} runs and {len(replays)} replay commands has more "
-                "to keep than a commit's metadata holds: raise the spout's tasks in the topology"
+                f"{len(set(self.floors.values()))} runs and {len(replays)} replay commands needs more "
+                "metadata than a commit holds: raise the spout's tasks in the topology"
             )
         return text
 
-    def _text(self, form: str, said: bytes) -> str:
-        behind = self.sequence.to_bytes(SEQUENCE_BYTES, "big") if self.sequence else b""
-        packed = binascii.b2a_base64(zlib.compress(said, 9) + behind, newline=False).decode()
-        body = f"{form}|{self.epoch}|{self.run}|{packed}"
-        return f"{body}|{zlib.crc32(body.encode()):08x}"
+    def _text(self, format_tag: str, content: bytes) -> str:
+        suffix = self.sequence.to_bytes(SEQUENCE_BYTES, "big") if self.sequence else b""
+        packed = binascii.b2a_base64(zlib.compress(content, 9) + suffix, newline=False).decode()
+        return seal(format_tag, self.epoch, self.run, packed)
 
 
 def _json(value: object) -> bytes:
@@ -99,32 +99,32 @@ def _json(value: object) -> bytes:
 
 def decode_claim(text: str, next_offset: int) -> Claim:
     """Return the claim in metadata text; raise DamagedClaim for anything else."""
-    body, _, crc = text.rpartition("|")
-    parts = body.split("|")
-    if len(parts) != 4 or parts[0] not in (FORMAT, MANY) or crc != f"{zlib.crc32(body.encode()):08x}":
+    parts = unseal(text, (FORMAT, COMPACT), 4)
+    if parts is None:
         raise DamagedClaim(
-            f"the metadata {text!r} of a result topic's committed offset is not ours; if somebody committed "
-            "there by hand, delete that offset of the group to begin with a fresh claim"
+            f"the metadata {text!r} of a result topic's committed offset is damaged or not ours; if somebody "
+            "committed it by hand, delete that offset of the group to begin with a new claim"
         )
     unpacking = zlib.decompressobj()
-    said = unpacking.decompress(binascii.a2b_base64(parts[3]))
+    content = unpacking.decompress(binascii.a2b_base64(parts[3]))
     if parts[0] == FORMAT:
-        floors, replays = json.loads(said)
+        floors, replays = json.loads(content)
     else:
-        table, _, by_slot = said.partition(b"\0")
+        table, _, by_slot = content.partition(b"\0")
         floors, replays = ((slot, floor) for slot, floor in enumerate(by_slot) if floor), json.loads(table)
-    obeyed = {position: (run, end) for position, (run, end) in replays}
+    by_offset = {offset: (run, end) for offset, (run, end) in replays}
     sequence = int.from_bytes(unpacking.unused_data[:SEQUENCE_BYTES], "big")
-    return Claim(int(parts[1]), int(parts[2]), next_offset, dict(floors), obeyed, sequence)
+    return Claim(int(parts[1]), int(parts[2]), next_offset, dict(floors), by_offset, sequence)
 
 
 def read_claim(
     consumer: Consumer, result_topic: str, bootstrap: str, timeout_s: float = BROKER_TIMEOUT_S
 ) -> Claim | None:
-    """Return what is committed for a spout task by the consumer's group, None if nothing is.
+    """Return the committed claim on a spout task, None if there is none; the consumer has the spout's group.
 
     Raises:
-        DamagedClaim: what is committed is not ours. BrokerUnreachable, BrokerRefused: see there.
+        DamagedClaim: the committed metadata is not a claim.
+        BrokerUnreachable, BrokerRefused: see there.
     """
     with clear_errors(bootstrap):
         (committed,) = consumer.committed([TopicPartition(result_topic, 0)], timeout=timeout_s)
@@ -136,7 +136,7 @@ def read_claim(
 
 
 def read_claims(consumer: Consumer, result_topics: Iterable[str], bootstrap: str) -> dict[str, Claim | None]:
-    """Return by result topic what is committed by the consumer's group; None for nothing, and for damage.
+    """Return the committed claims by result topic; None where there is none or where it is damaged.
 
     Raises:
         BrokerUnreachable, BrokerRefused: see there.
@@ -155,12 +155,12 @@ def read_claims(consumer: Consumer, result_topics: Iterable[str], bootstrap: str
 
 
 def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str) -> Claim:
-    """Take the next epoch and run of a spout task and return them once they are durable.
+    """Claim a spout task with the next epoch and run, and return the claim once it is durable.
 
-    The consumer has the spout's group id and is no member of it. The result position is kept.
+    The consumer has the spout's group id, but is not a member. The result position stays as it is.
 
     Raises:
-        DamagedClaim: what is committed is not ours.
+        DamagedClaim: the committed metadata is not a claim.
         LostClaim: another process claimed the task at the same time; start again.
         GroupInUse: the group has members.
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
@@ -181,7 +181,7 @@ def claim_run(consumer: Consumer, result_topic: str, group: str, bootstrap: str)
 
 
 def _first_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim | None:
-    """Read the claim with a consumer to which nothing is assigned yet."""
+    """Read the claim with a consumer that has not connected yet."""
     wait_s = FIRST_CHECK_S
     while True:
         try:
@@ -195,11 +195,11 @@ def _first_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim
 
 
 def next_epoch(epoch: int) -> int:
-    """Return a higher epoch, one that two processes claiming at once do not share: 16 bits are random."""
+    """Return a higher epoch; 16 random bits make those of two processes that claim at once differ."""
     return (epoch >> 16) + 1 << 16 | secrets.randbits(16)
 
 
 def commit_claim(consumer: Consumer, result_topic: str, claim: Claim, group: str, bootstrap: str) -> None:
-    """Commit a claim with its result position. Raises what ``commit_offsets`` raises."""
+    """Commit a claim and its result position. Raises what ``commit_offsets`` raises."""
     place = TopicPartition(result_topic, 0, claim.next_offset, metadata=claim.metadata())
     commit_offsets(consumer, [place], group, bootstrap)

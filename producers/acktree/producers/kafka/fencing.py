@@ -1,8 +1,8 @@
-"""Ending what a dead worker left open: its transaction holds back whoever reads the topics it wrote to.
+"""Fencing of dead workers: their open transactions hold back the readers of the topics they wrote to.
 
-Invariant: only an owner that a commit names is fenced, so one that has left its partitions in good order is
-not; one that lives on loses its open transaction alone, which it may not commit for a partition that it lost.
-Nothing is concluded where the broker does not answer: it ends such transactions itself when their time is up.
+Invariant: only an owner that a commit names is fenced, so never a worker that left its partitions cleanly. A
+live one loses only its open transaction, which it could not commit anyway, as it has lost the partition. If
+the broker does not answer, nothing is assumed: it aborts such transactions itself when they time out.
 """
 
 import logging
@@ -11,29 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
 
-from acktree.producers.kafka.deadline_call import RELIEF_S, CallTimedOut, call_with_deadline
+from acktree.producers.kafka.deadline_call import CHECK_INTERVAL_S, CallTimedOut, call_with_deadline
 from acktree.producers.kafka.done_above import decode_owner
-from acktree.schemas.clients import (
-    Settings,
-    admin_settings,
-    is_transient,
-    make_producer,
-    metadata_of,
-    producer_settings,
-)
+from acktree.schemas.client_settings import Settings, producer_settings
+from acktree.schemas.clients import make_producer, metadata_of
+from acktree.schemas.group_offsets import read_committed
+from acktree.schemas.kafka_errors import is_transient
 
-ASK_S = 5.0
-"""How long a question waits for the broker before it is asked again."""
+REQUEST_TIMEOUT_S = 5.0
+"""How long a request waits for the broker before it is retried."""
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""A dead worker's open transaction holds readers back for so long at most."""
-HUNG_S = 10.0
-"""So long the broker may take for all of it."""
-_OF_LIVE_PRODUCERS = ("message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms")
-"""Settings of records that are sent, and at odds with one another where none is."""
+"""For how long a dead worker's open transaction may hold readers back."""
+FENCING_TIMEOUT_S = 10.0
+"""How long fencing all previous owners may take."""
+_DELIVERY_SETTINGS = ("message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms")
+"""User settings that a producer that only fences does not need, and that may contradict its own."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -43,23 +38,19 @@ MayWait = Callable[[], bool]
 def find_owners(
     bootstrap: str, user: Settings, group: str, places: Sequence[tuple[str, int]], may_wait: MayWait
 ) -> set[bytes]:
-    """Return who the last commits of these partitions name.
-
-    Asked by an admin client, which does not wait for offsets that a transaction still holds back.
-    """
+    """Return the owners that the last commits of these partitions name, pending transactional ones or not."""
     if not places:
         return set()
     owners: set[bytes] = set()
-    admin = AdminClient(admin_settings(bootstrap, user))
-    wanted = [ConsumerGroupTopicPartitions(group, [TopicPartition(*place) for place in places])]
+    wanted = [TopicPartition(*place) for place in places]
 
-    def ask() -> None:
-        asked = admin.list_consumer_group_offsets(wanted, require_stable=False, request_timeout=ASK_S)
-        for each in asked[group].result().topic_partitions:
-            if each.error is None and each.offset >= 0:
-                owners.add(decode_owner(metadata_of(each), each.offset))
+    def request() -> None:
+        found = read_committed(bootstrap, user, group, wanted, stable=False, timeout_s=REQUEST_TIMEOUT_S)
+        for committed in found:
+            if committed.error is None and committed.offset >= 0:
+                owners.add(decode_owner(metadata_of(committed), committed.offset))
 
-    _insist(ask, may_wait, f"who owned the partitions of {group} before")
+    _retry_request(request, may_wait, f"who owned the partitions of {group}")
     return owners - {b""}
 
 
@@ -71,46 +62,48 @@ def end_transactions(
     may_wait: MayWait,
     own: bytes = b"",
 ) -> None:
-    """End the open transactions of those who owned these partitions and did not leave them, but our ``own``.
+    """End the open transactions of workers that owned these partitions and did not leave cleanly.
 
-    One that lives, and lost them, reads on from what is committed. Where the broker does not answer in
-    HUNG_S, it ends them itself when their time is up. Raises what ``may_wait`` raises.
+    ``own`` is this worker, which is never fenced. A live worker that has lost the partitions resumes from the
+    committed offsets. If the broker does not answer within FENCING_TIMEOUT_S, it aborts the transactions
+    itself when they time out. Raises what ``may_wait`` raises.
     """
-    until_s = time.monotonic() + HUNG_S
+    until_s = time.monotonic() + FENCING_TIMEOUT_S
 
     def has_time() -> bool:
         return may_wait() and time.monotonic() < until_s
 
-    mine = {name: value for name, value in user.items() if name not in _OF_LIVE_PRODUCERS}
+    kept = {name: value for name, value in user.items() if name not in _DELIVERY_SETTINGS}
     for owner in find_owners(bootstrap, user, group, places, has_time) - {own}:
-        settings = producer_settings(bootstrap, mine, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+        settings = producer_settings(bootstrap, kept, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         fence(settings, transactional_id_of(group, owner), has_time)
 
 
 def transactional_id_of(group: str, owner: bytes) -> str:
-    """Return the transactional id of a worker, which commits name by its ``owner`` bytes."""
+    """Return the transactional id of the worker that commits name by these ``owner`` bytes."""
     return f"{group}-{owner.hex()}"
 
 
 def fence(settings: Mapping[str, Any], transactional_id: str, may_wait: MayWait) -> None:
-    """End the open transaction of a transactional id, and refuse its producer from here on."""
+    """Fence a transactional id: abort its open transaction and reject its old producer from now on."""
     producer = make_producer({**settings, "transactional.id": transactional_id})
-    if _insist(partial(producer.init_transactions, ASK_S), may_wait, f"an end of {transactional_id}"):
-        log.info("took over from %s", transactional_id, extra={"action": "taken_over"})
+    init_transactions = partial(producer.init_transactions, REQUEST_TIMEOUT_S)
+    if _retry_request(init_transactions, may_wait, f"fencing of {transactional_id}"):
+        log.info("fenced %s", transactional_id, extra={"action": "taken_over"})
 
 
-def _insist(ask: Callable[[], object], may_wait: MayWait, what: str) -> bool:
-    """Ask the broker, again as long as it is not ready; tell whether it did as asked."""
+def _retry_request(request: Callable[[], object], may_wait: MayWait, what: str) -> bool:
+    """Make a request, and retry it while its error is transient; return whether it succeeded."""
     while True:
         try:
-            call_with_deadline(ask, may_wait)
+            call_with_deadline(request, may_wait)
             return True
         except CallTimedOut:
             log.warning("no answer in time: %s", what, extra={"action": "not_taken_over"})
             return False
         except KafkaException as error:
-            told = error.args[0]
-            if not is_transient(told) or not may_wait():
-                log.warning("no answer: %s: %s", what, told.str(), extra={"action": "not_taken_over"})
+            kafka_error = error.args[0]
+            if not is_transient(kafka_error) or not may_wait():
+                log.warning("no answer: %s: %s", what, kafka_error.str(), extra={"action": "not_taken_over"})
                 return False
-        time.sleep(RELIEF_S)
+        time.sleep(CHECK_INTERVAL_S)

@@ -1,9 +1,9 @@
-"""The way into a worker: its consumer, which input tuples are in hand, and how far each partition is done.
+"""A worker's input: its consumer, the tuples in hand, and how far each partition is done.
 
 Invariant: a partition's frontier is its smallest offset in hand, or the next one to execute if none is; so
-what is committed has been acked, failed or set aside, whatever the order. What is done above it is committed
-as the offset's metadata, and passed over when it is read again, by whomever. What was read and not executed
-waits here, and is forgotten with its partition.
+everything below it was acked, failed or rejected, in whatever order. What is done above it is committed as
+the offset's metadata, and skipped by whoever reads it again. Records that were read but not executed wait
+here, and are discarded when their partition is revoked.
 """
 
 import logging
@@ -14,44 +14,26 @@ from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.done_above import DoneAbove, decode_done, encode_done
 from acktree.producers.tuples import Hand, Record, Tuple
-from acktree.schemas.clients import as_clear_error, metadata_of
+from acktree.schemas.clients import metadata_of
 from acktree.schemas.errors import MissingTopic
+from acktree.schemas.kafka_errors import as_clear_error, is_membership_lost, is_missing, is_transient
 
 Place = tuple[str, int]
 Revoked = Callable[[list[Place]], None]
 Assigned = Callable[[list[Place]], None]
-AskCommitted = Callable[[list[TopicPartition]], list[TopicPartition]]
-TakeOver = Callable[[Sequence[Place]], None]
+FetchCommitted = Callable[[list[TopicPartition]], list[TopicPartition]]
+FencePreviousOwners = Callable[[Sequence[Place]], None]
 
 log = logging.getLogger("acktree.bolt")
 
 BATCH_RECORDS = 10_000
-"""So many records are taken at once at most."""
+"""The most records to read at once."""
 
-ASK_AGAIN_S = 0.2
-
-_PASSING = frozenset(
-    (
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._PARTITION_EOF,
-        KafkaError._MAX_POLL_EXCEEDED,
-        KafkaError._AUTO_OFFSET_RESET,
-        KafkaError._WAIT_COORD,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-        KafkaError.STALE_MEMBER_EPOCH,
-        KafkaError.FENCED_MEMBER_EPOCH,
-        KafkaError.UNKNOWN_MEMBER_ID,
-    )
-)
+RETRY_INTERVAL_S = 0.2
+_PLACES = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
 
 
 class Inputs:
@@ -61,19 +43,19 @@ class Inputs:
         self,
         consumer: Consumer,
         bootstrap: str,
-        ask_committed: AskCommitted,
+        fetch_committed: FetchCommitted,
         owner: bytes = b"",
-        take_over: TakeOver = lambda _: None,
+        fence_previous_owners: FencePreviousOwners = lambda _: None,
     ) -> None:
-        """``owner`` goes into every commit; ``take_over`` ends what dead owners of partitions left open.
+        """``owner`` goes into every commit; the last argument ends transactions of dead owners of partitions.
 
-        It is called before ``ask_committed`` asks the broker: a transaction may hold committed offsets back.
+        It is called before ``fetch_committed``: an open transaction may hold back the committed offsets.
         """
         self.consumer = consumer
-        self._owner, self._take_over, self._ask = owner, take_over, ask_committed
-        self._named: set[Place] = set()
+        self._owner, self._fence_previous_owners, self._fetch = owner, fence_previous_owners, fetch_committed
+        self._naming_owner: set[Place] = set()
         self.hands: dict[Place, Hand] = {}
-        self.stopping = False
+        self.stopping = self._closing = False
         self._bootstrap = bootstrap
         self._committed: dict[Place, tuple[int, str]] = {}
         self._above: dict[Place, DoneAbove] = {}
@@ -82,47 +64,50 @@ class Inputs:
 
     @property
     def paused(self) -> int:
-        """How many partitions are not read because of the tuples in hand."""
+        """How many partitions are paused because of the tuples in hand."""
         return len(self._paused)
 
     def subscribe(self, topics: Iterable[str], assigned: Assigned, revoked: Revoked, lost: Revoked) -> None:
-        """Join the group for some topics; the callbacks run inside ``read``."""
+        """Subscribe to topics; the callbacks run inside ``read``."""
 
-        def forget(places: list[Place]) -> None:
+        def clear(places: list[Place]) -> None:
             for place in places:
                 self.hands.pop(place, None)
                 self._committed.pop(place, None)
                 self._above.pop(place, None)
-                self._named.discard(place)
-            gone = frozenset(places)
-            self._waiting = deque(record for record in self._waiting if _place_of(record) not in gone)
+                self._naming_owner.discard(place)
+            cleared = frozenset(places)
+            self._waiting = deque(record for record in self._waiting if _place_of(record) not in cleared)
 
         def on_revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
             revoked(_places(partitions))
-            forget(_places(partitions))
+            clear(_places(partitions))
 
         def on_lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             lost(_places(partitions))
-            forget(_places(partitions))
+            clear(_places(partitions))
 
         def on_assign(_: Consumer, partitions: list[TopicPartition]) -> None:
-            forget(_places(partitions))
+            if self._closing:  # by a rebalance that was under way: nothing of them is read any more
+                return
+            clear(_places(partitions))
             if self._paused:
                 self.consumer.resume(self.consumer.assignment())
                 self._paused.clear()
-            self._take_over(_places(partitions))
-            self._recall(partitions)
+            self._fence_previous_owners(_places(partitions))
+            self._load_committed(partitions)
             assigned(_places(partitions))
 
         self.consumer.subscribe(list(topics), on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
-    def read(self, wait_s: float, most: int = BATCH_RECORDS) -> Sequence[Record]:
-        """Return what is here and not done, up to ``most`` records; where nothing is, wait for one.
+    def read(self, wait_s: float, max_records: int = BATCH_RECORDS) -> Sequence[Record]:
+        """Return up to ``max_records`` records that are not done yet; if there is none, wait for one.
 
-        What was put back comes first, and the group is served all the same; nothing of a paused partition
-        comes.
+        Records that were put back come first, though the group is served in any case; none comes from a
+        paused partition.
         """
-        found = self._poll(max(1, most - len(self._waiting)), 0)
+        # Life of an ack, step 1.
+        found = self._poll(max(1, max_records - len(self._waiting)), 0)
         if not found and not self._is_any_ready():
             found = self._poll(1, wait_s)
         if not self._waiting:
@@ -130,7 +115,7 @@ class Inputs:
         self._waiting.extend(found)
         ready, held = list[Record](), deque[Record]()
         for record in self._waiting:
-            is_ready = len(ready) < most and _place_of(record) not in self._paused
+            is_ready = len(ready) < max_records and _place_of(record) not in self._paused
             (ready if is_ready else held).append(record)
         self._waiting = held
         return ready
@@ -138,13 +123,13 @@ class Inputs:
     def _is_any_ready(self) -> bool:
         return any(_place_of(record) not in self._paused for record in self._waiting)
 
-    def _poll(self, most: int, wait_s: float) -> Sequence[Record]:
-        """Serve the group, and return what is fetched and not done."""
-        found = cast(Sequence[Record], self.consumer.consume(most, wait_s))
+    def _poll(self, max_records: int, wait_s: float) -> Sequence[Record]:
+        """Serve the group, and return fetched records that are not done yet."""
+        found = cast(Sequence[Record], self.consumer.consume(max_records, wait_s))
         return [record for record in found if not self._is_done(record)] if self._above else found
 
     def put_back(self, records: Sequence[Record]) -> None:
-        """Let records wait that were read and not executed; they are the next ones to be read."""
+        """Keep records that were read but not executed; ``read`` returns them first."""
         self._waiting.extendleft(reversed(records))
 
     def _is_done(self, record: Record) -> bool:
@@ -152,7 +137,7 @@ class Inputs:
         return above is not None and record.error() is None and above.holds(record.offset() or 0)
 
     def check(self, error: KafkaError) -> None:
-        """Pass over an error that will pass; raise the clear form of any other."""
+        """Ignore a transient error; raise the clear form of any other."""
         check_error(error, self._bootstrap)
 
     def hand(self, topic: str, partition: int) -> Hand:
@@ -164,39 +149,39 @@ class Inputs:
         return found
 
     def places(self) -> list[Place]:
-        """Return the partitions that are read."""
+        """Return the assigned partitions."""
         return _places(self.consumer.assignment())
 
     def in_hand(self, places: Iterable[Place] | None = None) -> list[Tuple]:
-        """Return the tuples in hand, of some partitions or of all."""
+        """Return the tuples in hand, of some partitions or of all of them."""
         chosen = self.hands if places is None else [place for place in places if place in self.hands]
         return [tuple for place in chosen for tuple in self.hands[place].values()]
 
-    def room(self, most: int) -> int:
-        """Return how many records may be read; ``most`` tuples in hand stop it until half are gone.
+    def room(self, max_in_hand: int) -> int:
+        """Return how many records may be read; at ``max_in_hand`` tuples reading stops until half are done.
 
-        Where there are several topics, partitions that hold less than an even share of ``most`` are read on
-        until they have it: a join whose one side fills all waits for the other. So there are never more than
-        twice as many in hand.
+        If there are several topics, partitions below an even share of ``max_in_hand`` stay readable up to
+        that share: a join whose one side is full needs the other. So at most twice ``max_in_hand`` tuples are
+        in hand.
         """
         count = sum(map(len, self.hands.values()))
-        if not self._paused and count < most:
-            return min(BATCH_RECORDS, most - count)
-        mine = {(place.topic, place.partition) for place in self.consumer.assignment()}
-        share = max(1, most // max(1, len(mine)))
-        held = {place: len(self.hands.get(place, ())) for place in mine}
-        self._paused &= mine
-        if count <= most // 2:
+        if not self._paused and count < max_in_hand:
+            return min(BATCH_RECORDS, max_in_hand - count)
+        assigned = {(place.topic, place.partition) for place in self.consumer.assignment()}
+        even_share = max(1, max_in_hand // max(1, len(assigned)))
+        held = {place: len(self.hands.get(place, ())) for place in assigned}
+        self._paused &= assigned
+        if count <= max_in_hand // 2:
             self._resume(set(self._paused))
         else:
-            self._resume({place for place in self._paused if held[place] <= share // 2})
-            if count >= most:
-                is_join = len({topic for topic, _ in mine}) > 1
-                full = {place for place in mine if held[place] >= share} if is_join else mine
+            self._resume({place for place in self._paused if held[place] <= even_share // 2})
+            if count >= max_in_hand:
+                is_join = len({topic for topic, _ in assigned}) > 1
+                full = {place for place in assigned if held[place] >= even_share} if is_join else assigned
                 self._pause(full - self._paused, count)
-        left = most - count
+        left = max_in_hand - count
         if self._paused:
-            left = sum(max(0, share - held[place]) for place in mine - self._paused)
+            left = sum(max(0, even_share - held[place]) for place in assigned - self._paused)
         return min(BATCH_RECORDS, max(1, left))
 
     def _pause(self, places: set[Place], count: int) -> None:
@@ -204,7 +189,7 @@ class Inputs:
             self.consumer.pause([TopicPartition(*place) for place in places])
             self._paused |= places
             log.warning(
-                "%d tuples in hand: %s not read until some are acked or failed",
+                "%d tuples in hand: %s paused until some are acked or failed",
                 count,
                 ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)),
                 extra={"action": "paused"},
@@ -216,17 +201,17 @@ class Inputs:
             self._paused -= places
 
     @property
-    def is_named(self) -> bool:
-        """Whether a commit names the owner, so that whoever comes after it knows whom it came after.
+    def names_owner(self) -> bool:
+        """Whether a commit names this owner, so that its successor knows whom to fence.
 
-        One partition is enough: whoever gets it finds the name.
+        One partition is enough: whoever gets that one finds the name.
         """
-        return not self._owner or bool(self._named)
+        return not self._owner or bool(self._naming_owner)
 
     def frontiers(self, leaving: Collection[Place] = ()) -> list[TopicPartition]:
-        """Return what to commit, offset and metadata, where it is not what was committed last.
+        """Return offsets and metadata to commit, of the partitions where they have changed.
 
-        The commit of a partition that is ``leaving`` names no owner.
+        For a partition that is ``leaving`` the commit names no owner.
         """
         moved, waiting = [], self._first_waiting()
         for position in self.consumer.position(self.consumer.assignment()):
@@ -240,7 +225,7 @@ class Inputs:
         return moved
 
     def _first_waiting(self) -> dict[Place, int]:
-        """Return the first offset of each partition that waits to be executed."""
+        """Return the first offset that waits to be executed, by partition."""
         first: dict[Place, int] = {}
         for record in self._waiting:
             if record.error() is None:
@@ -261,56 +246,61 @@ class Inputs:
         frontier = waiting[0] if waiting else next_offset
         return frontier, encode_done(frontier, next_offset, waiting, owner)
 
-    def note_committed(self, offsets: Sequence[TopicPartition], leaving: Collection[Place] = ()) -> None:
-        """Remember what is committed."""
-        for each in offsets:
-            self._committed[each.topic, each.partition] = each.offset, metadata_of(each)
+    def mark_committed(self, offsets: Sequence[TopicPartition], leaving: Collection[Place] = ()) -> None:
+        """Remember committed offsets, so that ``frontiers`` returns only changes."""
+        for committed in offsets:
+            self._committed[committed.topic, committed.partition] = committed.offset, metadata_of(committed)
         if self._owner:
-            self._named |= set(_places(offsets))
-            self._named -= set(leaving)
+            self._naming_owner |= set(_places(offsets))
+            self._naming_owner -= set(leaving)
 
     def rewind(self) -> None:
-        """Read again from the committed offsets, from the beginning where there is none.
+        """Seek to the committed offsets, to the beginning where there is none.
 
-        A position is unknown from here to the first record, so no frontier can pass what was rewound.
+        A position is unknown until the first record is read, so no frontier can get ahead of the rewind.
         """
         self.hands.clear()
         self._waiting.clear()
         self._committed.clear()
         self._above.clear()
-        for place in self._recall(self.consumer.assignment()):
+        for place in self._load_committed(self.consumer.assignment()):
             if place.offset < 0:
                 place.offset = OFFSET_BEGINNING
             self.consumer.seek(place)
 
-    def _recall(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return what is committed, and pass over from here on what is done above it."""
-        committed = self._ask_committed(partitions) if partitions else []
+    def _load_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return the committed offsets, and from now on skip what is done above them."""
+        committed = self._fetch_committed(partitions) if partitions else []
         for place in committed:
             above = decode_done(metadata_of(place), place.offset)
             if above is not None:
                 self._above[place.topic, place.partition] = above
         return committed
 
-    def _ask_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Ask until the broker answers, or the worker is to stop. Raises what ``check`` raises."""
+    def _fetch_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Retry until the broker answers or the worker is asked to stop. Raises what ``check`` raises."""
         while True:
             try:
-                answers = self._ask(partitions)
+                answers = self._fetch(partitions)
                 for answer in answers:
                     if answer.error is not None:
                         raise KafkaException(answer.error)
                 return answers
             except KafkaException as error:
-                told = error.args[0]
-                self.check(told)
+                kafka_error = error.args[0]
+                self.check(kafka_error)
                 if self.stopping:
-                    raise as_clear_error(told, self._bootstrap) from error
-                log.warning("no committed offsets yet: %s", told.str(), extra={"action": "ask_again"})
-                time.sleep(ASK_AGAIN_S)
+                    raise as_clear_error(kafka_error, self._bootstrap) from error
+                log.warning("no committed offsets yet: %s", kafka_error.str(), extra={"action": "ask_again"})
+                time.sleep(RETRY_INTERVAL_S)
+
+    def close(self) -> None:
+        """Leave the group; partitions that are assigned meanwhile go to the next member."""
+        self._closing = True
+        close_consumer(self.consumer)
 
     def lag(self) -> int:
-        """Return how many records wait in the assigned partitions or here, by what was last fetched."""
+        """Return how many records are still to be executed, by the high watermarks last fetched."""
         waiting = len(self._waiting)
         for position in self.consumer.position(self.consumer.assignment()):
             bounds = self.consumer.get_watermark_offsets(position, cached=True)
@@ -320,12 +310,13 @@ class Inputs:
 
 
 def check_error(error: KafkaError, bootstrap: str) -> None:
-    """Pass over an error that will pass; raise MissingTopic or the clear form of any other."""
-    if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+    """Ignore an error that passes or marks a place; raise MissingTopic or the clear form of any other."""
+    if is_missing(error):
         raise MissingTopic(
-            f"{error.str()}; a topic that is read is missing, create it: acktree topology apply FILE"
+            f"{error.str()}; an input topic is missing, create it: acktree topology apply FILE"
         )
-    if error.fatal() or not (error.retriable() or error.code() in _PASSING):
+    passes = is_transient(error) or is_membership_lost(error) or error.code() in _PLACES
+    if error.fatal() or not passes:
         raise as_clear_error(error, bootstrap)
 
 

@@ -1,7 +1,7 @@
-"""What an input record's header means to one bolt: its anchors, untracked, or set aside.
+"""The header of an input record, as one bolt sees it: its anchors, none if untracked, or an error.
 
-Invariant: a record whose header is broken or names an unknown version is refused whole; a bolt that does not
-read the topic in the version of the emission owns no edge of the record and handles it untracked.
+Invariant: a record whose header is malformed or names an unknown version is rejected as a whole; a bolt that
+did not read the topic in the version of the emission owns no edge of the record, so it is untracked there.
 """
 
 import logging
@@ -22,32 +22,34 @@ _VERSIONS_END = 5
 _ROOT_END = 13
 _NO_ROOT = b"\0" * 8
 
-Learn = Callable[[int], None]
+LoadVersion = Callable[[int], None]
 CheckError = Callable[[KafkaError], None]
 
 log = logging.getLogger("acktree.bolt")
 
 
 class Intake:
-    """Reads tuple headers for one bolt; headers of one anchor and known versions take the short way."""
+    """Reads tuple headers for one bolt, with a fast path for headers of one anchor and known versions."""
 
-    def __init__(self, bolt: str, history: History, learn: Learn = lambda _version: None) -> None:
-        """``learn`` is asked for a version not seen yet; it may add it to the history."""
+    def __init__(
+        self, bolt: str, history: History, load_version: LoadVersion = lambda _version: None
+    ) -> None:
+        """``load_version`` is called for a version not seen yet, and may add it to the history."""
         self._bolt = bolt
         self._history = history
-        self._learn = learn
+        self._load_version = load_version
         self._tracked: dict[str | None, dict[bytes, bool]] = {}
 
     def single_anchors(self, records: Sequence[Record]) -> list[bytes] | None:
         """Return the anchors of a batch whose records are all tracked here, each in one tree, of one version.
 
-        None for any other batch: then ``anchors_of`` tells record by record. It looks at columns, so it costs
-        a third of that.
+        Return None for any other batch, which needs ``anchors_of`` for each record. This works on columns and
+        costs a third of that.
         """
         found = [record.headers() for record in records]
         if not all(found):
             return None
-        headers = [last[-1][1] for last in found if last and last[-1][0] == HEADER and last[-1][1]]
+        headers = [pairs[-1][1] for pairs in found if pairs and pairs[-1][0] == HEADER and pairs[-1][1]]
         if len(headers) < len(found) or set(map(len, headers)) != {_SINGLE_BYTES}:
             return None
         packed = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _SINGLE_BYTES)
@@ -61,12 +63,13 @@ class Intake:
         return [header[_HEAD_BYTES:] for header in headers]
 
     def anchors_of(self, record: Record) -> bytes:
-        """Return the anchors of a record as in its header, 18 bytes each, empty if it is untracked here.
+        """Return the anchors in a record's header, 18 bytes each; empty if the record is untracked here.
 
         Raises:
-            MalformedRecord: the header is broken.
+            MalformedRecord: the header is malformed.
             UnknownVersion: it names a version that is not published.
         """
+        # Life of an ack, step 1.
         headers = record.headers()
         if not headers:
             return b""
@@ -81,11 +84,11 @@ class Intake:
         return header[_HEAD_BYTES:] if tracked else b""
 
     def _check(self, topic: str, header: bytes) -> bool:
-        """Check a header in full and tell whether this bolt owns edges of it."""
+        """Decode a header fully, and return whether this bolt owns edges of it."""
         version, anchors = decode_header(header)
         for needed in {version, *(anchor.version for anchor in anchors)}:
             if needed not in self._history.versions:
-                self._learn(needed)
+                self._load_version(needed)
             self._history.at(needed)
         tracked = self._bolt in self._history.readers(version, topic).names
         if len(anchors) == 1:
@@ -93,10 +96,10 @@ class Intake:
         return tracked
 
 
-def take_in(
+def read_anchors(
     records: Sequence[Record], intake: Intake, check: CheckError, collector: Collector
 ) -> tuple[Sequence[Record], list[bytes]]:
-    """Return the records that are tuples, and the anchors of each; judge errors, set the rest aside."""
+    """Return the records that are tuples, and the anchors of each; check errors and reject the others."""
     errors = [error for record in records if (error := record.error()) is not None]
     if errors:
         for error in errors:
@@ -109,18 +112,18 @@ def take_in(
     for record in records:
         try:
             anchors.append(intake.anchors_of(record))
-        except (MalformedRecord, UnknownVersion) as wrong:
-            set_aside(record, wrong, collector)
+        except (MalformedRecord, UnknownVersion) as invalid:
+            reject(record, invalid, collector)
         else:
             taken.append(record)
     return taken, anchors
 
 
-def set_aside(record: Record, error: Exception, collector: Collector) -> None:
-    """Pass over a record that cannot be a tuple; its trees, if it has any, time out and are replayed."""
+def reject(record: Record, error: Exception, collector: Collector) -> None:
+    """Skip a record that cannot be a tuple; its trees, if it has any, time out and are replayed."""
     collector.counters.set_aside += 1
     log.warning(
-        "record %s[%s]@%s set aside: %s",
+        "record %s[%s]@%s rejected: %s",
         record.topic(),
         record.partition(),
         record.offset(),

@@ -1,7 +1,7 @@
-"""Commits of a group's offsets by its member, as bolts make them.
+"""Offset commits by a member of the group: a bolt.
 
-Invariant: every partition's answer is looked at; a refusal that a rebalance or an absent broker explains is
-tried again with the next commit, any other ends the worker.
+Invariant: every partition's error is checked; one that a rebalance or an unavailable broker explains is
+retried with the next commit, any other stops the worker.
 """
 
 import logging
@@ -10,38 +10,21 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.kafka.deadline_call import call_with_deadline
+from acktree.schemas.kafka_errors import is_membership_lost, is_transient
 
 log = logging.getLogger("acktree.bolt")
-
-_TRY_LATER = frozenset(
-    (
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._WAIT_COORD,
-        KafkaError._STATE,
-        KafkaError._ASSIGNMENT_LOST,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.STALE_MEMBER_EPOCH,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.REQUEST_TIMED_OUT,
-    )
-)
 
 
 def commit_offsets(
     consumer: Consumer, offsets: Sequence[TopicPartition], may_wait: Callable[[], bool] | None
 ) -> bool:
-    """Commit; return False where a rebalance or an absent broker calls for another try later.
+    """Commit; return False if a rebalance or an unavailable broker makes it necessary to retry later.
 
-    A commit that is under way when its coordinator goes away waits until there is one again, or as long as
-    ``may_wait()``. Without ``may_wait`` the call is this thread's own.
+    A commit in progress when its coordinator goes away waits for the next coordinator, or as long as
+    ``may_wait()``. Without ``may_wait`` this thread makes the call itself.
 
     Raises:
-        CallTimedOut: the wait is over, the commit is not; the consumer can only be left behind.
+        CallTimedOut: the commit has not returned; the consumer can only be abandoned.
     """
 
     def commit() -> list[TopicPartition] | None:
@@ -52,8 +35,10 @@ def commit_offsets(
             if answer.error is not None:
                 raise KafkaException(answer.error)
     except KafkaException as error:
-        if error.args[0].code() not in _TRY_LATER:
+        reason: KafkaError = error.args[0]
+        passes = is_transient(reason) or is_membership_lost(reason) or reason.code() == KafkaError._STATE
+        if not passes:
             raise
-        log.warning("commit put off: %s", error.args[0].str(), extra={"action": "commit_put_off"})
+        log.warning("commit postponed: %s", reason.str(), extra={"action": "commit_put_off"})
         return False
     return True

@@ -1,7 +1,7 @@
-"""The way out of a worker: its producer, and the step that makes outputs and input offsets durable.
+"""A worker's output: a buffered producer, and what makes its records and the input offsets durable.
 
-Invariant: input offsets are committed only after every record produced before is acknowledged by the broker.
-A record that the broker refuses for good stops the worker; its inputs stay uncommitted and are read again.
+Invariant: input offsets are committed only after the broker has acknowledged every record produced before.
+A record that the broker rejects for good stops the worker; its inputs stay uncommitted and are read again.
 """
 
 import logging
@@ -17,18 +17,19 @@ from acktree.producers.collector import UserHeaders
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits, payload_of
 from acktree.producers.native.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
-from acktree.producers.native.columns_out import Cells, ColumnsOut, Note, find_cells
+from acktree.producers.native.columns_out import Cells, ColumnsOut, FirstError, find_cells
 from acktree.producers.native.librdkafka import NoColumns
-from acktree.schemas.clients import is_forbidden, make_producer
+from acktree.schemas.clients import make_producer
 from acktree.schemas.header import HEADER
+from acktree.schemas.kafka_errors import is_forbidden
 
-RELIEF_S = 0.1
-"""How long a full producer queue is served before the next try."""
+POLL_INTERVAL_S = 0.1
+"""How long to poll a producer whose queue is full before the next try."""
 STOP_TIMEOUT_S = 30.0
-"""How long a worker that was told to stop waits for a broker that does not answer."""
+"""How long a worker that was asked to stop waits for a broker that does not answer."""
 
 PARTITION_UA = -1
-"""librdkafka's word for: let the partitioner choose."""
+"""RD_KAFKA_PARTITION_UA: the partitioner chooses."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -36,17 +37,15 @@ _PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
 
 
 class Output(Protocol):
-    """What a worker needs to get its outputs and offsets out."""
+    """What a worker needs to send its records and to commit its offsets."""
 
     ack_interval_s: float
     sends_acks_early: bool
-    """Whether acks leave before the commit of their inputs."""
+    """Whether acks are sent before their inputs are committed."""
     commit_interval_s: float
     commit_records: int
     owner: bytes
-    """By what commits name this worker to the next owner of its partitions; empty where none need know."""
-    while_full: Callable[[], None]
-    """May be called while a record waits for room, to send control records that need not wait with it."""
+    """Names this worker to the next owner of its partitions, in every commit; empty where nobody needs it."""
 
     def produce(
         self,
@@ -63,90 +62,90 @@ class Output(Protocol):
     def send(self, topic: str, partition: int, value: bytes) -> None: ...
 
     def send_at_once(self, topic: str, partition: int, value: bytes) -> None:
-        """Send a control record that waits neither for data nor for a commit."""
+        """Send a control record without waiting for data or for a commit."""
         ...
 
     def serve(self) -> None: ...
 
-    def take_over(self, places: Sequence[tuple[str, int]], /) -> None:
-        """End what dead owners of these partitions have left open; called inside the consumer's callback."""
+    def fence_previous_owners(self, places: Sequence[tuple[str, int]], /) -> None:
+        """End the open transactions of dead owners of these partitions; called in the consumer's callback."""
         ...
 
-    def hurry(self) -> None:
-        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
+    def begin_stop(self) -> None:
+        """From now on, wait no longer than STOP_TIMEOUT_S; may be called from a signal handler."""
         ...
 
-    def settle(
+    def flush_and_commit(
         self, consumer: Consumer, offsets: Sequence[TopicPartition], in_callback: bool = False
     ) -> bool:
-        """Make durable what was produced, then the offsets; return False to try the offsets later.
+        """Make everything produced durable, then commit the offsets; return False to retry the offsets later.
 
-        ``in_callback`` says that the consumer waits for the caller: it takes no other thread's call then.
+        ``in_callback``: the consumer waits for the caller, so it would block a call from another thread.
         """
         ...
 
 
-class FirstRefusal:
-    """The first record that a producer's broker refused for good.
+class FirstDeliveryError:
+    """The first delivery error of a producer that no retry can mend.
 
-    It knows nothing of the producer. Each record that waits for its report holds the callback, where the
-    garbage collector does not see it: a producer that could be reached from there would live for ever.
+    It holds no reference to the producer. Every record in flight references the callback, where the garbage
+    collector does not see it: a producer reachable from there would never be freed.
     """
 
     def __init__(self) -> None:
         self._error: KafkaError | None = None
         self._topic = ""
-        self._of_columns: Note | None = None
+        self._columns_error: FirstError | None = None
 
-    def follow(self, note: Note) -> None:
-        """Watch also what is noted of records that went out in columns."""
-        self._of_columns = note
+    def watch_columns(self, first_error: FirstError) -> None:
+        """Watch the first error of records sent as columns, too."""
+        self._columns_error = first_error
 
-    def note(self, error: KafkaError | None, record: Any) -> None:
-        """Take in a delivery report."""
+    def on_delivery(self, error: KafkaError | None, record: Any) -> None:
+        """Handle a delivery report."""
         if error is not None and self._error is None and error.code() not in _PURGED:
             self._error, self._topic = error, record.topic()
 
     @property
     def error(self) -> KafkaError | None:
-        """What the broker said of the record."""
-        if self._error is None and self._of_columns is not None and self._of_columns[0]:
-            self._error = KafkaError(int(self._of_columns[0]))
-            self._topic = self._of_columns[1:].tobytes().rstrip(b"\0").decode()
+        """The error, None if there was none."""
+        if self._error is None and self._columns_error is not None and self._columns_error[0]:
+            self._error = KafkaError(int(self._columns_error[0]))
+            self._topic = self._columns_error[1:].tobytes().rstrip(b"\0").decode()
         return self._error
 
-    def forget(self) -> None:
-        """Begin afresh."""
+    def clear(self) -> None:
+        """Forget the error."""
         self._error = None
-        if self._of_columns is not None:
-            self._of_columns[:] = 0
+        if self._columns_error is not None:
+            self._columns_error[:] = 0
 
     def check(self) -> None:
-        """Raise DeliveryFailed if a record was refused."""
+        """Raise DeliveryFailed if a record could not be delivered."""
         if (error := self.error) is not None:
             raise refused(error, self._topic)
 
 
 class BufferedProducer:
-    """A producer that waits for room instead of losing a record, and remembers the first refused one."""
+    """A producer that waits while its queue is full, and remembers its first delivery error."""
 
     growth_timeout_s = 30.0
-    """How long a partition that the topology promises is looked for."""
+    """How long to wait for a partition that the topology says is there."""
 
     def __init__(self, settings: dict[str, Any], limits: Limits = NO_LIMITS) -> None:
         self._limits = limits
         self._has_limits = bool(limits.by_topic or limits.compacted)
-        self.while_full: Callable[[], None] = lambda: None
         self.settings = settings
         self._deadline_s = math.inf
         self.may_have_columns = True
         self._connect()
 
     def _connect(self) -> None:
-        """Begin with a new producer; what the one before may still report is no longer heard."""
+        """Create a new producer; delivery reports of the previous one are ignored."""
         self.columns: ColumnsOut | None = None
-        self.refusal = FirstRefusal()
-        self.producer: Producer = make_producer({**self.settings, "on_delivery": self.refusal.note})
+        self.delivery_error = FirstDeliveryError()
+        settings = {**self.settings, "on_delivery": self.delivery_error.on_delivery}
+        self.producer: Producer = make_producer(settings)
 
     def produce(
         self,
@@ -159,14 +158,15 @@ class BufferedProducer:
     ) -> None:
         """Queue a record; while the queue is full, wait for room. Raises DeliveryFailed, Unwritable.
 
-        ``on_delivery`` takes the record's report in place of the producer's own callback.
-        By place, because keywords cost a third of the whole call: partition, on_delivery twice, timestamp.
+        ``on_delivery`` is called for this record instead of the producer's own callback.
         """
+        # Life of an ack, step 4.
         if self._has_limits or timestamp_ms:
             self._limits.check(topic, value, key, headers, timestamp_ms)
         written: Any = headers
         while True:
             try:
+                # Positional arguments, because keywords cost a third of the whole call.
                 self.producer.produce(
                     topic, value, key, PARTITION_UA, on_delivery, None, timestamp_ms, written
                 )
@@ -180,14 +180,14 @@ class BufferedProducer:
                     raise TooLarge(
                         f"a record is too large for topic {topic}: {error.args[0].str()}"
                     ) from error
-                if not self._is_lost(error):
-                    raise
+                self._raise_or_drop(error)
                 return
 
     def produce_rows(self, topic: str, rows: Rows) -> Unwritten:
         """Queue records; while the queue is full, wait for room. Return the rows that can never be written.
 
-        Raises DeliveryFailed.
+        Raises:
+            DeliveryFailed: a previous record was rejected for good.
         """
         columns = self.open_columns()
         places = [found for column in rows.columns if (found := find_cells(column, len(rows))) is not None]
@@ -202,39 +202,39 @@ class BufferedProducer:
             if code == KafkaError._QUEUE_FULL:
                 self._wait_for_room()
                 continue
-            refused = produce_each(self.produce, topic, rows.one(next_row))
-            unwritten += [(next_row, error) for _, error in refused]
+            rejected = produce_each(self.produce, topic, rows.one(next_row))
+            unwritten += [(next_row, error) for _, error in rejected]
             next_row += 1
 
     def _fit(self, topic: str, places: Sequence[Cells], headers: UserHeaders) -> bool:
-        """Tell whether all records are such that their topic takes them."""
+        """Return whether their topic accepts all of the records."""
         if not self._has_limits:
             return True
         sizes = np.stack([cells.places[1] for cells in places])
-        most_bytes = int(sizes.clip(0).sum(0).max(initial=0)) + len(HEADER) + payload_of(headers)
-        return self._limits.fit(topic, most_bytes, all_keyed=bool((sizes[1] >= 0).all()))
+        largest_bytes = int(sizes.clip(0).sum(0).max(initial=0)) + len(HEADER) + payload_of(headers)
+        return self._limits.fit(topic, largest_bytes, all_keyed=bool((sizes[1] >= 0).all()))
 
     def open_columns(self) -> ColumnsOut | None:
-        """Return the way for columns, None where there is none."""
+        """Return what sends columns, None where records have to be sent one by one."""
         if self.columns is None and self.may_have_columns:
             try:
                 self.columns = ColumnsOut(self.producer)
-                self.refusal.follow(self.columns.note)
+                self.delivery_error.watch_columns(self.columns.first_error)
             except NoColumns as reason:
                 self.may_have_columns = False
-                log.info("columns go out record by record: %s", reason, extra={"action": "no_columns"})
+                log.info("columns are sent record by record: %s", reason, extra={"action": "no_columns"})
         return self.columns
 
-    def _is_lost(self, _error: KafkaException) -> bool:
-        """Tell whether a record may be dropped, as nothing of its transaction will be seen."""
-        return False
+    def _raise_or_drop(self, error: KafkaException) -> None:
+        """Raise the error of a record; where its transaction cannot commit, the record is dropped instead."""
+        raise error
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
-        """Queue a control record, also on a partition younger than what the client knows of the topic.
+        """Queue a control record, also for a partition that is newer than the client's metadata.
 
         Raises:
             MissingPartition: the broker does not show the partition within ``growth_timeout_s``.
-            DeliveryFailed: a record before was refused for good.
+            DeliveryFailed: a previous record was rejected for good.
         """
         deadline_s = None
         while True:
@@ -251,21 +251,21 @@ class BufferedProducer:
                 deadline_s = deadline_s or time.monotonic() + self.growth_timeout_s
                 if time.monotonic() >= deadline_s:
                     raise missing_partition(topic, partition) from error
-                self._look_again(topic)
+                self._refresh_metadata(topic)
 
-    def _look_again(self, topic: str) -> None:
-        """Refresh what the client knows of a topic: it asks by itself only every few minutes."""
+    def _refresh_metadata(self, topic: str) -> None:
+        """Refresh a topic's metadata: the client itself does so only every few minutes."""
         try:
-            self.producer.list_topics(topic, RELIEF_S * 10)
+            self.producer.list_topics(topic, POLL_INTERVAL_S * 10)
         except KafkaException as error:
-            log.warning("cannot look at %s: %s", topic, error.args[0].str(), extra={"action": "no_metadata"})
-        self._poll(RELIEF_S)
+            log.warning("no metadata of %s: %s", topic, error.args[0].str(), extra={"action": "no_metadata"})
+        self._poll(POLL_INTERVAL_S)
 
     def _wait_for_room(self) -> None:
-        self._poll(RELIEF_S)
+        self._poll(POLL_INTERVAL_S)
 
     def serve(self) -> None:
-        """Take delivery reports in. Raises DeliveryFailed."""
+        """Serve delivery reports. Raises DeliveryFailed."""
         self._poll(0)
 
     def _poll(self, timeout_s: float) -> None:
@@ -273,45 +273,45 @@ class BufferedProducer:
         self._check()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until the broker has everything. After an error the next records begin afresh.
+        """Wait until the broker has everything. An error is raised once, and then cleared.
 
         Raises:
-            DeliveryFailed: a record was refused, or the time is up; what is left then is dropped.
+            DeliveryFailed: a record was rejected, or the timeout expired and the remaining ones were dropped.
         """
         left = self.producer.flush(timeout_s)
         if left:
             self.producer.purge()
-            self.producer.flush(RELIEF_S)
+            self.producer.flush(POLL_INTERVAL_S)
         try:
-            self.refusal.check()
+            self.delivery_error.check()
         finally:
-            self.refusal.forget()
+            self.delivery_error.clear()
         if left:
             raise DeliveryFailed(
-                f"the broker has not taken all records within {timeout_s:g} s; those left were dropped"
+                f"the broker did not take all records within {timeout_s:g} s; the remaining ones were dropped"
             )
 
     def drain(self) -> None:
-        """Wait until the broker has everything, with no limit but a stop's. Raises DeliveryFailed."""
-        while self.producer.flush(RELIEF_S):
+        """Wait until the broker has everything, without limit until a stop. Raises DeliveryFailed."""
+        while self.producer.flush(POLL_INTERVAL_S):
             self._check()
         self._check()
 
-    def hurry(self) -> None:
-        """Wait no longer than STOP_TIMEOUT_S from here on; may be called from a signal handler."""
+    def begin_stop(self) -> None:
+        """From now on, wait no longer than STOP_TIMEOUT_S; may be called from a signal handler."""
         self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_TIMEOUT_S)
 
     def _check(self) -> None:
-        self.refusal.check()
+        self.delivery_error.check()
         if len(self.producer) and time.monotonic() > self._deadline_s:
             raise DeliveryFailed(
-                f"the broker has not taken all records within {STOP_TIMEOUT_S:g} s of the stop; "
-                "the inputs behind them were not committed and will be read again"
+                f"the broker did not take all records within {STOP_TIMEOUT_S:g} s of the stop; "
+                "their inputs were not committed and will be read again"
             )
 
 
 def missing_partition(topic: str, partition: int) -> MissingPartition:
-    """Return what to raise when a partition does not show up."""
+    """Return the error for a partition that does not show up."""
     return MissingPartition(
         f"topic {topic} shows no partition {partition}, though the topology has an acker for it; "
         "apply the topology again: acktree topology apply FILE"
@@ -319,11 +319,11 @@ def missing_partition(topic: str, partition: int) -> MissingPartition:
 
 
 def refused(failure: KafkaError, topic: str) -> DeliveryFailed:
-    """Return what to raise when the broker refuses a record."""
-    hint = "; rights are printed by: acktree acl plan --role ROLE" if is_forbidden(failure) else ""
+    """Return the error for a record that the broker rejects."""
+    hint = "; print the rights it needs: acktree acl plan --role ROLE" if is_forbidden(failure) else ""
     if failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        hint = "; where the topic takes less than a megabyte at once, set message.max.bytes to what it takes"
+        hint = "; if the topic's max.message.bytes is below a megabyte, set message.max.bytes to the same"
     return DeliveryFailed(
         f"the broker did not take a record for topic {topic}: {failure.str()}; "
-        f"the inputs behind it were not committed and will be read again{hint}"
+        f"its inputs were not committed and will be read again{hint}"
     )

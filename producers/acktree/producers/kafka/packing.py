@@ -1,6 +1,6 @@
 """Packing of acks, fails, resets and inits into few control records, one per acker partition and flush.
 
-Invariant: what is handed in between two flushes leaves together: the entries of one root are XORed into one
+Invariant: what is added between two flushes is sent together: the entries of one root are XORed into one
 entry, so no part of an input tuple's ack travels alone. An init is never XORed into an ack. Pure: the sender
 is a callable ``(topic, partition, value)``; roots of a version with 0 ackers are dropped.
 """
@@ -11,31 +11,32 @@ from functools import cache
 
 import numpy as np
 
-from acktree.schemas.codec import ENTRY, Ack, AckInit, EntryArray, Fail, encode_ack, encode_ack_init
+from acktree.schemas.codec import encode_ack, encode_ack_init
+from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray, Fail
 from acktree.schemas.ids import IdArray, acker_partition
 from acktree.schemas.registry import History, Published
 
 Send = Callable[[str, int, bytes], None]
 
 MAX_ENTRIES = 32_768
-"""Entries of one control record: half a megabyte, under the broker's default limit with fails and resets."""
-MANY_ENTRIES = 4_096
-"""From here on the compiled fold is worth its loading."""
+"""Limit of one control record: half a megabyte, below the broker's default limit with fails and resets."""
+MIN_COMPILED_ENTRIES = 4_096
+"""From this many entries on, the compiled fold is worth loading."""
 MAX_FAILS = 128
 MAX_RESETS = 8_192
 MAX_REASON_BYTES = 2_000
 
 
 def fold_entries(roots: IdArray, values: IdArray) -> EntryArray:
-    """Return one entry per distinct root, its value the XOR of that root's values; in no certain order.
+    """Return one entry per distinct root, its value the XOR of that root's values; in no particular order.
 
-    Neighbours of one root are folded first: the tuples of one record come together, and the rest costs most.
+    Neighbouring entries of one root are folded first, which is cheap: the tuples of one record come together.
 
     >>> fold_entries(np.array([7, 5, 7], "u8"), np.array([1, 2, 4], "u8")).tolist()
     [(5, 2), (7, 5)]
     """
     roots, values = _fold_neighbours(roots, values)
-    if len(roots) >= MANY_ENTRIES and (fold := compiled_fold()) is not None:
+    if len(roots) >= MIN_COMPILED_ENTRIES and (fold := compiled_fold()) is not None:
         return fold(np.ascontiguousarray(roots), np.ascontiguousarray(values))
     order = np.argsort(roots, kind="stable")
     ordered, sums = _fold_neighbours(roots[order], values[order])
@@ -48,7 +49,7 @@ def fold_entries(roots: IdArray, values: IdArray) -> EntryArray:
 def compiled_fold() -> Callable[[IdArray, IdArray], EntryArray] | None:
     try:
         from acktree.producers.native.fold_loop import fold
-    except (ImportError, RuntimeError):  # no numba, or no folder for what it compiles
+    except (ImportError, RuntimeError):  # no numba, or no cache folder for it
         return None
     return fold
 
@@ -65,7 +66,7 @@ def _fold_neighbours(roots: IdArray, values: IdArray) -> tuple[IdArray, IdArray]
 
 
 def split_by_partition(entries: EntryArray, ackers: int) -> Iterator[tuple[int, EntryArray]]:
-    """Yield each acker partition that owns some of the roots, with their entries."""
+    """Yield each acker partition that owns some of the roots, with the entries of these."""
     if ackers == 1 and len(entries):
         yield 0, entries
         return
@@ -118,7 +119,7 @@ def init_records(published: Published, spout_task: int, entries: EntryArray) -> 
 
 
 class InitPacker:
-    """Collects the inits of one spout task; a root's whole value must come in before one flush."""
+    """Collects the inits of one spout task; a root's whole value must be added before one flush."""
 
     def __init__(self, history: History, spout_task: int, send: Send) -> None:
         self._history = history
@@ -131,21 +132,21 @@ class InitPacker:
         return sum(len(entries.roots) for entries in self._inits.values())
 
     def add(self, version: int, root: int, value: int) -> None:
-        """Take one init of a root born in ``version``; the value 0 says that nothing was emitted."""
-        self._of(version).add(root, value)
+        """Add the init of a root born in ``version``; the value 0 means that nothing was emitted."""
+        self._pending_of(version).add(root, value)
 
     def add_many(self, version: int, roots: IdArray, values: IdArray) -> None:
-        """Take the inits of many roots born in ``version``; both arrays (n,) of uint64."""
-        self._of(version).add_many(roots, values)
+        """Add the inits of many roots born in ``version``; both arrays (n,) of uint64."""
+        self._pending_of(version).add_many(roots, values)
 
-    def _of(self, version: int) -> _Entries:
+    def _pending_of(self, version: int) -> _Entries:
         return self._inits.get(version) or self._inits.setdefault(version, _Entries())
 
     def flush(self) -> None:
-        """Send what was taken since the last flush.
+        """Send what was added since the last flush.
 
         Raises:
-            UnknownVersion: a version this process has not seen was handed in.
+            UnknownVersion: something was added for a version that this process does not know.
         """
         waiting, self._inits = self._inits, {}
         for version, entries in waiting.items():
@@ -154,8 +155,8 @@ class InitPacker:
                 self._send(published.ack_init_topic, partition, record)
 
 
-class _Said:
-    """What one task has to say about the roots of one version."""
+class _Updates:
+    """One task's acker updates about the roots of one version."""
 
     __slots__ = ("acks", "fails", "resets")
 
@@ -166,82 +167,83 @@ class _Said:
 
 
 class AckPacker:
-    """Collects the acks, fails and resets of one task; an input tuple's ack comes in before one flush."""
+    """Collects the acks, fails and resets of one task; a tuple's whole ack must be added before one flush."""
 
     def __init__(
         self, history: History, task_name: str, send: Send, send_at_once: Send | None = None
     ) -> None:
-        """``send_at_once`` is for what does not wait for a flush, nor for what ``send`` may wait for."""
+        """``send_at_once`` is for what waits neither for a flush nor for what ``send`` may wait for."""
         self._history = history
         self._task_name = task_name
         self._send = send
         self._send_at_once = send_at_once or send
-        self._said: dict[int, _Said] = {}
+        self._updates: dict[int, _Updates] = {}
 
     def __len__(self) -> int:
         """Return how many entries wait for the flush."""
-        return sum(len(s.acks.roots) + len(s.fails) + len(s.resets) for s in self._said.values())
+        return sum(len(u.acks.roots) + len(u.fails) + len(u.resets) for u in self._updates.values())
 
     def ack(self, version: int, root: int, value: int) -> None:
-        """Take a value to fold into a root born in ``version``."""
-        self._of(version).acks.add(root, value)
+        """Add a value to fold into a root born in ``version``."""
+        self._pending_of(version).acks.add(root, value)
 
     def ack_many(self, version: int, roots: IdArray, values: IdArray) -> None:
-        """Take values of many roots, in any order and with repetitions; both arrays (n,) of uint64."""
-        self._of(version).acks.add_many(roots, values)
+        """Add values of many roots, in any order and with repetitions; both arrays (n,) of uint64."""
+        self._pending_of(version).acks.add_many(roots, values)
 
     def fail(self, version: int, root: int, reason: str) -> None:
-        """Mark a root as failed; its first reason stands, cut to MAX_REASON_BYTES of UTF-8."""
+        """Fail a root; its first reason counts, cut to MAX_REASON_BYTES of UTF-8."""
         text = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
-        self._of(version).fails.setdefault(root, text)
+        self._pending_of(version).fails.setdefault(root, text)
 
     def reset(self, version: int, root: int) -> None:
-        """Ask the acker to count the root's timeout from now on."""
-        self._of(version).resets.add(root)
+        """Ask the acker to restart the root's timeout."""
+        self._pending_of(version).resets.add(root)
 
     def reset_at_once(self, version: int, root: int) -> None:
-        """Ask the acker to count the root's timeout from now on; it does not wait for the flush.
+        """Ask the acker to restart the root's timeout, without waiting for the flush.
 
         Raises:
-            UnknownVersion: a version this process has not seen was handed in.
+            UnknownVersion: this process does not know the version.
         """
         published = self._history.at(version)
         if published.ackers:
-            asked = Ack(self._task_name, version, np.empty(0, ENTRY), (), np.array([root], np.uint64))
+            reset = Ack(self._task_name, version, np.empty(0, ENTRY), (), np.array([root], np.uint64))
             partition = acker_partition(root, published.ackers)
-            self._send_at_once(published.ack_topic, partition, encode_ack(asked))
+            self._send_at_once(published.ack_topic, partition, encode_ack(reset))
 
-    def _of(self, version: int) -> _Said:
-        return self._said.get(version) or self._said.setdefault(version, _Said())
+    def _pending_of(self, version: int) -> _Updates:
+        return self._updates.get(version) or self._updates.setdefault(version, _Updates())
 
     def flush(self) -> None:
-        """Send what was taken since the last flush; no ack leaves in an earlier record than a fail.
+        """Send what was added since the last flush; no ack is in an earlier record than a fail.
 
         Raises:
-            UnknownVersion: a version this process has not seen was handed in.
+            UnknownVersion: something was added for a version that this process does not know.
         """
-        waiting, self._said = self._said, {}
-        for version, said in waiting.items():
+        # Life of an ack, step 6.
+        waiting, self._updates = self._updates, {}
+        for version, updates in waiting.items():
             published = self._history.at(version)
             if not published.ackers:
                 continue
-            for partition, record in _ack_records(self._task_name, version, said, published.ackers):
+            for partition, record in _ack_records(self._task_name, version, updates, published.ackers):
                 self._send(published.ack_topic, partition, encode_ack(record))
 
 
-def _ack_records(task: str, version: int, said: _Said, ackers: int) -> Iterator[tuple[int, Ack]]:
+def _ack_records(task: str, version: int, updates: _Updates, ackers: int) -> Iterator[tuple[int, Ack]]:
     """Yield (acker partition, record): one per partition unless a limit splits it."""
     fails: dict[int, list[Fail]] = {}
-    for root, reason in said.fails.items():
+    for root, reason in updates.fails.items():
         fails.setdefault(acker_partition(root, ackers), []).append(Fail(root, reason))
     resets: dict[int, list[int]] = {}
-    for root in said.resets:
+    for root in updates.resets:
         resets.setdefault(acker_partition(root, ackers), []).append(root)
-    acks = dict(said.acks.packed(ackers))
-    nothing = np.empty(0, ENTRY)
+    acks = dict(updates.acks.packed(ackers))
+    no_acks = np.empty(0, ENTRY)
     for partition in sorted({*fails, *acks, *resets}):
         for parts in _limited(
-            fails.get(partition, []), acks.get(partition, nothing), resets.get(partition, [])
+            fails.get(partition, []), acks.get(partition, no_acks), resets.get(partition, [])
         ):
             yield partition, Ack(task, version, parts[1], parts[0], np.array(parts[2], np.uint64))
 
@@ -249,7 +251,7 @@ def _ack_records(task: str, version: int, said: _Said, ackers: int) -> Iterator[
 def _limited(
     fails: Sequence[Fail], acks: EntryArray, resets: Sequence[int]
 ) -> Iterator[tuple[Sequence[Fail], EntryArray, Sequence[int]]]:
-    """Cut one partition's share into records under the limits, fails first."""
+    """Split the updates of one partition into records within the limits, fails first."""
     while len(fails) > MAX_FAILS:
         yield fails[:MAX_FAILS], acks[:0], ()
         fails = fails[MAX_FAILS:]

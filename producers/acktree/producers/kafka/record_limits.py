@@ -1,7 +1,7 @@
-"""Which records each topic takes, so that one it never takes fails its tuple before it is sent.
+"""What records each topic accepts, so that one it would never accept fails its tuple before it is sent.
 
-Invariant: no batch of ours is larger than the smallest limit, because a broker refuses a batch as a whole and
-does not say for which of its records. The limits are read once; one lowered later is found by the broker.
+Invariant: no batch of ours exceeds the smallest limit, because a broker rejects a batch as a whole and does
+not say for which of its records. Limits are read once; the broker enforces one that is lowered later.
 """
 
 import logging
@@ -14,18 +14,19 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from acktree.producers.errors import InvalidTimestamp, MissingKey, TooLarge
 from acktree.producers.native.columns import NO_TIMESTAMP
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, make_admin
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
 
 FRAME_BYTES = 200
-"""At most so much the broker counts on top of a lone record's key, value and headers."""
+"""Upper bound of what the broker counts beside the key, value and headers of a record alone in its batch."""
 BATCH_BYTES = 1_000_000
 SMALLEST_BYTES = 1_000
 CLIENT_BYTES = 1_000_000
 """librdkafka's own message.max.bytes."""
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
-_ASKED = ("max.message.bytes", "cleanup.policy", "message.timestamp.type", _BEFORE, _AFTER)
+_CONFIG_KEYS = ("max.message.bytes", "cleanup.policy", "message.timestamp.type", _BEFORE, _AFTER)
 _WITHOUT_TIME = (NO_TIMESTAMP, -1)
-"""-1 is Kafka's own word for it, which brokers take."""
+"""-1 is Kafka's own NO_TIMESTAMP, which brokers accept."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -34,10 +35,10 @@ Headers = Iterable[tuple[str, bytes | str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``settings`` for the producer, and what topics ask for where the producer does not see to it.
+    """``settings`` for the producer, and the limits of topics that the producer itself does not enforce.
 
-    ``by_topic`` is the payload in bytes that a topic takes; records for ``compacted`` topics need a key;
-    ``times`` is how many milliseconds a record's time may be before and after the broker's.
+    ``by_topic`` is the largest payload in bytes that a topic accepts; records for ``compacted`` topics need a
+    key; ``times`` is how many milliseconds a record's timestamp may be before and after the broker's clock.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -45,9 +46,9 @@ class Limits:
     compacted: frozenset[str] = frozenset()
     times: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def fit(self, topic: str, most_bytes: int, *, all_keyed: bool) -> bool:
-        """Tell whether a topic would take all records, the largest one's payload given."""
-        is_small = most_bytes <= self.by_topic.get(topic, most_bytes)
+    def fit(self, topic: str, largest_bytes: int, *, all_keyed: bool) -> bool:
+        """Return whether a topic accepts records up to this payload size."""
+        is_small = largest_bytes <= self.by_topic.get(topic, largest_bytes)
         return is_small and (all_keyed or topic not in self.compacted)
 
     def check(
@@ -58,21 +59,21 @@ class Limits:
         headers: Headers | None,
         timestamp_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """Raise TooLarge, MissingKey or InvalidTimestamp for a record that its topic would not take."""
+        """Raise TooLarge, MissingKey or InvalidTimestamp for a record that its topic would reject."""
         if timestamp_ms not in _WITHOUT_TIME and topic in self.times:
             self._check_time(topic, timestamp_ms, int(time.time() * 1000))
         if key is None and topic in self.compacted:
             raise MissingKey(
-                f"a record without a key is refused by topic {topic}, which is compacted; give it one"
+                f"a record without a key cannot be written to the compacted topic {topic}; give it one"
             )
-        most_bytes = self.by_topic.get(topic)
-        if most_bytes is None:
+        limit_bytes = self.by_topic.get(topic)
+        if limit_bytes is None:
             return
         payload_bytes = _size(value) + _size(key) + payload_of(headers or ())
-        if payload_bytes > most_bytes:
+        if payload_bytes > limit_bytes:
             raise TooLarge(
-                f"a record of {payload_bytes} bytes is too large for topic {topic}, which takes {most_bytes} "
-                "by its max.message.bytes"
+                f"a record of {payload_bytes} bytes is too large for topic {topic}, which accepts "
+                f"{limit_bytes} by its max.message.bytes"
             )
 
     def _check_time(self, topic: str, timestamp_ms: int, now_ms: int) -> None:
@@ -80,8 +81,8 @@ class Limits:
         if not -before_ms <= timestamp_ms - now_ms <= after_ms:
             name, limit_ms = (_BEFORE, before_ms) if timestamp_ms < now_ms else (_AFTER, after_ms)
             raise InvalidTimestamp(
-                f"a record of the time {timestamp_ms} ms, now {now_ms}, is refused by topic {topic}, whose "
-                f"{name} is {limit_ms}"
+                f"a record with timestamp {timestamp_ms} ms, at {now_ms} ms, cannot be written to topic "
+                f"{topic}, whose {name} is {limit_ms}"
             )
 
 
@@ -90,16 +91,16 @@ NO_LIMITS = Limits()
 
 
 def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits:
-    """Ask the broker for the limits of topics; where it may not say, librdkafka's defaults hold.
+    """Read the limits of topics from the broker; where that is forbidden, assume librdkafka's defaults.
 
     Raises:
         BrokerUnreachable: no broker answers.
     """
-    known, unknown = _ask(bootstrap, topics, user)
+    known, unknown = _describe(bootstrap, topics, user)
     if unknown:
         log.warning(
-            "the limits of %s are unknown: %s; a record that they never take will end this process, not fail "
-            "its tuple; the right to read them is DescribeConfigs",
+            "the limits of %s are unknown: %s; a record that exceeds them will stop this process instead of "
+            "failing its tuple; to read them, this principal needs DescribeConfigs",
             ", ".join(unknown),
             "; ".join(sorted(set(unknown.values()))),
             extra={"action": "limits_unknown"},
@@ -113,7 +114,7 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
         "message.max.bytes": str(largest_bytes),
         "batch.size": str(max(1, min(BATCH_BYTES, *payload_bytes.values()))),
     }
-    below = {topic: most for topic, most in payload_bytes.items() if most < largest_bytes}
+    below = {topic: limit for topic, limit in payload_bytes.items() if limit < largest_bytes}
     compacted = frozenset(topic for topic, config in known.items() if "compact" in config["cleanup.policy"])
     times = {
         topic: (int(config[_BEFORE]), int(config[_AFTER]))
@@ -123,26 +124,26 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
     return Limits(settings, below, compacted, times)
 
 
-def _ask(
+def _describe(
     bootstrap: str, topics: Iterable[str], user: Settings
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return the settings of each topic, and for the others why they are not known."""
+    """Return the settings of each topic, and the errors of topics whose settings could not be read."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    admin = make_admin(bootstrap, user)  # must outlive its answers
+    admin = make_admin(bootstrap, user)  # must outlive its futures
     answers = admin.describe_configs(resources, request_timeout=BROKER_TIMEOUT_S)
     known: dict[str, dict[str, str]] = {}
     unknown: dict[str, str] = {}
     for resource, future in answers.items():
         try:
-            told = future.result(BROKER_TIMEOUT_S)
-            known[resource.name] = {name: told[name].value for name in _ASKED if name in told}
+            config = future.result(BROKER_TIMEOUT_S)
+            known[resource.name] = {name: config[name].value for name in _CONFIG_KEYS if name in config}
         except (KafkaException, TimeoutError) as error:
             unknown[resource.name] = str(error)
     return known, unknown
 
 
 def payload_of(headers: Headers) -> int:
-    """Return how many bytes headers add to a record's payload."""
+    """Return the size of headers in bytes, names included."""
     return sum(_size(part) for header in headers for part in header)
 
 

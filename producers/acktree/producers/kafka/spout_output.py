@@ -1,7 +1,7 @@
-"""The way out of a spout written in Python: it says which records are in the log.
+"""The output of a spout written in Python: it confirms each record that is in the log.
 
-Invariant: ``delivered`` is called once for each record that the broker has, from within this thread's own
-calls, and never for one that it refused. It must not lead to the producer: see FirstRefusal.
+Invariant: ``delivered`` is called once for each record that the broker has, within this thread's own calls,
+and never for a record that it rejected. It must not reference the producer: see FirstDeliveryError.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from acktree.producers.native.columns import Delivered
 
 
 class SpoutOutput(AtLeastOnce):
-    """Confirms records one by one; a worker need not know more than that all of them are out."""
+    """Confirms records one by one; a worker only needs to know that all of them are delivered."""
 
     def _connect(self) -> None:
         self.settings = {**self.settings, "delivery.report.only.error": False}
@@ -29,16 +29,16 @@ class SpoutOutput(AtLeastOnce):
         timestamp_ms: int,
         delivered: Delivered | None,
     ) -> None:
-        """Queue a record as ``produce`` does, and call ``delivered`` when it is in the log."""
+        """Queue a record like ``produce``, and call ``delivered`` when it is in the log."""
         if delivered is None:
             self.produce(topic, value, key, headers, timestamp_ms)
             return
-        note_refused = self.refusal.note
+        on_delivery_error = self.delivery_error.on_delivery
 
         def on_delivery(error: KafkaError | None, record: Any) -> None:
             if error is None:
                 delivered()
             else:
-                note_refused(error, record)
+                on_delivery_error(error, record)
 
         self.produce(topic, value, key, headers, timestamp_ms, on_delivery)

@@ -1,6 +1,6 @@
-"""Columns of records to send: what may be one, and the way out that takes it apart row by row.
+"""Columns of records to send: what may be a column, and the fallback that produces it row by row.
 
-Knows no Kafka; ``columns_out.py`` sends columns as such.
+Does not know Kafka; ``columns_out.py`` sends columns as such.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +18,12 @@ or None for nothing but nulls."""
 Payload = bytes | str | None
 Pairs = Sequence[tuple[str, Payload]]
 NO_TIMESTAMP = 0
-"""librdkafka's word for: the time of the call."""
+"""For librdkafka: use the time of the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A record per row; ``own`` are acktree's headers, null for none, ``headers`` go before it to all."""
+    """A record per row; ``own`` are its acktree headers, null for none, after the ``headers`` of all rows."""
 
     values: Column
     keys: Column = None
@@ -32,7 +32,7 @@ class Rows:
 
     @property
     def columns(self) -> tuple[Column, Column, Column]:
-        """Those with a cell per row."""
+        """The columns, each with a cell per row."""
         return self.values, self.keys, self.own
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Rows:
 
 
 class Produce(Protocol):
-    """Takes a record for a topic; without a timestamp it gets the time of the call."""
+    """Produces a record to a topic; without a timestamp it gets the time of the call."""
 
     def __call__(
         self,
@@ -66,14 +66,14 @@ class Produce(Protocol):
 
 
 Delivered = Callable[[], None]
-"""Called once a record is in the log, never for one that the broker refused."""
+"""Called once a record is in the log, never for one that the broker rejected."""
 ProduceConfirmed = Callable[[str, Payload, Payload, Pairs | None, int, Delivered | None], None]
 Unwritten = list[tuple[int, Unwritable]]
 ProduceRows = Callable[[str, Rows], Unwritten]
 
 
 def plain(column: Column, count: int) -> Sequence[Any]:
-    """Return a column of so many rows as a sequence of Python objects."""
+    """Return a column of ``count`` rows as a sequence of Python objects."""
     if column is None:
         return [None] * count
     if hasattr(column, "to_pylist"):

@@ -1,12 +1,12 @@
-"""Whole columns of records into a producer's queue, with no Python object per record.
+"""Produces whole columns of records, with no Python object per record.
 
 confluent-kafka makes a call, a list of headers and a state per record, and takes the GIL for each delivery
 report. Here a compiled loop calls ``rd_kafka_produceva``, librdkafka's public API, on the handle inside the
-Producer (``librdkafka.py``). For refused rows the client's delivery report is replaced by one that passes all
-others on; it must be read back from the client.
+Producer (``librdkafka.py``). To learn of rejected rows, it replaces the client's delivery callback by one
+that passes on all reports of others, and reads it back from the client to be sure that it is in place.
 
-Invariant: rows leave in their order, with the bytes and the partition that ``Producer.produce`` gives them.
-Addresses are used during a call only, librdkafka copies what is there.
+Invariant: rows are produced in order, with the bytes and the partition that ``Producer.produce`` gives them.
+Addresses are used only during a call; librdkafka copies the payloads.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from acktree.producers.native.columns import Column, Pairs
 from acktree.producers.native.librdkafka import NoColumns, find_handle, librdkafka, load_loops
 from acktree.schemas.header import HEADER
 
-Note = NDArray[np.int64]
+FirstError = NDArray[np.int64]
 
 _FOR_THE_LOOP = (
     "rd_kafka_produceva",
@@ -33,8 +33,8 @@ _FOR_THE_LOOP = (
 _OWN_NAME = ctypes.create_string_buffer(HEADER.encode())
 _BOUNDS = {"binary": np.int32, "string": np.int32, "large_binary": np.int64, "large_string": np.int64}
 _NOTHING = ctypes.create_string_buffer(1)
-_passed_on: set[int] = set()
-"""The delivery report that all producers have in common: compiled code is linked to it."""
+_client_callbacks: set[int] = set()
+"""The client's delivery callback, the same for all producers: compiled code is linked to it."""
 
 
 class Cells(NamedTuple):
@@ -45,10 +45,10 @@ class Cells(NamedTuple):
 
 
 class ColumnsOut:
-    """Produces columns with one Producer, and hears of those records that it could not deliver."""
+    """Produces columns with one Producer, and records the first delivery error of their rows."""
 
     def __init__(self, producer: Producer) -> None:
-        """Take over the delivery reports of a producer: its own are passed on.
+        """Replace the delivery callback of a producer; reports of other records are passed on.
 
         Raises:
             NoColumns: another build of confluent-kafka, another kind of machine, or no numba.
@@ -56,12 +56,12 @@ class ColumnsOut:
         library = librdkafka()
         self._producer, self._handle = producer, find_handle(producer)
         config = library.rd_kafka_conf(self._handle)
-        self._library, self.loop = library, _compiled(_report_of(config, library))
+        self._library, self.loop = library, _compiled(_delivery_callback(config, library))
         """The compiled loop, which all producers of a process share."""
-        self.note: Note = np.zeros(self.loop.NOTE_WORDS, np.int64)
-        library.rd_kafka_conf_set_dr_msg_cb(config, self.loop.hear.address)
-        if _report_of(config, library) != self.loop.hear.address:
-            raise NoColumns("librdkafka does not take another delivery report")
+        self.first_error: FirstError = np.zeros(self.loop.ERROR_WORDS, np.int64)
+        library.rd_kafka_conf_set_dr_msg_cb(config, self.loop.on_delivery.address)
+        if _delivery_callback(config, library) != self.loop.on_delivery.address:
+            raise NoColumns("librdkafka does not accept another delivery callback")
 
     def produce(self, topic: str, columns: Sequence[Cells], headers: Pairs, first: int) -> tuple[int, int]:
         """Queue rows from ``first`` on; return the row after the last one taken, and why the next was not.
@@ -76,7 +76,7 @@ class ColumnsOut:
         texts = [[None if part is None else _text(part) for part in pair] for pair in headers]
         buffers = [(loop.HEADER, _address(name), _address(value), _length(value)) for name, value in texts]
         rows = [(loop.TOPIC_HANDLE, handle, 0, 0), (loop.FLAGS, loop.COPY, 0, 0)]
-        rows += [(loop.OPAQUE, self.note.ctypes.data + 1, 0, 0), *buffers]
+        rows += [(loop.OPAQUE, self.first_error.ctypes.data + 1, 0, 0), *buffers]
         rows += [(loop.VALUE, 0, 0, 0), (loop.KEY, 0, 0, 0), (loop.HEADER, _address(_OWN_NAME), 0, 0)]
         arguments = np.zeros((len(rows), loop.ARGUMENT_WORDS), np.int64)
         arguments[:, :4] = rows
@@ -89,7 +89,7 @@ class ColumnsOut:
 
 
 def find_cells(column: Column, count: int) -> Cells | None:
-    """Return where the cells of a column of so many rows are; None for a type that is not bytes or text."""
+    """Return where the cells of a column of ``count`` rows are; None if they are neither bytes nor text."""
     if column is None:
         return Cells(np.array([[0], [-1]]).repeat(count, 1), None)
     if isinstance(column, np.ndarray):
@@ -138,17 +138,17 @@ def _nulled(starts: NDArray[np.int64], sizes: NDArray[np.int64], absent: Any, ke
 
 
 @cache
-def _compiled(their_report: int) -> Any:
-    """Return the compiled loop, which passes delivery reports that are not its own on. Raises NoColumns."""
-    _passed_on.add(their_report)
-    if len(_passed_on) > 1:
-        raise NoColumns("the delivery report of this producer is not that of the others")
+def _compiled(client_callback: int) -> Any:
+    """Return the compiled loop, linked to the client's callback. Raises NoColumns."""
+    _client_callbacks.add(client_callback)
+    if len(_client_callbacks) > 1:
+        raise NoColumns("the delivery callback of this producer differs from that of the others")
     module = "acktree.producers.native.produce_loop"
-    return load_loops(module, _FOR_THE_LOOP, acktree_their_report=their_report)
+    return load_loops(module, _FOR_THE_LOOP, acktree_client_callback=client_callback)
 
 
-def _report_of(config: int, library: Any) -> int:
-    """Return the address of a client's delivery report."""
+def _delivery_callback(config: int, library: Any) -> int:
+    """Return the address of a client's delivery callback."""
     text, length = ctypes.create_string_buffer(32), ctypes.c_size_t(32)
     library.rd_kafka_conf_get(config, b"dr_msg_cb", text, ctypes.addressof(length))
     return int(text.value, 16) if text.value.startswith(b"0x") else 0

@@ -1,9 +1,9 @@
-"""The librdkafka inside confluent-kafka, and its handle inside a client of that, for compiled loops.
+"""The librdkafka inside confluent-kafka, and the librdkafka handle inside a client, for compiled loops.
 
-The client stays in charge of all else (security, transactions, assignment, close), which a handle of our own
-would have to repeat. Where the handle stands in the object is not public. So the memory there is first read
-by the kernel, which fails where a process would crash, and then librdkafka must name that very object as what
-the handle belongs to. Where anything is not so, records go the way of confluent-kafka, one by one.
+The client stays in charge of everything else (security, transactions, assignment, close), which a handle of
+our own would have to repeat. The handle's position in the object is not public. So the memory at that address
+is first read through the kernel, which reports an error where a process would crash, and then librdkafka must
+name the same object as the handle's opaque. If a check fails, confluent-kafka moves the records one by one.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from typing import Any
 import confluent_kafka
 
 _HANDLE_BYTES = 16_384
-"""More than a handle is long."""
+"""More than the size of a handle."""
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rd_kafka_opaque": (ctypes.c_void_p, ctypes.c_void_p),
     "rd_kafka_topic_new": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
@@ -44,11 +44,18 @@ class NoColumns(Exception):
     """Records cannot be moved as columns here, for the reason given."""
 
 
+def is_native_off() -> bool:
+    """Tell whether ACKTREE_NATIVE=off forbids all use of other libraries' private parts."""
+    return os.environ.get("ACKTREE_NATIVE") == "off"
+
+
 @cache
 def librdkafka() -> Any:
     """Return the library that confluent-kafka uses. Raises NoColumns."""
+    if is_native_off():
+        raise NoColumns("ACKTREE_NATIVE=off")
     if sys.platform != "linux" or sys.byteorder != "little":
-        raise NoColumns(f"it needs Linux on a little-endian machine, this is {sys.platform}")
+        raise NoColumns(f"they need Linux on a little-endian machine, this is {sys.platform}")
     try:
         # The extension module is linked to librdkafka, whose functions are found through it.
         library = ctypes.CDLL(confluent_kafka.cimpl.__file__)
@@ -61,29 +68,29 @@ def librdkafka() -> Any:
 
 
 def find_handle(client: Any) -> int:
-    """Return the address of the handle of a Producer or Consumer. Raises NoColumns."""
+    """Return the address of the handle in a Producer or Consumer. Raises NoColumns."""
     library, owner = librdkafka(), id(client)
     handle: int = ctypes.c_void_p.from_address(owner + object.__basicsize__).value or 0
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY)
         try:
-            there = os.pread(memory, _HANDLE_BYTES, handle)
+            content = os.pread(memory, _HANDLE_BYTES, handle)
         finally:
             os.close(memory)
     except OSError as error:
-        raise NoColumns(f"no handle where it should stand in a {type(client).__name__}: {error}") from error
-    if owner.to_bytes(8, "little") not in there or library.rd_kafka_opaque(handle) != owner:
-        raise NoColumns(f"what stands in the {type(client).__name__} is not its handle")
+        raise NoColumns(f"no handle at the expected place in a {type(client).__name__}: {error}") from error
+    if owner.to_bytes(8, "little") not in content or library.rd_kafka_opaque(handle) != owner:
+        raise NoColumns(f"the pointer in the {type(client).__name__} is not its handle")
     return handle
 
 
 def load_loops(module: str, functions: Iterable[str], **others: int) -> ModuleType:
-    """Import a module of compiled loops once what it calls is known to numba.
+    """Import a module of compiled loops after making the functions that they call known to LLVM.
 
-    That are functions of librdkafka, and ``others`` by their addresses.
+    These are ``functions`` of librdkafka, and ``others`` by their addresses.
 
     Raises:
-        NoColumns: librdkafka lacks a function, numba is missing, or has no folder for what it compiles.
+        NoColumns: librdkafka lacks a function, or numba is missing or has no cache folder.
     """
     library = librdkafka()
     try:
@@ -99,4 +106,4 @@ def load_loops(module: str, functions: Iterable[str], **others: int) -> ModuleTy
     except ImportError as error:
         raise NoColumns(f"{error}; install numba: pip install 'acktree[fast]'") from error
     except RuntimeError as error:
-        raise NoColumns(f"{error}; give numba a folder for what it compiles: NUMBA_CACHE_DIR") from error
+        raise NoColumns(f"{error}; set NUMBA_CACHE_DIR to a folder that numba can write to") from error

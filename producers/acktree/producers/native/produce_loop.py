@@ -1,7 +1,7 @@
-"""The compiled loop that gives rows to librdkafka, and the ear for records that it could not deliver.
+"""The compiled loop that passes rows to librdkafka, and the callback for their delivery reports.
 
-Invariant: only functions and structures of ``rdkafka.h`` are used, on memory that the caller keeps. Needs
-numba, and librdkafka's functions known to LLVM (``columns_out.py``); neither holds the GIL.
+Invariant: only functions and structures of ``rdkafka.h`` are used, on memory that the caller keeps alive.
+Needs numba, and librdkafka's functions known to LLVM (``columns_out.py``); neither holds the GIL.
 """
 
 from typing import Any
@@ -9,29 +9,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.producers.native import rdkafka_abi as words
-from acktree.producers.native.rdkafka_abi import numba, pointer, types
-from acktree.schemas.batch_codec import Integers, compiled
+from acktree.producers.native import rdkafka_abi as abi
+from acktree.producers.native.rdkafka_abi import external, numba, pointer, types
+from acktree.schemas.batch_codec import Integers
+from acktree.schemas.compiled_code import Compiler
+
+compiled = Compiler(__file__, abi.__file__)
 
 ARGUMENT_WORDS = 9
-"""Of 64 bits in a ``rd_kafka_vu_t``: its type, then a union of 64 bytes."""
+"""64-bit words in a ``rd_kafka_vu_t``: its type, then a union of 64 bytes."""
 TYPE, FIRST, SECOND, THIRD = range(4)
 TOPIC_HANDLE, VALUE, KEY, OPAQUE, FLAGS, HEADER = 2, 4, 5, 6, 7, 9
-"""Of ``rd_kafka_vtype_t``."""
+"""Values of ``rd_kafka_vtype_t``."""
 COPY = 2
 """RD_KAFKA_MSG_F_COPY."""
 
-NOTE_WORDS = 33
-"""Of 64 bits in the note of the first refusal: its error code, 0 for none, then the topic's name."""
+ERROR_WORDS = 33
+"""64-bit words in a ``FirstError``: the error code, 0 for none, then the topic's name."""
 _PURGED_QUEUE, _PURGED_IN_FLIGHT = -152, -151
 
-_produceva = types.ExternalFunction("rd_kafka_produceva", types.intp(types.intp, types.intp, types.uintp))
-_error_code = types.ExternalFunction("rd_kafka_error_code", types.int32(types.intp))
-_error_destroy = types.ExternalFunction("rd_kafka_error_destroy", types.void(types.intp))
-_topic_name = types.ExternalFunction("rd_kafka_topic_name", types.intp(types.intp))
-_strncpy = types.ExternalFunction("strncpy", types.intp(types.intp, types.intp, types.uintp))
-_their_report = types.ExternalFunction(
-    "acktree_their_report", types.void(types.intp, types.CPointer(types.int64), types.intp)
+_produceva = external("rd_kafka_produceva", types.intp(types.intp, types.intp, types.uintp))
+_error_code = external("rd_kafka_error_code", types.int32(types.intp))
+_error_destroy = external("rd_kafka_error_destroy", types.void(types.intp))
+_topic_name = external("rd_kafka_topic_name", types.intp(types.intp))
+_strncpy = external("strncpy", types.intp(types.intp, types.intp, types.uintp))
+_client_callback = external(
+    "acktree_client_callback", types.void(types.intp, types.CPointer(types.int64), types.intp)
 )
 
 
@@ -66,20 +69,21 @@ def produce_rows(
     return values.shape[1], 0
 
 
-@numba.cfunc(types.void(types.intp, types.CPointer(types.int64), types.intp), nopython=True, cache=True)  # type: ignore[untyped-decorator]
-def hear(handle: int, message: Any, opaque: int) -> None:
-    """Take a delivery report, called by ``poll`` and ``flush``: note our refusals, pass the others on.
+@compiled.callback(types.void(types.intp, types.CPointer(types.int64), types.intp))
+def on_delivery(handle: int, message: Any, opaque: int) -> None:
+    """Handle a delivery report, called by ``poll`` and ``flush``: record our errors, pass the others on.
 
-    A record of ours has the address of its note in its opaque, made odd; confluent-kafka's are even.
+    The opaque of a record of ours is the address of its producer's ``FirstError`` plus 1, so it is odd;
+    those of confluent-kafka are even.
     """
-    told = numba.carray(message, words.MESSAGE_WORDS)
-    if told[words.OPAQUE] & 1 == 0:
-        _their_report(handle, message, opaque)
+    report = numba.carray(message, abi.MESSAGE_WORDS)
+    if report[abi.OPAQUE] & 1 == 0:
+        _client_callback(handle, message, opaque)
         return
-    code = told[words.ERROR] << 32 >> 32  # the lower half of the word, with its sign
+    code = report[abi.ERROR] << 32 >> 32  # the lower half of the word, with its sign
     if code in (0, _PURGED_QUEUE, _PURGED_IN_FLIGHT):
         return
-    note = numba.carray(pointer(told[words.OPAQUE] - 1), NOTE_WORDS)
-    if note[0] == 0:
-        note[0] = code
-        _strncpy(note.ctypes.data + 8, _topic_name(told[words.TOPIC]), (NOTE_WORDS - 2) * 8)
+    first_error = numba.carray(pointer(report[abi.OPAQUE] - 1), ERROR_WORDS)
+    if first_error[0] == 0:
+        first_error[0] = code
+        _strncpy(first_error.ctypes.data + 8, _topic_name(report[abi.TOPIC]), (ERROR_WORDS - 2) * 8)

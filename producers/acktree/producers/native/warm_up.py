@@ -1,18 +1,18 @@
-"""The compiled loops that fold and write columns, called once, so that no worker waits for the compiler.
+"""Calls the compiled loops that fold and produce columns once, so that no worker waits for the compiler.
 
-The machine code is kept on disk: an image that is built with this starts without a compiler's work.
+The machine code is cached on disk: a container image built with this starts without compiling.
 """
 
 import numpy as np
 from confluent_kafka import Producer
 
-from acktree.producers.kafka.packing import MANY_ENTRIES, fold_entries
+from acktree.producers.kafka.packing import MIN_COMPILED_ENTRIES, fold_entries
 from acktree.producers.native.columns_out import ColumnsOut, find_cells
 
 
 def load() -> None:
-    """Load the compiler's parts and what needs no client: for a process that is going to fork."""
-    roots = np.arange(1, MANY_ENTRIES + 1, dtype=np.uint64)
+    """Load the compiler and what needs no client; for a process that is going to fork."""
+    roots = np.arange(1, MIN_COMPILED_ENTRIES + 1, dtype=np.uint64)
     fold_entries(roots, roots)
 
 
@@ -20,7 +20,7 @@ def warm_up() -> None:
     """Compile or load what produces and folds columns; needs no broker.
 
     Raises:
-        NoColumns: records go one by one on this machine, there is nothing to compile.
+        NoColumns: records are moved one by one on this machine, so there is nothing to compile.
     """
     load()
     producer = Producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})

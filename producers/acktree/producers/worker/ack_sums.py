@@ -1,7 +1,7 @@
-"""The arithmetic of acks: what acked tuples and their children come to, per root.
+"""The arithmetic of acks: the XOR of acked tuples' edges and of their children's, per root.
 
-Invariant: of a child of several tuples each owes a random share, and all shares together are the child's
-value; so neither a part of the acks nor the same value twice completes a tree early. Pure.
+Invariant: a child of several tuples is split among their acks: each gets a random part, and the XOR of all
+parts is the child's value. So neither some of the acks nor the same value twice completes a tree early. Pure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,58 +19,59 @@ from acktree.schemas.ids import IdArray, emitted_values, fnv1a64, mix_array
 AnchorArray = NDArray[Any]
 
 HEAD_BYTES = 3
-"""Of a header before its anchors."""
+"""Size of a header up to its anchors."""
 
 
 class AckSums:
-    """Anchors of tuples that are ``acked``, and ``shares`` of children that several acked tuples owe."""
+    """Anchors of ``acked`` tuples, and ``parts`` of the values of children that several tuples share."""
 
     def __init__(self, bolt: str, packer: AckPacker) -> None:
         self.acked: list[bytes] = []
-        self.shares: list[bytes] = []
+        self.parts: list[bytes] = []
         self._hash = np.uint64(fnv1a64(bolt))
         self._packer = packer
 
-    def hand_in(self, targets: Iterable[Target]) -> None:
-        """Hand all of it, and what the children at ``targets`` are worth, to the packer."""
-        own = _take(self.acked)
+    def pack(self, targets: Iterable[Target]) -> None:
+        """Move all of it, and the values of the children at ``targets``, to the packer."""
+        own = _unpack(self.acked)
         self._ack(own, mix_array(own["edge"] ^ self._hash))
         for target in targets:
-            if target.due:
-                children = _take(target.due)
+            if target.acked_children:
+                children = _unpack(target.acked_children)
                 self._ack(children, emitted_values(children["edge"], target.hashes))
-        shares = _take(self.shares)
-        self._ack(shares, shares["edge"])
+        parts = _unpack(self.parts)
+        self._ack(parts, parts["edge"])
 
     def _ack(self, anchors: AnchorArray, values: IdArray) -> None:
         versions = anchors["version"]
         for version in np.unique(versions):
-            here = versions == version
-            self._packer.ack_many(int(version), anchors["root"][here], values[here])
+            is_version = versions == version
+            self._packer.ack_many(int(version), anchors["root"][is_version], values[is_version])
 
-    def share_out(
-        self, child: Anchor, value: int, owners: Sequence[Tuple], take_edge: Callable[[], bytes]
+    def split_value(
+        self, child: Anchor, value: int, parents: Sequence[Tuple], take_edge: Callable[[], bytes]
     ) -> None:
-        """Divide a child's value among its parents of one root: random shares, the rest for the last.
+        """Split a child's value among its parents of one root: random parts, and the rest for the last one.
 
-        The same value in two acks would complete the tree early; in one alone, the other would not count.
+        With the whole value in both of two acks the tree would complete early; with the whole value in one of
+        them, the tree would not wait for the other.
         """
-        for owner in owners[:-1]:
-            share = int.from_bytes(take_edge(), "little")
-            value ^= share
-            owe(owner, self.shares, _anchor_bytes(child, share))
-        owe(owners[-1], self.shares, _anchor_bytes(child, value))
+        for parent in parents[:-1]:
+            part = int.from_bytes(take_edge(), "little")
+            value ^= part
+            defer_to_ack(parent, self.parts, _anchor_bytes(child, part))
+        defer_to_ack(parents[-1], self.parts, _anchor_bytes(child, value))
 
 
-def owe(parent: Tuple, due: list[bytes], child: bytes) -> None:
-    """Let a child's anchor join ``due`` when its parent is acked."""
-    if parent._owed is None:
-        parent._owed = [(due, child)]
+def defer_to_ack(parent: Tuple, buffer: list[bytes], child: bytes) -> None:
+    """Add a child's anchor to ``buffer`` when its parent is acked."""
+    if parent._deferred is None:
+        parent._deferred = [(buffer, child)]
     else:
-        parent._owed.append((due, child))
+        parent._deferred.append((buffer, child))
 
 
-def _take(packed: list[bytes]) -> AnchorArray:
+def _unpack(packed: list[bytes]) -> AnchorArray:
     anchors = np.frombuffer(b"".join(packed), ANCHOR)
     packed.clear()
     return anchors

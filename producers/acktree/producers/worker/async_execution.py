@@ -1,8 +1,8 @@
-"""Running an AsyncBolt: many tuples at once on one event loop, beside the loop that speaks to Kafka.
+"""Running an AsyncBolt: many tuples at once on one event loop, next to the loop that talks to Kafka.
 
-Invariant: what a tuple says is kept until its ``execute`` has ended, and taken in by the Kafka loop's thread:
-its children and its ack leave together, in whatever order tuples end. At most ``max_concurrent`` are executed
-at once. The other thread touches no collector, but to check what is emitted and to report a mistake.
+Invariant: what a tuple emits is buffered until its ``execute`` has ended, and sent by the Kafka loop's thread
+together with its ack, in whatever order tuples end. At most ``max_concurrent`` tuples are executed at once.
+The event loop's thread uses the collector only to check what is emitted and to report a misuse.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from acktree.producers.bolt import AsyncBolt, Context, Emit
 from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread
-from acktree.producers.kafka.intake import CheckError, Intake, take_in
+from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuples import DROPPED, IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
@@ -24,16 +24,16 @@ from acktree.producers.worker.execution import HELD_TOO_LONG, Execution, FindHan
 from acktree.producers.worker.loop_thread import LoopThread
 
 WAITING_TUPLES = 10_000
-"""So many tuples are taken in ahead of those that are executed."""
+"""How many tuples may wait in memory in addition to those that are being executed."""
 EXECUTED_IN_A_ROW = 64
-"""After so many tuples that did not need to wait, the others on the loop have their turn."""
-LOOK_S = 0.005
+"""After this many tuples, a runner yields to the others even if no tuple has awaited anything."""
+CHECK_INTERVAL_S = 0.005
 
-End = tuple["LateEmit", BaseException | None]
+End = tuple["BufferedEmit", BaseException | None]
 
 
-class Child(NamedTuple):
-    """What was emitted for one tuple."""
+class BufferedChild(NamedTuple):
+    """An emitted child that is not sent yet."""
 
     value: bytes | str | None
     topic: str | None
@@ -42,8 +42,8 @@ class Child(NamedTuple):
     timestamp_ms: int | None
 
 
-class LateEmit(Emit):
-    """Keeps what one tuple emits until it ends."""
+class BufferedEmit(Emit):
+    """Buffers what one tuple emits until its ``execute`` has ended."""
 
     __slots__ = ("children", "resets", "thread", "tuple")
 
@@ -51,7 +51,7 @@ class LateEmit(Emit):
         super().__init__(collector)
         self.tuple = self.current = tuple
         self.resets = resets
-        self.children: list[Child] = []
+        self.children: list[BufferedChild] = []
         self.thread = get_ident()
 
     def __call__(
@@ -63,7 +63,7 @@ class LateEmit(Emit):
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Emit a child when ``execute`` has ended; raises as Emit does, and EmitAfterAck after that."""
+        """Emit a child when ``execute`` has ended. Raises what Emit raises, and EmitAfterAck after that."""
         try:
             self._check()
             check_payload(value, key, timestamp_ms)
@@ -72,10 +72,10 @@ class LateEmit(Emit):
             self._collector.targets.find(topic)
         except Misuse as misuse:
             self._collector.faults.report(misuse, self.tuple)
-        self.children.append(Child(value, topic, key, headers and list(headers), timestamp_ms))
+        self.children.append(BufferedChild(value, topic, key, headers and list(headers), timestamp_ms))
 
     def reset_timeout(self) -> None:
-        """Let the message timeout begin anew; leaves at the worker's next turn, which waits for no tuple."""
+        """Restart the message timeout; sent in the worker's next turn, which waits for no tuple."""
         try:
             self._check()
         except Misuse as misuse:
@@ -88,12 +88,12 @@ class LateEmit(Emit):
         if get_ident() != self.thread:
             raise WrongThread(
                 f"cannot emit for {self.tuple!r} in thread {threading.current_thread().name!r}: an AsyncBolt "
-                "emits on its event loop; let the thread return what is to be emitted"
+                "emits on its event loop only; let the thread return what to emit"
             )
 
 
 class AsyncExecution(Execution):
-    """Executes an AsyncBolt: a tuple is acked or failed when its ``execute`` has ended."""
+    """Executes an AsyncBolt; a tuple is acked or failed when its ``execute`` has ended."""
 
     def __init__(
         self,
@@ -119,17 +119,17 @@ class AsyncExecution(Execution):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a tuple waits, is executed, or has ended and was not taken in."""
+        """Whether a tuple waits, is being executed, or has ended but was not collected yet."""
         return self._open > 0
 
     def prepare(self, context: Context) -> None:
         """Start the event loop and prepare the bolt on it."""
         self._loop.start()
         self._loop.wait(self._bolt.prepare(context))
-        self._collector.faults.raises_between = False
+        self._collector.faults.raises_between_tuples = False
 
     def cleanup(self) -> None:
-        """Clean the bolt up and end the event loop; what is still executed is cancelled before."""
+        """Cancel what is still being executed, clean the bolt up, and end the event loop."""
         try:
             self._loop.wait(self._clean_up())
         finally:
@@ -144,11 +144,11 @@ class AsyncExecution(Execution):
         await self._bolt.cleanup()
 
     def run(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Let the event loop execute every record, now or when there is room, unless there was a stop."""
+        """Pass every record to the event loop, which executes it when there is room; none after a stop."""
         if self._turn.is_stopped:
             return records
         collector = self._collector
-        taken, all_anchors = take_in(records, self._intake, self._check, collector)
+        taken, all_anchors = read_anchors(records, self._intake, self._check, collector)
         for record, anchors in zip(taken, all_anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
             tuple = Tuple(record, anchors, collector, hand)
@@ -159,19 +159,19 @@ class AsyncExecution(Execution):
         return ()
 
     def _start(self) -> None:
-        """Start as many runners as there is work and room for."""
+        """Start as many runners as there are waiting tuples and free places."""
         for _ in range(min(len(self._waiting), self._bolt.max_concurrent - len(self._runners))):
             runner = asyncio.ensure_future(self._execute_waiting())
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
 
     async def _execute_waiting(self) -> None:
-        """Execute tuple after tuple until none waits, or until a stop."""
+        """Execute waiting tuples one after the other until none is left, or until a stop."""
         executed, task = 0, asyncio.current_task()
         assert task is not None
         while self._waiting and not self._turn.is_stopped:
             tuple = self._waiting.popleft()
-            emit = LateEmit(self._collector, tuple, self._resets)
+            emit = BufferedEmit(self._collector, tuple, self._resets)
             ended_by: BaseException | None = None
             began_s = time.perf_counter()
             if tuple._state is IN_HAND:
@@ -182,7 +182,7 @@ class AsyncExecution(Execution):
                 except (asyncio.CancelledError, Exception) as error:
                     ended_by = error
                 del self._executing[tuple]
-                while task.cancelling():  # also where the bolt has caught it: the next tuple is not to blame
+                while task.cancelling():  # even if the bolt caught it: it must not cancel the next tuple
                     task.uncancel()
             emit.current = None
             self.busy_s += time.perf_counter() - began_s
@@ -192,7 +192,7 @@ class AsyncExecution(Execution):
                 await asyncio.sleep(0)
 
     def collect(self) -> None:
-        """Send what ended tuples have emitted, and ack or fail them. Raises DeliveryFailed."""
+        """Send what ended tuples emitted, and ack or fail them. Raises DeliveryFailed."""
         collector = self._collector
         collector.faults.thread = get_ident()
         self._loop.check()
@@ -222,9 +222,9 @@ class AsyncExecution(Execution):
                 collector.ack(tuple)
 
     def time_out(self, tuples: Sequence[Tuple], timeout_s: float) -> None:
-        """Cancel, and fail, tuples that are executed for longer: their trees have ended or will.
+        """Cancel and fail tuples that have been executed for longer: their trees have ended or will.
 
-        They fail at once, whatever the bolt makes of its cancellation: their room is needed.
+        They fail immediately, even if the bolt ignores the cancellation, to make room for others.
         """
         late = find_late([tuple for tuple in tuples if tuple in self._executing], timeout_s)
         if not late:
@@ -237,18 +237,18 @@ class AsyncExecution(Execution):
         self._collector.check()
 
     def finish(self, tuples: Sequence[Tuple]) -> None:
-        """Wait ``finish_timeout_s`` for those of the tuples that are executed; drop those that wait."""
+        """Wait up to ``finish_timeout_s`` for those of the tuples that are executed; drop the others."""
         waiting = self._loop.wait(self._end(set(tuples)))
         self._collector.drop(waiting)
         self._open -= len(waiting)
         self.collect()
 
     async def _end(self, tuples: set[Tuple]) -> list[Tuple]:
-        """Return those that were waiting; they will not be executed."""
-        dropped = self._take_out(tuples)
+        """Return the waiting ones, which will not be executed; cancel what takes longer than the timeout."""
+        dropped = self._remove_waiting(tuples)
         deadline_s = time.monotonic() + self._bolt.finish_timeout_s
         while not tuples.isdisjoint(self._executing) and time.monotonic() < deadline_s:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
         self._give_up(tuples)
         return dropped
 
@@ -256,8 +256,8 @@ class AsyncExecution(Execution):
         """Stop executing tuples that another worker will read again."""
         self._loop.soon(self._give_up, set(tuples))
 
-    def _take_out(self, tuples: set[Tuple]) -> list[Tuple]:
-        """Return those of the tuples that wait, and let them wait no longer."""
+    def _remove_waiting(self, tuples: set[Tuple]) -> list[Tuple]:
+        """Remove those of the tuples that wait, and return them."""
         kept = [tuple for tuple in self._waiting if tuple not in tuples]
         taken = [tuple for tuple in self._waiting if tuple in tuples]
         self._waiting.clear()
@@ -265,13 +265,13 @@ class AsyncExecution(Execution):
         return taken
 
     def _give_up(self, tuples: Iterable[Tuple]) -> None:
-        """Cancel those of the tuples that are executed; they are read again, so nothing is said of them."""
+        """Cancel those of the tuples that are being executed, without outcome: they are read again."""
         executed = [tuple for tuple in tuples if tuple in self._executing]
         self._given_up.update(executed)
         self._cancel(executed)
 
     def _cancel(self, tuples: Iterable[Tuple]) -> None:
-        """Cancel those of the tuples that are executed."""
+        """Cancel those of the tuples that are being executed."""
         for tuple in tuples:
             if (task := self._executing.get(tuple)) is not None:
                 task.cancel()

@@ -1,7 +1,7 @@
-"""Which execution and which collector belong to which kind of bolt.
+"""Which execution and which collector each kind of bolt gets.
 
-Invariant: only a bolt that may ack in any order gets the collector that ties what leaves together, and only
-where it is exactly once; the others are done with a tuple before the next commit.
+Invariant: only an exactly-once bolt that may ack in any order gets the transactional collector; the others
+are done with a tuple before the next commit.
 """
 
 import inspect
@@ -27,11 +27,11 @@ BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt, ArrowBolt, Async
 
 
 def check_bolt(bolt: AnyBolt) -> None:
-    """Raise BadHandler for a bolt that cannot run: without an execute, or with one that nobody awaits."""
+    """Raise BadHandler for a bolt without execute, or with one that is async where it must not be."""
     check_written(bolt, BOLTS, "execute")
     kind, is_async = type(bolt).__name__, inspect.iscoroutinefunction(type(bolt).execute)  # type: ignore[attr-defined]
     if is_async and not isinstance(bolt, AsyncBolt):
-        raise BadHandler(f"{kind}.execute is async, so it would never run: subclass AsyncBolt")
+        raise BadHandler(f"{kind}.execute is async, but would never be awaited: subclass AsyncBolt")
     if isinstance(bolt, AsyncBolt) and not is_async:
         raise BadHandler(f"{kind}.execute cannot be awaited: write async def execute, or subclass BasicBolt")
 
@@ -49,7 +49,7 @@ def make_execution(
     hand: FindHand,
     turn: Turn | None = None,
 ) -> Execution:
-    """Return the execution for a bolt's kind; without ``turn`` its turns have no end."""
+    """Return the execution for a bolt's kind; without ``turn`` its turns have no time limit."""
     turn = turn or Turn()
     if isinstance(bolt, BasicBolt):
         return BasicExecution(bolt, collector, intake, check, turn)

@@ -1,11 +1,11 @@
-"""What a task did since its start, as its report and its metrics say it."""
+"""The counters of a task since its start: their names are those of its reports and metrics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a task did since its start."""
+    """Counts since the start of the task; ``set_aside`` is of rejected records."""
 
     executed: int = 0
     emitted: int = 0
@@ -19,5 +19,5 @@ class Counters:
 
     @property
     def finished(self) -> int:
-        """How many tuples went out of hand."""
+        """How many tuples are no longer in hand."""
         return self.acked + self.failed + self.dropped

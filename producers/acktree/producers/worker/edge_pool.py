@@ -1,6 +1,6 @@
 """Random edge ids as the 8 bytes a header holds, drawn in blocks.
 
-Invariant: a forked child never hands out an edge that its parent holds.
+Invariant: a forked child never returns an edge from its parent's block.
 """
 
 import os
@@ -22,7 +22,7 @@ class EdgePool:
         os.register_at_fork(after_in_child=lambda: self._block.clear())
 
     def _blocks(self) -> Iterator[list[bytes]]:
-        """Yield blocks; one that is cleared while it is handed out ends, and the next one is drawn."""
+        """Yield blocks; one that is cleared while it is in use ends, and the next one is drawn."""
         while True:
             packed = self._source.many(BLOCK_EDGES).astype("<u8").tobytes()
             self._block = [packed[at : at + 8] for at in range(0, len(packed), 8)]

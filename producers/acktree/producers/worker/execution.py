@@ -1,8 +1,8 @@
-"""Running a bolt over a batch of input records, one loop for each kind of bolt.
+"""Running a bolt over a batch of input records, with one loop for each kind of bolt.
 
 Invariant: one record's exception, or a call that breaks a rule, fails that tuple alone; a record with a
-broken header is set aside, counted and logged with its coordinates. A failed delivery is no tuple's fault and
-ends the worker. Whoever executes tuple by tuple stops when the turn is over, and gives the rest back.
+malformed header is rejected, counted and logged with its coordinates. A failed delivery is no tuple's fault
+and stops the worker. Bolts executed tuple by tuple stop when the turn is over; ``run`` returns the rest.
 """
 
 import logging
@@ -16,7 +16,7 @@ from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import BasicBolt, BatchBolt, Bolt, Context, Emit, SyncBolt
 from acktree.producers.collector import Collector
 from acktree.producers.errors import Misuse, reason_of
-from acktree.producers.kafka.intake import CheckError, Intake, take_in
+from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
@@ -26,29 +26,29 @@ log = logging.getLogger("acktree.bolt")
 FindHand = Callable[[str, int], Hand]
 
 HELD_TOO_LONG = "held longer than the message timeout"
-"""The reason of such a tuple's failure."""
+"""The reason with which such a tuple fails."""
 
 
 class Execution(ABC):
     """How one kind of bolt is run; all calls come from the thread of the Kafka loop."""
 
     max_in_hand: int | None = None
-    """So many tuples in hand stop the reading; None where none stays in hand."""
+    """At this many tuples in hand, reading stops; None if none stays in hand."""
     turn_s = 0.1
     """How long acks, commits and a stop may wait for the bolt."""
-    least_records = 1
-    """So many records a turn may have though they take longer."""
+    min_records = 1
+    """The number of records that a turn may have even if they take longer."""
     busy_s = 0.0
-    """How long tuples have been executed in all."""
+    """Total time spent executing tuples."""
     process_s = 0.0
-    """The same, each tuple by itself, from its start to its ack; without the time in hand."""
+    """The sum of the tuples' times from start to ack, without the time in hand."""
     tick_interval_s: float | None = None
-    """How often ``tick`` is wanted; None: never."""
+    """How often to call ``tick``; None: never."""
 
     @property
     @abstractmethod
     def is_busy(self) -> bool:
-        """Whether tuples are executed beside the Kafka loop."""
+        """Whether tuples are being executed outside the Kafka loop."""
 
     @abstractmethod
     def prepare(self, context: Context) -> None:
@@ -59,11 +59,11 @@ class Execution(ABC):
         """Execute records until the turn is over, at least one unless it is stopped; return the rest."""
 
     def tick(self) -> None:
-        """Let the bolt do what is due by the clock; most kinds have nothing of the sort."""
+        """Call the bolt's ``tick``, if its kind has one."""
         return
 
     def time_out(self, tuples: Sequence[Tuple], timeout_s: float) -> None:
-        """Fail those of the tuples in hand that are held for longer; most kinds hold none."""
+        """Fail the tuples that were in hand for longer than this; most kinds hold none."""
         return
 
     @abstractmethod
@@ -72,19 +72,19 @@ class Execution(ABC):
 
     @abstractmethod
     def collect(self) -> None:
-        """Take in what tuples have said that were executed beside the Kafka loop."""
+        """Send the outcomes of tuples that were executed outside the Kafka loop."""
 
     @abstractmethod
     def finish(self, tuples: Sequence[Tuple]) -> None:
-        """Bring tuples that are being executed to their end; start no other of them."""
+        """Wait for those of the tuples that are being executed; do not start the others."""
 
     @abstractmethod
     def drop(self, tuples: Sequence[Tuple]) -> None:
-        """Let go of tuples in hand that another worker will read again."""
+        """Release tuples in hand that another worker will read again."""
 
 
 class SyncExecution(Execution):
-    """Runs a bolt within the Kafka loop: when ``run`` returns, nothing is being executed."""
+    """Runs a bolt in the Kafka loop's thread: when ``run`` returns, nothing is being executed."""
 
     def __init__(
         self, bolt: SyncBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
@@ -94,24 +94,25 @@ class SyncExecution(Execution):
 
     @property
     def is_busy(self) -> bool:
-        """Nothing is executed elsewhere."""
+        """Nothing runs outside the Kafka loop."""
         return False
 
     def prepare(self, context: Context) -> None:
         """Prepare the bolt."""
         self._sync_bolt.prepare(context)
-        self._collector.faults.raises_between = False
+        self._collector.faults.raises_between_tuples = False
 
     def cleanup(self) -> None:
         """Clean the bolt up."""
         self._sync_bolt.cleanup()
 
     def run(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Execute records until the turn is over, and take the time; return the rest."""
+        """Execute records until the turn is over, and measure the time; return the rest."""
+        # Life of an ack, step 2.
         if self._turn.is_stopped:
             return records
         self._collector.faults.thread = get_ident()
-        taken, anchors = take_in(records, self._intake, self._check, self._collector)
+        taken, anchors = read_anchors(records, self._intake, self._check, self._collector)
         if not taken:
             return ()
         faults, began_s = self._collector.faults, time.perf_counter()
@@ -121,27 +122,27 @@ class SyncExecution(Execution):
             faults.executing = None
         busy_s = time.perf_counter() - began_s
         self.busy_s += busy_s
-        self.process_s += busy_s * self.lasting(done)
+        self.process_s += busy_s * self.process_weight(done)
         return taken[done:]
 
-    def lasting(self, count: int) -> int:
-        """Return how many of the tuples last as long as the run: one after the other, so one."""
+    def process_weight(self, count: int) -> int:
+        """Return how often a run's duration counts as process time: once, as its tuples run one by one."""
         return 1
 
     def collect(self) -> None:
-        """Fail tuples that another thread has called the collector for."""
+        """Fail the tuples named by refused calls of other threads."""
         self._collector.faults.thread = get_ident()
         self._collector.fail_reported()
 
     def finish(self, tuples: Sequence[Tuple]) -> None:
-        """Nothing is being executed."""
+        """Nothing to wait for: nothing is being executed."""
 
     def drop(self, tuples: Sequence[Tuple]) -> None:
-        """None stays in hand."""
+        """Nothing to release: no tuple stays in hand."""
 
     @abstractmethod
     def execute(self, records: Sequence[Record], anchors: Sequence[bytes]) -> int:
-        """Execute records, at least one, until the turn is over; return how many."""
+        """Execute records, at least one, until the turn is over; return how many were executed."""
 
 
 class BasicExecution(SyncExecution):
@@ -176,12 +177,12 @@ class BasicExecution(SyncExecution):
 class BatchExecution(SyncExecution):
     """Executes a batch at once: every tuple is done when ``execute`` returns, so none stays in hand.
 
-    What a batch costs need not be the sum of its tuples, so it is not cut as short as other turns. It is one
-    call of the bolt, so it ends when that returns.
+    The cost of a batch need not be proportional to its size, so its turns are longer than others. It is one
+    call of the bolt, so it ends only when that returns.
     """
 
     turn_s = 2.0
-    least_records = 100
+    min_records = 100
 
     def __init__(
         self, bolt: SyncBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
@@ -193,12 +194,12 @@ class BatchExecution(SyncExecution):
     def give(self, batch: TupleBatch) -> None:
         """Let the bolt handle a batch."""
 
-    def lasting(self, count: int) -> int:
-        """Return how many of the tuples last as long as the run: all of the batch."""
+    def process_weight(self, count: int) -> int:
+        """Return how often a run's duration counts as process time: for each tuple of the batch."""
         return count
 
     def execute(self, records: Sequence[Record], anchors: Sequence[bytes]) -> int:
-        """Execute all records as one batch and ack those that were not failed."""
+        """Execute all records as one batch, and ack the tuples that it did not fail."""
         collector = self._collector
         collector.faults.executing = batch = TupleBatch(records, anchors, collector)
         self._batch.begin(batch)
@@ -228,7 +229,7 @@ class ListExecution(BatchExecution):
 
 
 class HandExecution(SyncExecution):
-    """Executes a Bolt, which acks by itself: tuples are in hand from here until then."""
+    """Executes a Bolt, which acks by hand: its tuples are in hand until then."""
 
     def __init__(
         self,
@@ -244,24 +245,24 @@ class HandExecution(SyncExecution):
         self._find_hand = hand
         self.max_in_hand, self.tick_interval_s = bolt.max_in_hand, bolt.tick_interval_s
 
-    def lasting(self, count: int) -> int:
-        """Return how many of the tuples last as long as the run: none, the worker counts what is in hand."""
+    def process_weight(self, count: int) -> int:
+        """Return 0: the worker measures the time in hand instead."""
         return 0
 
     def drop(self, tuples: Sequence[Tuple]) -> None:
-        """Tell the bolt."""
+        """Call the bolt's ``drop``."""
         self._bolt.drop(tuples)
 
     def tick(self) -> None:
-        """Let the bolt do what is due by the clock. Raises what it raises, and what ended the way out."""
+        """Call the bolt's ``tick``. Raises what it raises, and the collector's fatal error."""
         self._collector.faults.thread = get_ident()
         self._bolt.tick(self._collector)
         self._collector.check()
 
     def time_out(self, tuples: Sequence[Tuple], timeout_s: float) -> None:
-        """Let the bolt forget, and fail, tuples whose trees have ended or will: their room is needed.
+        """Call the bolt's ``timed_out`` for tuples whose trees have ended or will, and fail them.
 
-        An untracked tuple is in no tree, and nobody would emit it again.
+        An untracked tuple is in no tree and would never be replayed, so it stays in hand.
         """
         collector, faults = self._collector, self._collector.faults
         faults.thread = get_ident()
@@ -300,9 +301,9 @@ class HandExecution(SyncExecution):
 
 
 def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
-    """Return, and log, those of the begun tuples that are in hand and in a tree, and have had their time."""
+    """Return, and log, the tracked tuples in hand that began, or were reset, ``timeout_s`` ago or earlier."""
     since_s = monotonic() - timeout_s
-    late = [each for each in tuples if each._state is IN_HAND and each._since_s <= since_s and each.tracked]
+    late = [tup for tup in tuples if tup._state is IN_HAND and tup._since_s <= since_s and tup.tracked]
     if late:
         text, action = "%d tuples in hand, first %r: %s", {"action": "held_too_long"}
         log.warning(text, len(late), late[0], HELD_TOO_LONG, extra=action)
@@ -310,12 +311,12 @@ def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
 
 
 def fail(tuple: Tuple, error: BaseException, collector: Collector) -> None:
-    """Fail a tuple with an exception, unless the bolt has said something of it before.
+    """Fail a tuple with an exception, unless the bolt has already acked or failed it.
 
-    Raises what ended the way out: that is no tuple's fault.
+    Raises the collector's fatal error, which is no tuple's fault.
     """
     collector.check()
-    reason, tracked = reason_of(error), "" if tuple.tracked else "; it is untracked, so nobody emits it again"
+    reason, tracked = reason_of(error), "" if tuple.tracked else "; it is untracked, so it is never replayed"
     if not isinstance(error, Misuse) or not error.is_logged:
         log.warning(
             "%r failed: %s%s", tuple, reason, tracked, exc_info=error, extra={"action": "tuple_failed"}

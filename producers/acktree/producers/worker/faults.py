@@ -1,7 +1,7 @@
-"""Whose fault it is when a call of a bolt breaks a rule: tuples fail for it, the worker and the others go on.
+"""Calls of a bolt that break a rule: which tuples fail for them, so that the worker and the others go on.
 
-Invariant: a call that is refused is logged once with its stack and counted, and the tuples it is about can
-no longer be acked, also if the bolt swallows the exception. In ``execute`` of one tuple that one fails, too.
+Invariant: a refused call is logged once with its stack and counted, and the tuples it names can no longer be
+acked, even if the bolt swallows the exception. In ``execute`` of one tuple, that tuple fails, too.
 """
 
 import logging
@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import NoReturn
 
-from acktree.producers.errors import Misuse, WrongThread, reason_of
+from acktree.producers.errors import AckedTwice, EmitAfterAck, Misuse, NotInHand, WrongThread, reason_of
+from acktree.producers.native.columns import Pairs
+from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuple_batch import TupleBatch
-from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Owner, Tuple
+from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Owner, Tuple, is_over
 from acktree.producers.worker.counters import Counters
 
 log = logging.getLogger("acktree.bolt")
 
 
 class Faults:
-    """Takes in refused calls for one collector, the ``owner``; ``take_back`` undoes a tuple's last ack."""
+    """Refuses calls of one collector, the ``owner``; ``undo_ack`` undoes a tuple's last ack."""
 
-    def __init__(self, owner: Owner, counters: Counters, take_back: Callable[[Tuple, str], None]) -> None:
+    def __init__(self, owner: Owner, counters: Counters, undo_ack: Callable[[Tuple, str], None]) -> None:
         self.executing: Tuple | TupleBatch | None = None
-        """What the bolt handles right now; None between tuples, as in ``tick``."""
-        self.raises_between = True
-        """Whether a refused call between tuples raises; a worker's does not: ``tick`` serves many tuples."""
+        """What the bolt is executing; None between tuples, as in ``tick``."""
+        self.raises_between_tuples = True
+        """Whether a refused call between tuples raises; not in a worker, as ``tick`` handles many tuples."""
         self.thread = get_ident()
         """The only thread that may call the collector."""
-        self._owner, self._counters, self._take_back = owner, counters, take_back
+        self._owner, self._counters, self._undo_ack = owner, counters, undo_ack
         self._reported: deque[list[Tuple]] = deque()
 
     def check_thread(self, verb: str) -> None:
@@ -37,53 +39,90 @@ class Faults:
         if get_ident() != self.thread:
             raise WrongThread(
                 f"cannot {verb} in thread {threading.current_thread().name!r}: a collector is called only by "
-                "the thread that calls execute; take results back there, in execute or tick, or write an "
-                "AsyncBolt"
+                "the thread that calls execute; return results to that thread, or write an AsyncBolt"
             )
 
-    def blame(self, misuse: Misuse, tuples: Iterable[Tuple] = ()) -> None:
-        """Refuse a call that is about some tuples: they can no longer be acked.
+    def check_emission(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: Pairs | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Raise NotSerializable, ReservedHeader or WrongThread for what cannot be emitted from here."""
+        self.check_thread("emit")
+        check_payload(value, key, timestamp_ms)
+        if headers is not None:
+            check_headers(headers)
 
-        Where a batch is executed it returns, unless nobody of the batch is known to be guilty: then all are.
-        In ``tick`` it returns. Raises the misuse elsewhere: where one tuple is executed, which fails with it,
-        and in another thread.
+    def check_anchor(self, parent: Tuple) -> bool:
+        """Return whether a tuple is in hand; False for one that the worker has dropped or failed.
+
+        Raises:
+            NotInHand, EmitAfterAck: see there.
+        """
+        if parent._collector is not self._owner:
+            raise NotInHand(f"cannot emit anchored to {parent!r}: it was not handed out by this collector")
+        if parent._state is not IN_HAND and not is_over(parent):
+            raise EmitAfterAck(f"cannot emit anchored to {parent!r}: emit first, then ack")
+        return parent._state is IN_HAND
+
+    def check_in_hand(self, tuple: Tuple, verb: str) -> bool:
+        """Return whether a tuple is in hand; refuse the call if the bolt has no right to make it."""
+        try:
+            self.check_thread(f"{verb} {tuple!r}")
+            if tuple._collector is not self._owner:
+                raise NotInHand(f"cannot {verb} {tuple!r}: it was not handed out by this collector")
+            if tuple._state is not IN_HAND and not is_over(tuple):
+                raise AckedTwice(f"cannot {verb} {tuple!r}: it was already acked or failed")
+        except Misuse as misuse:
+            self.refuse_call(misuse, (tuple,))
+            return False
+        return tuple._state is IN_HAND
+
+    def refuse_call(self, misuse: Misuse, tuples: Iterable[Tuple] = ()) -> None:
+        """Refuse a call that names some tuples: they can no longer be acked.
+
+        In ``tick`` it returns. In a batch it returns if the call names a tuple of the batch; otherwise the
+        whole batch fails and it raises the misuse. It raises the misuse where one tuple is executed, which
+        fails, and in another thread.
         """
         if get_ident() != self.thread:
             self.report(misuse, *tuples)
         reason = _log(misuse)
-        ours = self._ours(tuples)
-        _spoil(ours, reason)
+        handed_out = self._handed_out(tuples)
+        _mark_faulty(handed_out, reason)
         self._counters.misuses += 1
         executing = self.executing
         if executing is None:
-            if self.raises_between:
+            if self.raises_between_tuples:
                 raise misuse
             return
         if isinstance(executing, TupleBatch):
-            if any(tuple._state is IN_HAND or tuple._state is FAILED for tuple in ours):
+            if any(tuple._state is IN_HAND or tuple._state is FAILED for tuple in handed_out):
                 return
-            _spoil(executing, reason)
+            _mark_faulty(executing, reason)
             raise misuse
-        _spoil((executing,), reason)
+        _mark_faulty((executing,), reason)
         if executing._state is ACKED:
-            self._take_back(executing, reason)
+            self._undo_ack(executing, reason)
         raise misuse
 
     def report(self, misuse: Misuse, *tuples: Tuple) -> NoReturn:
-        """Refuse a call in a thread that is not the collector's: its tuples can no longer be acked.
+        """Refuse a call of a thread that is not the collector's: its tuples can no longer be acked.
 
-        Raises the misuse, in that thread.
+        Raises the misuse in that thread.
         """
-        ours = self._ours(tuples)
-        _spoil(ours, _log(misuse))
-        self._reported.append(ours)
+        handed_out = self._handed_out(tuples)
+        _mark_faulty(handed_out, _log(misuse))
+        self._reported.append(handed_out)
         raise misuse
 
-    def _ours(self, tuples: Iterable[Tuple]) -> list[Tuple]:
+    def _handed_out(self, tuples: Iterable[Tuple]) -> list[Tuple]:
         return [tuple for tuple in tuples if isinstance(tuple, Tuple) and tuple._collector is self._owner]
 
     def reported(self) -> Iterable[Tuple]:
-        """Yield the tuples in hand that calls of other threads were about, and count those calls."""
+        """Yield the tuples in hand that refused calls of other threads named, and count those calls."""
         while self._reported:
             tuples = self._reported.popleft()
             self._counters.misuses += 1
@@ -91,14 +130,14 @@ class Faults:
 
 
 def _log(misuse: Misuse) -> str:
-    """Log a refused call with its stack, once; return the reason to fail with."""
+    """Log a refused call with its stack; return the reason to fail with."""
     misuse.is_logged = True
     reason = reason_of(misuse)
     log.error("a call was refused: %s", reason, stack_info=True, extra={"action": "misuse"})
     return reason
 
 
-def _spoil(tuples: Iterable[Tuple], reason: str) -> None:
+def _mark_faulty(tuples: Iterable[Tuple], reason: str) -> None:
     for tuple in tuples:
         if tuple._state is IN_HAND or tuple._state is ACKED:
             tuple._fault = tuple._fault or reason

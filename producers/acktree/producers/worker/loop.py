@@ -1,8 +1,8 @@
-"""The worker: the one loop that reads a bolt's topics, executes it, and gets its outputs and offsets out.
+"""The worker: the one loop that reads a bolt's topics, executes it, sends its output and commits offsets.
 
-Invariant: children and acks are durable before the offsets of their inputs are committed: at an interval,
-when a partition is revoked, at a stop. A turn ends with the tuple after which its time is up, or that is
-executed at a stop; the others wait. Callbacks run inside the loop's own calls; there is no other thread.
+Invariant: children and acks are durable before the offsets of their inputs are committed: periodically, when
+a partition is revoked, and at a stop. A turn ends after the tuple during which its time is up or a stop is
+requested; the others wait. Callbacks run inside the loop's own calls; there is no other thread.
 """
 
 import logging
@@ -20,30 +20,33 @@ from confluent_kafka import KafkaException
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.errors import TransactionAborted, UnknownComponent
 from acktree.producers.kafka.at_least_once import AtLeastOnce
-from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
 from acktree.producers.kafka.intake import Intake
-from acktree.producers.kafka.membership import group_settings, is_kip_848, read_committed
+from acktree.producers.kafka.membership import group_settings
 from acktree.producers.kafka.output import Output
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
-from acktree.producers.worker.batch_sizing import Pace, Turn
+from acktree.producers.worker.batch_sizing import BatchSizer, Turn
 from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, as_clear_error, make_consumer
+from acktree.schemas.client_settings import Settings, is_kip_848
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
+from acktree.schemas.group_offsets import read_committed
+from acktree.schemas.kafka_errors import as_clear_error
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
 IDLE_WAIT_S = 0.1
 BUSY_WAIT_S = 0.005
-"""How long to wait for a record while tuples are executed beside this loop."""
-LEARN_INTERVAL_S = 1.0
+"""How long to wait for a record while tuples are being executed outside this loop."""
+LOAD_INTERVAL_S = 1.0
+"""How often an unknown version may make the worker read the registry."""
 TIME_OUT_INTERVAL_S = 1.0
-"""How often is looked for tuples that are held for too long."""
+"""How often to look for tuples that were held for too long."""
 JOIN_GRACE_S = 5.0
-"""With KIP-848 nobody says that there is no partition left for a member: after so long none is expected."""
-NOTHING = "no partition"
+"""With KIP-848 a member is not told that no partition is left for it: after this time it is ready without."""
+NO_PARTITION = "no partition"
 
 log = logging.getLogger("acktree.bolt")
 
@@ -51,7 +54,7 @@ Ready = Callable[[str], None]
 
 
 def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str:
-    """Return the bolt's name in the topology: as wanted, as its class says, or the only one there is.
+    """Return the bolt's name in the topology: ``wanted``, its class's ``name``, or the only bolt.
 
     Raises:
         UnknownComponent: the topology has no such bolt, or several to choose from.
@@ -62,10 +65,10 @@ def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str
         return next(iter(latest.bolts))
     if name in latest.bolts:
         return name
-    there = ", ".join(latest.bolts) or "none"
+    existing = ", ".join(latest.bolts) or "none"
     if not name:
-        raise UnknownComponent(f"topology {latest.name} has several bolts, choose one with --bolt: {there}")
-    raise UnknownComponent(f"topology {latest.name} has no bolt {name!r}; it has: {there}")
+        raise UnknownComponent(f"topology {latest.name} has several bolts, name one by --bolt: {existing}")
+    raise UnknownComponent(f"topology {latest.name} has no bolt {name!r}; it has: {existing}")
 
 
 class Worker:
@@ -80,9 +83,9 @@ class Worker:
         name: str | None = None,
         user: Settings | None = None,
         ready: Ready = lambda _text: None,
-        outlet: Output | None = None,
+        output: Output | None = None,
     ) -> None:
-        """Connect; nothing is read yet.
+        """Connect without reading yet.
 
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
@@ -97,39 +100,39 @@ class Worker:
         group = latest.group_of(self.name)
         settings = group_settings(bootstrap, group, self._user, exactly_once=self._exactly_once)
         consumer = make_consumer(settings)
-        self.outlet = outlet or self._make_output()
-        ask_committed = (
+        self.output = output or self._make_output()
+        fetch_committed = (
             partial(read_committed, bootstrap, self._user, group)
             if is_kip_848(self._user)
             else partial(consumer.committed, timeout=BROKER_TIMEOUT_S)
         )
-        self._inputs = Inputs(consumer, bootstrap, ask_committed, self.outlet.owner, self.outlet.take_over)
-        packer = AckPacker(self._history, self.task, self.outlet.send, self.outlet.send_at_once)
+        output = self.output
+        fence = output.fence_previous_owners
+        self._inputs = Inputs(consumer, bootstrap, fetch_committed, output.owner, fence)
+        packer = AckPacker(self._history, self.task, output.send, output.send_at_once)
         make_collector = collector_of(bolt, self._exactly_once)
-        outlet = self.outlet
         self._collector = make_collector(
-            self.name, self._history, packer, outlet.produce, produce_rows=outlet.produce_rows
+            self.name, self._history, packer, output.produce, produce_rows=output.produce_rows
         )
-        self.outlet.while_full = self._collector.flush
-        intake = Intake(self.name, self._history, self._learn)
+        intake = Intake(self.name, self._history, self._load_version)
         inputs = self._inputs
-        self._turn_time = Turn()
+        self._turn_limit = Turn()
         self._execution = make_execution(
-            bolt, self._collector, intake, inputs.check, inputs.hand, self._turn_time
+            bolt, self._collector, intake, inputs.check, inputs.hand, self._turn_limit
         )
-        self._pace = Pace(self._execution.turn_s, self._execution.least_records, BATCH_RECORDS)
+        self._batch_sizer = BatchSizer(self._execution.turn_s, self._execution.min_records, BATCH_RECORDS)
         self._reads: tuple[str, ...] = ()
-        self._told_ready = self._stopping = self._broken = False
-        self._next_learn_s = self._next_ack_s = self._next_settle_s = self._next_report_s = 0.0
+        self._ready_reported = self._stopping = self._broken = False
+        self._next_load_s = self._next_ack_s = self._next_commit_s = self._next_report_s = 0.0
         self._next_tick_s = self._next_time_out_s = 0.0
-        self._executed_at_settle, self._idle_s = 0, math.inf
+        self._executed_at_commit, self._ready_without_partition_s = 0, math.inf
         self._held_s = 0.0
-        self._looked_s = time.monotonic()
+        self._measured_s = time.monotonic()
         self.reported: tuple[Report, ...] = ()
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was executed, emitted, acked, failed, set aside, dropped, never acked."""
+        """The counters of this worker, by name."""
         return asdict(self._collector.counters)
 
     @property
@@ -143,21 +146,25 @@ class Worker:
         group = latest.group_of(self.name)
         if self._exactly_once:
             return ExactlyOnce(self._bootstrap, self._user, group, limits)
-        return AtLeastOnce(self._bootstrap, self._user, limits, group=group)
+        return AtLeastOnce(
+            self._bootstrap, self._user, limits, group=group, on_queue_full=lambda: self._collector.flush()
+        )
 
     def stop(self) -> None:
-        """Ask ``run`` to end after the tuple, or the batch, that is executed; fit for a signal handler."""
+        """Ask ``run`` to end after the current tuple or batch; may be called from a signal handler."""
         self._stopping = self._inputs.stopping = True
-        self._turn_time.stop()
-        self.outlet.hurry()
+        self._turn_limit.stop()
+        self.output.begin_stop()
 
     def run(self) -> None:
-        """Work until stopped.
+        """Run until stopped.
 
         Raises:
-            DeliveryFailed: the broker refused a record for good; the inputs since the last commit are read
-            again by whoever runs the bolt next. What ``prepare``, ``tick`` and ``cleanup`` of the bolt raise.
+            DeliveryFailed: the broker rejected a record for good; the next worker reads the inputs since the
+                last commit again.
+            Exception: what ``prepare``, ``tick`` or ``cleanup`` of the bolt raises.
         """
+        # Life of an ack, step 1.
         try:
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
             self._subscribe()
@@ -176,43 +183,43 @@ class Worker:
                 self._leave()
 
     def _leave(self) -> None:
-        """Get the last out and commit it, whatever the bolt's cleanup has raised; leave the group."""
+        """Send and commit what is left, whatever the bolt's cleanup raised, and leave the group."""
         try:
             if not self._broken:
-                self._name_never_acked()
+                self._log_never_acked()
                 self._commit_or_leave(self._inputs.places())
                 self._report()
-                self.outlet.settle(self._inputs.consumer, ())
+                self.output.flush_and_commit(self._inputs.consumer, ())
         finally:
             self._broken = True
-            close_consumer(self._inputs.consumer)
+            self._inputs.close()
             self._registry.close()
 
     def _turn(self) -> None:
-        most = self._pace.records
+        max_records = self._batch_sizer.records
         if self._execution.max_in_hand is not None:
-            most = min(most, self._inputs.room(self._execution.max_in_hand))
-        records = self._inputs.read(self._wait_s(), most)
-        if records and not self._inputs.is_named:
+            max_records = min(max_records, self._inputs.room(self._execution.max_in_hand))
+        records = self._inputs.read(self._wait_s(), max_records)
+        if records and not self._inputs.names_owner:
             self._inputs.put_back(records)
             self._commit_or_rewind()
-            records = self._inputs.read(0, most)
+            records = self._inputs.read(0, max_records)
         if records:
             began_s = time.monotonic()
-            self._turn_time.begin(began_s + self._execution.turn_s)
+            self._turn_limit.begin(began_s + self._execution.turn_s)
             left = self._execution.run(records)
             self._inputs.put_back(left)
             if len(left) < len(records):
-                self._pace.note(len(records) - len(left), time.monotonic() - began_s)
+                self._batch_sizer.update(len(records) - len(left), time.monotonic() - began_s)
         self._execution.collect()
         now_s = time.monotonic()
-        self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._looked_s)
-        self._looked_s = now_s
+        self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._measured_s)
+        self._measured_s = now_s
         if now_s >= self._next_ack_s:
-            if self.outlet.sends_acks_early:
+            if self.output.sends_acks_early:
                 self._collector.flush()
-            self.outlet.serve()
-            self._next_ack_s = now_s + self.outlet.ack_interval_s
+            self.output.serve()
+            self._next_ack_s = now_s + self.output.ack_interval_s
         tick_interval_s = self._execution.tick_interval_s
         if tick_interval_s is not None and now_s >= self._next_tick_s:
             self._next_tick_s = now_s + tick_interval_s
@@ -223,46 +230,46 @@ class Worker:
             if latest.ackers and latest.message_timeout_s:
                 self._execution.time_out(self._inputs.in_hand(), latest.message_timeout_s)
         executed = self._collector.counters.executed
-        if now_s >= self._next_settle_s or executed - self._executed_at_settle >= self.outlet.commit_records:
+        if now_s >= self._next_commit_s or executed - self._executed_at_commit >= self.output.commit_records:
             self._commit_or_rewind()
-            self._executed_at_settle = executed
-            self._next_settle_s = time.monotonic() + self.outlet.commit_interval_s
+            self._executed_at_commit = executed
+            self._next_commit_s = time.monotonic() + self.output.commit_interval_s
             self._follow_topology()
-        if now_s >= self._idle_s:
-            self._tell_ready(NOTHING)
+        if now_s >= self._ready_without_partition_s:
+            self._report_ready(NO_PARTITION)
         if now_s >= self._next_report_s:
             self._report()
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self) -> float:
-        """Return how long to wait for a record: no longer than to the next flush or commit that is due."""
-        due_s = self._next_settle_s
+        """Return how long to wait for a record: at most until the next flush or commit."""
+        due_s = self._next_commit_s
         if self._collector.has_unsent:
             due_s = min(due_s, self._next_ack_s)
-        most_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S
-        return min(most_s, max(0.0, due_s - time.monotonic()))
+        max_wait_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S
+        return min(max_wait_s, max(0.0, due_s - time.monotonic()))
 
-    def _settle(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
-        """Get everything out, then commit how far the inputs are done."""
+    def _flush_and_commit(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
+        """Send everything, then commit the frontiers of the inputs."""
         self._collector.release()
         offsets = self._inputs.frontiers(leaving)
         self._collector.flush()
-        if self.outlet.settle(self._inputs.consumer, offsets, in_callback):
-            self._inputs.note_committed(offsets, leaving)
+        if self.output.flush_and_commit(self._inputs.consumer, offsets, in_callback):
+            self._inputs.mark_committed(offsets, leaving)
 
     def _commit_or_rewind(self) -> None:
-        """Settle; where that was undone, drop what is in hand and read it again."""
+        """Flush and commit; if the transaction was aborted, drop what is in hand and read it again."""
         try:
-            self._settle()
+            self._flush_and_commit()
         except TransactionAborted as error:
             log.warning("%s; its inputs are read again", error, extra={"action": "aborted"})
-            self._let_go(list(self._inputs.hands))
+            self._drop(list(self._inputs.hands))
             self._inputs.rewind()
 
     def _commit_or_leave(self, leaving: Collection[Place], in_callback: bool = False) -> None:
-        """Settle; where that was undone, leave the inputs to whoever reads them next."""
+        """Flush and commit; if the transaction was aborted, leave its inputs to the next owner."""
         try:
-            self._settle(leaving, in_callback)
+            self._flush_and_commit(leaving, in_callback)
         except TransactionAborted as error:
             log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
 
@@ -273,51 +280,51 @@ class Worker:
         self._reads = table.reads
         self._inputs.subscribe(self._reads, self._assigned, self._revoked, self._lost)
         if is_kip_848(self._user):
-            self._idle_s = time.monotonic() + JOIN_GRACE_S
+            self._ready_without_partition_s = time.monotonic() + JOIN_GRACE_S
 
     def _follow_topology(self) -> None:
-        """Take in a version published since: its topics, its readers."""
+        """Apply a version that was published since: its topics and its readers."""
         if self._registry.refresh():
             self._collector.targets.use_latest()
             self._subscribe()
 
-    def _learn(self, version: int) -> None:
-        """Read the registry to its end for a version seen in a header, at most once a second."""
+    def _load_version(self, version: int) -> None:
+        """Read the registry to its end for an unknown version in a header, at most once a second."""
         now_s = time.monotonic()
-        if now_s < self._next_learn_s:
+        if now_s < self._next_load_s:
             return
         self._registry.catch_up()
-        self._next_learn_s = time.monotonic() + LEARN_INTERVAL_S
+        self._next_load_s = time.monotonic() + LOAD_INTERVAL_S
 
     def _assigned(self, places: list[Place]) -> None:
-        held = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)) or NOTHING
+        held = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)) or NO_PARTITION
         log.info("%s reads %s", self.task, held, extra={"action": "assigned"})
-        self._tell_ready(held)
+        self._report_ready(held)
 
-    def _tell_ready(self, held: str) -> None:
-        if not self._told_ready:
-            self._told_ready = True
+    def _report_ready(self, held: str) -> None:
+        if not self._ready_reported:
+            self._ready_reported = True
             self._ready(f"ready bolt {self.name} of topology {self._history.name} reads {held}")
 
     def _revoked(self, places: list[Place]) -> None:
         if not self._broken:
             self._execution.finish(self._inputs.in_hand(places))
             self._commit_or_leave(places, in_callback=True)
-            self._let_go(places)
+            self._drop(places)
 
     def _lost(self, places: list[Place]) -> None:
         if not self._broken:
-            self._let_go(places)
+            self._drop(places)
 
-    def _let_go(self, places: list[Place]) -> None:
+    def _drop(self, places: list[Place]) -> None:
         held = self._inputs.in_hand(places)
         waiting = [tuple for tuple in held if tuple._state is IN_HAND]
         self._collector.drop(held)
         if waiting:
             self._execution.drop(waiting)
 
-    def _name_never_acked(self) -> None:
-        """Say which tuples the bolt neither acked nor failed; they will be read again."""
+    def _log_never_acked(self) -> None:
+        """Log and count the tuples that the bolt neither acked nor failed; they will be read again."""
         held = [tuple for tuple in self._inputs.in_hand() if tuple._state is IN_HAND]
         for tuple in held:
             log.warning("%r was never acked", tuple, extra={"action": "never_acked"})
@@ -335,4 +342,4 @@ class Worker:
         report = Report("bolt", self.name, self.task, int(time.time() * 1000), values)
         self.reported = (report,)
         topic = self._history.latest.stats_topic
-        self.outlet.produce(topic, report.encode(), report.key(), None)
+        self.output.produce(topic, report.encode(), report.key(), None)

@@ -1,6 +1,6 @@
-"""An asyncio event loop in a thread of its own, told from another thread what to run.
+"""An asyncio event loop in a thread of its own, which another thread gives work to.
 
-Invariant: who waits for the loop does not wait for a dead one: what ended it is raised instead.
+Invariant: nobody waits for a dead loop: the exception that ended it is raised instead.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, TypeVar
 
-LOOK_S = 0.5
-"""How often one who waits looks whether the loop still runs."""
+CHECK_INTERVAL_S = 0.5
+"""How often a waiting thread checks whether the loop still runs."""
 
 Answer = TypeVar("Answer")
 
@@ -25,7 +25,7 @@ class LoopThread:
         self.ended_by: BaseException | None = None
 
     def start(self) -> None:
-        """Begin; called once."""
+        """Start the thread; called once."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -36,35 +36,35 @@ class LoopThread:
             self.ended_by = error
 
     def soon(self, call: Callable[..., object], *arguments: object) -> None:
-        """Let the loop call something at its next turn."""
+        """Call something on the loop, at its next iteration."""
         self.check()
         self._loop.call_soon_threadsafe(call, *arguments)
 
     def wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Let the loop run a coroutine; return its result, or raise its error or what ended the loop."""
+        """Run a coroutine on the loop; return its result, or raise its error or what ended the loop."""
         return self.result(self.begin(work))
 
     def begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
-        """Let the loop run a coroutine meanwhile."""
+        """Start a coroutine on the loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def result(self, future: Future[Answer]) -> Answer:
-        """Wait for what was begun; return its result, or raise its error or what ended the loop."""
+        """Wait for a started coroutine; return its result, or raise its error or what ended the loop."""
         while True:
             try:
-                return future.result(LOOK_S)
+                return future.result(CHECK_INTERVAL_S)
             except NotYet:
                 if future.done():
                     raise
                 self.check()
 
     def check(self) -> None:
-        """Raise what ended the loop, if something did."""
+        """Raise the exception that ended the loop, if there was one."""
         if self.ended_by is not None:
             raise self.ended_by
 
     def close(self) -> None:
-        """Cancel what still runs, and end."""
+        """Cancel all tasks and end the thread."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
             self._thread.join()
@@ -76,6 +76,6 @@ async def _cancel_all() -> None:
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()
-    await asyncio.wait(others, timeout=LOOK_S) if others else None
+    await asyncio.wait(others, timeout=CHECK_INTERVAL_S) if others else None
     await loop.shutdown_asyncgens()
     loop.stop()

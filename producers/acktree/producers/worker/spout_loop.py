@@ -1,9 +1,8 @@
-"""The loop that runs a spout written in Python: emit while there is room, hand out verdicts.
+"""The loop that runs a spout written in Python: emit while there is room, deliver results.
 
-Invariant: at most ``max_pending`` messages are without a verdict, but for those of the last ``next_tuple``;
-the run and the numbers of messages are durable before they are used, so no root id was given out before.
-Messages pending when the process ends get no verdict: the source must offer what it was not told to be acked
-again.
+Invariant: at most ``max_pending`` messages are pending, apart from those of the last ``next_tuple``; the run
+and the message numbers are durable before they are used, so no root id is ever reused. Messages that are
+pending when the process ends get no result: the source must emit again whatever was not acked.
 """
 
 import logging
@@ -12,9 +11,10 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from acktree.producers.bolt import Context
 from acktree.producers.errors import UnknownComponent
@@ -34,18 +34,13 @@ from acktree.producers.spout import (
     SpoutEmitter,
     ValueSpout,
 )
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    Settings,
-    clear_errors,
-    consumer_settings,
-    make_consumer,
-    retry_until_ready,
-    was_transient,
-)
-from acktree.schemas.codec import Cause, decode_result
+from acktree.schemas.client_settings import Settings, consumer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, retry_until_ready
+from acktree.schemas.codec import decode_result
+from acktree.schemas.control_records import Cause
 from acktree.schemas.errors import AcktreeError, MalformedRecord
 from acktree.schemas.ids import MAX_OFFSET
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors, was_transient
 from acktree.schemas.registry import Published, Registry, Slot
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 
@@ -53,27 +48,28 @@ SPOUTS: tuple[type[AnySpout], ...] = (Spout, ValueSpout)
 CALLS_PER_TURN = 1_000
 IDLE_WAIT_S = 0.01
 BUSY_WAIT_S = 0.001
-"""How long a spout that emitted nothing waits for verdicts while it has pending ones; Storm's waits 1 ms."""
+"""How long a spout that emitted nothing waits for results while messages are pending; Storm's waits 1 ms."""
 CLAIM_INTERVAL_S = 10.0
 SEQUENCES = 1 << 22
-"""So many numbers of messages are reserved with each claim; who needs more before the next claims at once."""
+"""How many message numbers each claim reserves; when they run out, the next claim is made immediately."""
 RESULTS_PER_TURN = 1_000
 
 log = logging.getLogger("acktree.spout")
 
 
 def find_spout_name(latest: Published, spout: AnySpout, wanted: str | None) -> str:
-    """Return the spout's name in the topology: as wanted, as its class says, or the only one without topics.
+    """Return the spout's name in the topology: ``wanted``, its class's, or the only one without topics.
 
     Raises:
         UnknownComponent: there is no such spout, it reads topics, or there are several to choose from.
     """
-    free = [name for name, table in latest.spouts.items() if not table.topics]
-    name = wanted or spout.name or (free[0] if len(free) == 1 else "")
-    if name in free:
+    candidates = [name for name, table in latest.spouts.items() if not table.topics]
+    name = wanted or spout.name or (candidates[0] if len(candidates) == 1 else "")
+    if name in candidates:
         return name
     raise UnknownComponent(
-        f"topology {latest.name} has no spout {name!r} without topics; it has: {', '.join(free) or 'none'}"
+        f"topology {latest.name} has no spout {name!r} without topics; it has: "
+        f"{', '.join(candidates) or 'none'}"
     )
 
 
@@ -112,33 +108,34 @@ class SpoutWorker:
         self._claims, self._consumer = make_consumer(self._settings), make_consumer(self._settings)
         self.claim = claim_run(self._claims, self._result_topic, self._group, bootstrap)
         with clear_errors(bootstrap):
-            self._follow_results()
+            self._assign_results()
         topics = (*latest.spouts[self.name].emits, latest.ack_init_topic)
-        self._outlet = SpoutOutput(bootstrap, user or {}, read_limits(bootstrap, topics, user or {}))
-        self._packer = InitPacker(self._history, number, self._outlet.send)
-        self._outlet.while_full = self._send_inits
+        limits = read_limits(bootstrap, topics, user or {})
+        self._output = SpoutOutput(bootstrap, user or {}, limits, on_queue_full=self._send_inits)
+        self._packer = InitPacker(self._history, number, self._output.send)
         self.emitter = SpoutEmitter(
             self.name,
             self._history,
             _slot_of(latest, self.name, task).slot,
             self.claim.run,
             self._packer,
-            self._outlet.produce_confirmed,
+            self._output.produce_confirmed,
             Sequences(
-                self.claim.sequence, partial(retry_until_ready, self._look_and_claim, wait_if_away=True)
+                self.claim.sequence,
+                partial(retry_until_ready, self._check_and_commit_claim, wait_if_away=True),
             ),
         )
-        self._most_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
+        self._max_kept_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
         self.emitter.keeps_values = isinstance(spout, ValueSpout)
-        self.set_aside = self.timed_out = 0
+        self.rejected = self.timed_out = 0
         self.reported: tuple[Report, ...] = ()
-        self._index = task
-        self._pending_s, self._looked_s = 0.0, time.monotonic()
+        self._task_index = task
+        self._pending_s, self._measured_s = 0.0, time.monotonic()
         self._stopping = False
         self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
 
-    def _follow_results(self) -> None:
-        """Read results from the end: those before are about earlier runs."""
+    def _assign_results(self) -> None:
+        """Read results from the end of the topic: older ones are of earlier runs."""
         place = TopicPartition(self._result_topic, 0)
         ask = partial(self._consumer.get_watermark_offsets, place, timeout=BROKER_TIMEOUT_S)
         _, end = retry_until_ready(ask, wait_if_away=True)
@@ -147,22 +144,24 @@ class SpoutWorker:
 
     @property
     def pending(self) -> int:
-        """How many messages have no verdict yet."""
+        """How many messages are pending."""
         return len(self.emitter.pending)
 
     def stop(self) -> None:
         """Ask ``run`` to end; may be called from a signal handler."""
         self._stopping = True
-        self._outlet.hurry()
+        self._output.begin_stop()
 
     def run(self) -> None:
-        """Work until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
+        """Run until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
         try:
             self._spout.prepare(Context(self._history.latest, self.name, self.task))
             self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
             while not self._stopping:
                 self._turn()
             self._flush()
+        except KafkaException as error:
+            raise as_clear_error(error.args[0], self._bootstrap) from error
         finally:
             try:
                 self._spout.cleanup()
@@ -173,18 +172,18 @@ class SpoutWorker:
 
     def _turn(self) -> None:
         now_s = time.monotonic()
-        self._pending_s += self.pending * (now_s - self._looked_s)
-        self._looked_s = now_s
+        self._pending_s += self.pending * (now_s - self._measured_s)
+        self._measured_s = now_s
         emitted = self._emit(now_s)
-        self._hear(self._wait_s(emitted))
+        self._read_results(self._wait_s(emitted))
         if now_s >= self._next_flush_s:
-            self._outlet.serve()
+            self._output.serve()
             self._send_inits()
-            self._tell_done()
-            self._next_flush_s = now_s + self._outlet.ack_interval_s
+            self._ack_done()
+            self._next_flush_s = now_s + self._output.ack_interval_s
         if now_s >= self._next_claim_s:
             self._renew_claim()
-            self._give_up_old(now_s)
+            self._fail_expired(now_s)
             self._next_claim_s = time.monotonic() + CLAIM_INTERVAL_S
         if now_s >= self._next_report_s:
             self._report()
@@ -201,32 +200,32 @@ class SpoutWorker:
         room = self._history.latest.spouts[self.name].max_pending - self.pending
         emitted = 0
         for _ in range(min(room, CALLS_PER_TURN)):
-            if self.emitter.pending.kept_bytes >= self._most_bytes:
+            if self.emitter.pending.kept_bytes >= self._max_kept_bytes:
                 break
-            here = self.emitter.call(self._spout, now_s)
-            emitted += here
-            if not here:
+            count = self.emitter.call(self._spout, now_s)
+            emitted += count
+            if not count:
                 break
         return emitted
 
     def _send_inits(self) -> None:
         """Send the inits of the trees whose tuples are all in the log."""
-        self.emitter.hand_in()
+        self.emitter.pack_inits()
         self._packer.flush()
 
     def _flush(self) -> None:
-        """Wait until all tuples are with the broker, and then all their inits."""
-        self._outlet.drain()
+        """Wait until the broker has all tuples, and then all their inits."""
+        self._output.drain()
         self._send_inits()
-        self._outlet.settle(self._consumer, ())
-        self._tell_done()
+        self._output.flush_and_commit(self._consumer, ())
+        self._ack_done()
 
-    def _tell_done(self) -> None:
-        """Without ackers a message is done when it is in the log."""
-        for message in self.emitter.take_done():
-            self._acked(message)
+    def _ack_done(self) -> None:
+        """Ack the messages that are done without an acker: they are in the log."""
+        for message in self.emitter.pop_done():
+            self._deliver_ack(message)
 
-    def _hear(self, wait_s: float) -> None:
+    def _read_results(self, wait_s: float) -> None:
         records = self._consumer.consume(RESULTS_PER_TURN, 0) or self._consumer.consume(1, wait_s)
         for record in records:
             if (error := record.error()) is not None:
@@ -235,58 +234,63 @@ class SpoutWorker:
             self.claim.next_offset = (record.offset() or 0) + 1
             try:
                 result = decode_result(record.value() or b"")
-            except MalformedRecord as wrong:
-                self.set_aside += 1
-                log.warning("%s@%s set aside: %s", self._result_topic, record.offset(), wrong)
+            except MalformedRecord as malformed:
+                self.rejected += 1
+                log.warning("%s@%s rejected: %s", self._result_topic, record.offset(), malformed)
                 continue
             for root, cause, task, reason in result.failed:
-                self._fail(root, Failure(cause, task, reason))
+                self._deliver_fail(root, Failure(cause, task, reason))
             for root in result.acked.tolist():
                 message = self.emitter.pending.pop(root)
                 if message is not None:
-                    self._acked(message)
+                    self._deliver_ack(message)
 
-    def _acked(self, message: Message) -> None:
+    def _deliver_ack(self, message: Message) -> None:
         self.emitter.counters.acked += 1
-        self._spout.tell_acked(message)
+        self._spout.notify_acked(message)
 
-    def _fail(self, root: int, failure: Failure) -> None:
+    def _deliver_fail(self, root: int, failure: Failure) -> None:
         message = self.emitter.pending.pop(root)
         if message is not None:
             if failure.cause is Cause.TIMED_OUT:
                 self.timed_out += 1
             else:
                 self.emitter.counters.failed += 1
-            self._spout.tell_failed(message, failure)
+            self._spout.notify_failed(message, failure)
 
-    def _give_up_old(self, now_s: float) -> None:
-        """Fail what is older than the control topics keep: its verdict can no longer come."""
+    def _fail_expired(self, now_s: float) -> None:
+        """Fail messages older than the control topics' retention: their results can no longer come."""
         for root in self.emitter.pending.older_than(now_s - self._history.latest.control_retention_s):
-            self._fail(root, Failure(Cause.TIMED_OUT, "", ""))
+            self._deliver_fail(root, Failure(Cause.TIMED_OUT, "", ""))
 
     def _renew_claim(self) -> None:
-        """Look whether the task is still ours, and say so. While the broker is away, try again later."""
+        """Check that the task is still ours, and renew the claim; if the broker is away, do it later."""
         until_s = time.monotonic() + BROKER_TIMEOUT_S
         try:
-            call_with_deadline(
-                self._look_and_claim, lambda: not self._stopping and time.monotonic() < until_s
+            reserved = call_with_deadline(
+                self._check_and_commit_claim, lambda: not self._stopping and time.monotonic() < until_s
             )
+            self.emitter.sequences.extend(reserved)
         except CallTimedOut:
             log.warning("claim not renewed: no answer", extra={"action": "claim_not_renewed"})
-            self._claims = make_consumer(self._settings)  # the other is left to the call it is in
+            self._claims = make_consumer(self._settings)  # the old one is stuck in its call
         except AcktreeError as error:
             if not was_transient(error):
                 raise
             log.warning("claim not renewed: %s", error, extra={"action": "claim_not_renewed"})
 
-    def _look_and_claim(self) -> None:
-        stands = read_claim(self._claims, self._result_topic, self._bootstrap)
-        if stands is not None and stands.epoch != self.claim.epoch:  # a missing one is nobody's: it expired
+    def _check_and_commit_claim(self) -> int:
+        """Commit the claim with more message numbers; return where they end.
+
+        Changes nothing here: where its caller no longer waits, it runs beside the loop.
+        """
+        claims = self._claims
+        committed = read_claim(claims, self._result_topic, self._bootstrap)
+        if committed is not None and committed.epoch != self.claim.epoch:  # none is fine: its offset expired
             raise LostClaim(f"another process runs this task of spout {self.name}; this one stops")
-        sequences = self.emitter.sequences
-        self.claim.sequence = min(sequences.next + SEQUENCES, MAX_OFFSET + 1)
-        commit_claim(self._claims, self._result_topic, self.claim, self._group, self._bootstrap)
-        sequences.extend(self.claim.sequence)
+        claim = replace(self.claim, sequence=min(self.emitter.sequences.next + SEQUENCES, MAX_OFFSET + 1))
+        commit_claim(claims, self._result_topic, claim, self._group, self._bootstrap)
+        return claim.sequence
 
     def _report(self) -> None:
         counters = self.emitter.counters
@@ -296,13 +300,13 @@ class SpoutWorker:
             "failed": counters.failed,
             "timed_out": self.timed_out,
             "pending": self.pending,
-            "set_aside": self.set_aside,
+            "set_aside": self.rejected,
             "pending_s": round(self._pending_s, 3),
-            "task": self._index,
+            "task": self._task_index,
         }
         report = Report("spout", self.name, self.task, int(time.time() * 1000), values)
         self.reported = (report,)
-        self._outlet.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
+        self._output.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
 
 
 def _slot_of(latest: Published, spout: str, task: int) -> Slot:

@@ -1,7 +1,7 @@
 """Where a bolt or spout may emit to: its topics in the newest topology version, and who reads them there.
 
-Invariant: a target never changes; a new version makes new ones, so a tuple held since the old version still
-owes what the readers of its children own.
+Invariant: a target never changes; a new version makes new ones, so the ack of a tuple held since an old
+version still counts the consumer edges of those who read its children then.
 """
 
 from collections.abc import Iterable
@@ -13,20 +13,20 @@ from acktree.schemas.registry import History, Published
 
 
 class Target:
-    """One topic in one topology version; ``due`` holds anchors of children whose parents are acked."""
+    """One topic in one topology version, with the anchors of children whose parents are acked."""
 
-    __slots__ = ("due", "hashes", "head", "topic", "version")
+    __slots__ = ("acked_children", "hashes", "head", "topic", "version")
 
     def __init__(self, topic: str, version: int, hashes: tuple[int, ...]) -> None:
         self.topic = topic
         self.version = version
         self.hashes = hashes
         self.head = encode_header(version, ())
-        self.due: list[bytes] = []
+        self.acked_children: list[bytes] = []
 
 
 class Targets:
-    """The targets of one component, by topic; None stands for the only one."""
+    """The targets of one component by topic; None means the only one."""
 
     def __init__(self, component: str, history: History) -> None:
         self._component = component
@@ -36,7 +36,7 @@ class Targets:
         self.use_latest()
 
     def use_latest(self) -> None:
-        """Emit by the newest version known; a component it lacks keeps what it had."""
+        """Use the newest known version; a component that it does not have keeps its targets."""
         latest = self._history.latest
         emits = _emits_of(latest, self._component)
         if emits is None:
@@ -52,17 +52,17 @@ class Targets:
         self._current = current
 
     def find(self, topic: str | None) -> Target:
-        """Return the target of a topic, of the only one for None.
+        """Return the target of a topic, for None the only one.
 
         Raises:
-            WrongTopic: the component does not emit to it, or there is more than one to choose from.
+            WrongTopic: the component does not emit to the topic, or None is ambiguous.
         """
         return self._current.get(topic) or self._refuse(topic)
 
     def _refuse(self, topic: str | None) -> NoReturn:
         topics = [name for name in self._current if name is not None]
         if topic is None and topics:
-            raise WrongTopic(f"{self._component} emits to several topics, say which: {', '.join(topics)}")
+            raise WrongTopic(f"{self._component} emits to several topics, name one: {', '.join(topics)}")
         raise WrongTopic(
             f"{self._component} emits to {topic or 'a topic'}, but its emits in the topology are: "
             f"{', '.join(topics) or 'none'}"

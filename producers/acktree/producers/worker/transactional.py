@@ -1,8 +1,8 @@
-"""The collector of a bolt that acks in any order, exactly once: what is tied leaves in one transaction.
+"""The collector of an exactly-once bolt that acks in any order: what belongs together is one transaction.
 
-Invariant: nothing anchored to a tuple leaves before the tuple's ack, nor before the acks of all tuples it
-shares a child with, so a crash finds all of it done or none. What lies beyond the window that a commit can
-tell of is held back. What is emitted unanchored leaves at once.
+Invariant: nothing anchored to a tuple is sent before the tuple's ack, nor before the acks of all tuples it
+shares a child with, so a crash finds all of it done or none. Tuples beyond the window that a commit's
+metadata covers are held back. What is emitted unanchored is sent immediately.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ from acktree.producers.worker.edge_pool import EdgePool
 from acktree.schemas.registry import History
 
 
-class Child(NamedTuple):
-    """What was emitted, with the tuples it is anchored to."""
+class HeldChild(NamedTuple):
+    """An emitted child with the tuples it is anchored to, not sent yet."""
 
     parents: tuple[Tuple, ...]
     value: bytes | str | None
@@ -29,25 +29,25 @@ class Child(NamedTuple):
     timestamp_ms: int | None
 
 
-class Tie:
-    """Tuples that share children, or one alone; ``said`` has a failed one's reason, None for an acked one."""
+class TransactionGroup:
+    """Tuples that share children, or a single one; an outcome is the reason of a fail, None for an ack."""
 
-    __slots__ = ("children", "said", "tuples")
+    __slots__ = ("children", "outcomes", "tuples")
 
     def __init__(self, tuple: Tuple) -> None:
         self.tuples: dict[Tuple, None] = {tuple: None}
-        self.said: dict[Tuple, str | None] = {}
-        self.children: list[Child] = []
+        self.outcomes: dict[Tuple, str | None] = {}
+        self.children: list[HeldChild] = []
 
-    def absorb(self, other: "Tie") -> None:
-        """Take over all of another tie."""
+    def merge(self, other: "TransactionGroup") -> None:
+        """Add all of another group."""
         self.tuples |= other.tuples
-        self.said |= other.said
+        self.outcomes |= other.outcomes
         self.children += other.children
 
 
 class TransactionalCollector(Collector):
-    """Keeps what a bolt says until it may leave; ``release`` lets it go."""
+    """Holds back what a bolt emits, acks and fails; ``release`` sends what is complete."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TransactionalCollector(Collector):
         produce_rows: ProduceRows | None = None,
     ) -> None:
         super().__init__(bolt, history, packer, produce, edges, produce_rows)
-        self._ties: dict[Tuple, Tie] = {}
+        self._groups: dict[Tuple, TransactionGroup] = {}
 
     def emit(
         self,
@@ -71,7 +71,7 @@ class TransactionalCollector(Collector):
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Emit when all anchors are acked; see there."""
+        """Emit when all anchors are acked; see ``Collector.emit``."""
         parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
         if not parents:
             super().emit(value, anchors=(), topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
@@ -80,100 +80,100 @@ class TransactionalCollector(Collector):
             if all(map(is_over, parents)):
                 return
             self.targets.find(topic)
-            self.check_emission(value, key, headers, timestamp_ms)
-            held = [parent for parent in parents if self.check_anchor(parent)]
+            self.faults.check_emission(value, key, headers, timestamp_ms)
+            held = [parent for parent in parents if self.faults.check_anchor(parent)]
         except Misuse as misuse:
-            self.faults.blame(misuse, parents)
+            self.faults.refuse_call(misuse, parents)
             return
-        child = Child(parents, value, topic, key, headers and list(headers), timestamp_ms)
-        self._tie(held).children.append(child)
+        child = HeldChild(parents, value, topic, key, headers and list(headers), timestamp_ms)
+        self._group_of(held).children.append(child)
 
     def ack(self, tuple: Tuple) -> None:
-        """Ack a tuple; see there."""
-        self._say(tuple, "ack", None)
+        """Ack a tuple; see ``Collector.ack``."""
+        self._record_outcome(tuple, "ack", None)
 
     def fail(self, tuple: Tuple, reason: str) -> None:
-        """Fail a tuple; what was emitted for it alone is not sent. See there."""
-        self._say(tuple, "fail", reason)
+        """Fail a tuple; what was emitted for it alone is not sent. See ``Collector.fail``."""
+        self._record_outcome(tuple, "fail", reason)
 
-    def _say(self, tuple: Tuple, verb: str, reason: str | None) -> None:
-        if self._may_speak_of(tuple, verb):
-            self._tie([tuple]).said[tuple] = reason
+    def _record_outcome(self, tuple: Tuple, verb: str, reason: str | None) -> None:
+        if self.faults.check_in_hand(tuple, verb):
+            self._group_of([tuple]).outcomes[tuple] = reason
             tuple._state = ACKED if reason is None else FAILED
 
-    def _take_back(self, tuple: Tuple, reason: str) -> None:
-        """The ack has not left, and the tuple's fault makes a fail of it when it does."""
+    def _undo_ack(self, tuple: Tuple, reason: str) -> None:
+        """Nothing to undo: the ack is still held back, and ``release`` turns it into a fail."""
 
-    def _tie(self, tuples: Iterable[Tuple]) -> Tie:
-        """Return the one tie of these tuples."""
-        found: Tie | None = None
+    def _group_of(self, tuples: Iterable[Tuple]) -> TransactionGroup:
+        """Return the group of these tuples; merge their groups if there are several."""
+        found: TransactionGroup | None = None
         for tuple in tuples:
-            tie = self._ties.get(tuple)
-            if tie is None:
-                tie = self._ties[tuple] = Tie(tuple)
+            group = self._groups.get(tuple)
+            if group is None:
+                group = self._groups[tuple] = TransactionGroup(tuple)
             if found is None:
-                found = tie
-            elif tie is not found:
-                found.absorb(tie)
-                for each in tie.tuples:
-                    self._ties[each] = found
+                found = group
+            elif group is not found:
+                found.merge(group)
+                for member in group.tuples:
+                    self._groups[member] = found
         assert found is not None
         return found
 
     def drop(self, tuples: Iterable[Tuple]) -> None:
-        """Let go of tuples that another worker will read again; what is tied to them goes on without them."""
-        for tuple in (gone := list(tuples)):
-            tie = self._ties.pop(tuple, None)
-            if tie is not None:
-                del tie.tuples[tuple]
-                tie.said.pop(tuple, None)
-        super().drop(gone)
+        """Release tuples that another worker will read again; their groups go on without them."""
+        for tuple in (dropped := list(tuples)):
+            group = self._groups.pop(tuple, None)
+            if group is not None:
+                del group.tuples[tuple]
+                group.outcomes.pop(tuple, None)
+        super().drop(dropped)
 
     def release(self) -> None:
-        """Let go what is said in full, but for ties that reach out of the window of a partition's commit."""
-        ready = {tie for tie in self._ties.values() if len(tie.said) == len(tie.tuples)}
-        while far := self._too_far(ready):
-            ready -= far
-        for tie in ready:
-            self._let_go(tie)
+        """Send the groups whose tuples are all acked or failed, except those beyond a partition's window."""
+        ready = {group for group in self._groups.values() if len(group.outcomes) == len(group.tuples)}
+        while beyond := self._beyond_window(ready):
+            ready -= beyond
+        for group in ready:
+            self._send_group(group)
 
-    def _too_far(self, ready: set[Tie]) -> set[Tie]:
-        """Return the ties with a tuple too far above the frontier that the others would leave behind."""
+    def _beyond_window(self, ready: set[TransactionGroup]) -> set[TransactionGroup]:
+        """Return the groups with a tuple too far above the frontier left once the others are sent."""
         ends: dict[int, float] = {}
-        far = set()
-        for tie in ready:
-            for tuple in tie.tuples:
+        beyond = set()
+        for group in ready:
+            for tuple in group.tuples:
                 hand = tuple._hand
                 assert hand is not None, tuple
                 if id(hand) not in ends:
-                    ends[id(hand)] = self._end(hand, ready)
+                    ends[id(hand)] = self._window_end(hand, ready)
                 if tuple.offset >= ends[id(hand)]:
-                    far.add(tie)
-        return far
+                    beyond.add(group)
+        return beyond
 
-    def _end(self, hand: Hand, ready: set[Tie]) -> float:
-        """Return the offset a commit cannot tell of once ``ready`` has left this hand."""
+    def _window_end(self, hand: Hand, ready: set[TransactionGroup]) -> float:
+        """Return the first offset beyond the window of a commit once ``ready`` has left this hand."""
         for offset, tuple in hand.items():
-            if self._ties.get(tuple) not in ready:
+            if self._groups.get(tuple) not in ready:
                 return offset + WINDOW_OFFSETS
         return float("inf")
 
-    def _let_go(self, tie: Tie) -> None:
-        for tuple, reason in tie.said.items():
-            del self._ties[tuple]
+    def _send_group(self, group: TransactionGroup) -> None:
+        for tuple, reason in group.outcomes.items():
+            del self._groups[tuple]
             tuple._state = IN_HAND
             if reason is not None:
                 super().fail(tuple, reason)
-        for parents, value, topic, key, headers, timestamp_ms in tie.children:
-            whole = [parent for parent in parents if parent in tie.said and _may_be_done(parent)]
-            if whole:
+        for parents, value, topic, key, headers, timestamp_ms in group.children:
+            acked = [parent for parent in parents if parent in group.outcomes and _may_be_acked(parent)]
+            if acked:
                 super().emit(
-                    value, anchors=whole, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
+                    value, anchors=acked, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
                 )
-        for tuple in tie.said:
+        for tuple in group.outcomes:
             if tuple._state is IN_HAND:
                 super().ack(tuple)
 
 
-def _may_be_done(tuple: Tuple) -> bool:
+def _may_be_acked(tuple: Tuple) -> bool:
     return tuple._state is IN_HAND and tuple._fault is None

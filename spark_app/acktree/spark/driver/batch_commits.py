@@ -6,24 +6,17 @@ again, so a partition keeps its newest record only. Whoever finds a record commi
 offsets of a group without members, and a batch that fails at every start is run again for as long as it does.
 """
 
-import os
 import time
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from acktree.producers.kafka.outside_commit import commit_offsets
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    Settings,
-    consumer_settings,
-    is_not_ready,
-    make_consumer,
-    metadata_of,
-    why_unanswered,
-)
+from acktree.schemas.client_settings import Settings, consumer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, metadata_of, why_unanswered
+from acktree.schemas.kafka_errors import is_not_ready
+from acktree.spark.tasks.per_process import PerProcess
 
 FORMAT = "1"
 RETRY_INTERVAL_S = 0.1
@@ -112,12 +105,9 @@ class BatchCommits:
         commit_offsets(self.consumer, [record], self.group, self.bootstrap)
 
 
-_batch_commits: dict[tuple[Any, ...], BatchCommits] = {}
+_kept: PerProcess[BatchCommits] = PerProcess()
 
 
 def batch_commits(bootstrap: str, user: Settings, group: str) -> BatchCommits:
     """Return this process's batch commit records of one stage."""
-    place = (os.getpid(), bootstrap, group, tuple(sorted(user.items())))
-    if place not in _batch_commits:
-        _batch_commits[place] = BatchCommits(bootstrap, user, group)
-    return _batch_commits[place]
+    return _kept.get(lambda: BatchCommits(bootstrap, user, group), bootstrap, group, user)

@@ -11,13 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from confluent_kafka import KafkaException, TopicPartition
 
 from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S, commit_offsets
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    clear_errors,
-    consumer_settings,
-    make_admin,
-    make_consumer,
-)
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_consumer
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 from acktree.spark.driver.driver_metrics import serve_driver

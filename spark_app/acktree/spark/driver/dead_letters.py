@@ -8,8 +8,9 @@ import time
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Producer, TopicPartition
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error, clear_errors
+from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import BrokerUnreachable
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 from acktree.spark.ledger.task import ExhaustedRecord
 from acktree.spark.tasks.reading.one_record import read_record
 

@@ -12,8 +12,9 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicParti
 from pyroaring import BitMap64
 
 from acktree.producers.kafka.outside_commit import commit_offsets
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, metadata_of
+from acktree.schemas.clients import BROKER_TIMEOUT_S, metadata_of
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.spark.ledger.done_set import CommitMetadata, decode_metadata
 from acktree.spark.ledger.task import SourceSlot
 

@@ -5,14 +5,9 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError
 
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    as_clear_error,
-    clear_errors,
-    is_forbidden,
-    make_producer,
-    producer_settings,
-)
+from acktree.schemas.client_settings import producer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_forbidden
 from acktree.schemas.stats import Report
 from acktree.spark.options import SourceOptions
 

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error
-from acktree.schemas.codec import Absent, ReplayCommand, Result, decode_result_record
+from acktree.schemas.clients import BROKER_TIMEOUT_S
+from acktree.schemas.codec import decode_result_record
+from acktree.schemas.control_records import Absent, ReplayCommand, Result
 from acktree.schemas.errors import BrokerUnreachable, MalformedRecord
+from acktree.schemas.kafka_errors import as_clear_error
 
 MAX_RESULTS_PER_POLL = 1_000
 WAIT_S = 0.05
@@ -63,6 +65,7 @@ class ResultTopics:
         Raises:
             BrokerUnreachable, BrokerRefused, NotAuthorized: see there.
         """
+        # Life of a record, step 10.
         for message in self._consumer.consume(MAX_RESULTS_PER_POLL, wait_s):
             topic = message.topic() or ""
             if (error := message.error()) is not None:

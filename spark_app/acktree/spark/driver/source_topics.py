@@ -5,11 +5,12 @@ Invariant: a partition is read only under the slot that the registry gave to thi
 
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors, refuse_missing
+from acktree.schemas.clients import BROKER_TIMEOUT_S, refuse_missing
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import clear_errors, is_missing
 from acktree.schemas.publish import describe
 from acktree.schemas.registry import Published
 from acktree.spark.ledger.task import SourceSlot
@@ -75,7 +76,7 @@ class TopicEnds:
                     for place, future in answers.items()
                 }
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if is_missing(error.args[0]):
                     self._refuse_missing({source.topic for source in sources})
                     places = ", ".join(f"{source.topic}/{source.partition}" for source in sources)
                     raise VanishedPartition(

@@ -13,8 +13,9 @@ from pyroaring import BitMap64
 
 from acktree.producers.kafka.claim import Claim, claim_run, next_epoch, read_claims
 from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
-from acktree.schemas.clients import BROKER_TIMEOUT_S, clear_errors
+from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.ids import MAX_RUN, next_run, run_at_least
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Published
 from acktree.spark.driver.group_offsets import CommittedOffset, GroupOffsets, ZombieDriver
 from acktree.spark.driver.takeover import is_too_old, raised
@@ -209,6 +210,7 @@ class SpoutCommits:
 
     def commit_states(self) -> None:
         """Commit frontiers and bitmaps alone."""
+        # Life of a record, step 12.
         self.check_epoch()
         states, _, _ = self._encode()
         self._commit(states, [])

@@ -6,29 +6,27 @@ or a written batch holds. It runs inside Spark's calls to ``latestOffset``; ther
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from confluent_kafka import TopicPartition
-
-from acktree.schemas.clients import consumer_settings, make_admin, make_consumer
-from acktree.schemas.codec import Absent, ReplayCommand
-from acktree.schemas.registry import Registry
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_admin, make_consumer
+from acktree.schemas.registry import Published, Registry
 from acktree.schemas.stats import STATS_INTERVAL_S
 from acktree.spark.driver.dead_letters import DeadLetterWriter
 from acktree.spark.driver.driver_metrics import serve_driver
-from acktree.spark.driver.log_bounds import check_offsets, is_removed
+from acktree.spark.driver.log_bounds import check_offsets
 from acktree.spark.driver.reporter import Reporter
-from acktree.spark.driver.result_topics import ResultRecord, ResultTopics
-from acktree.spark.driver.source_topics import SpoutTopics, VanishedPartition
+from acktree.spark.driver.result_topics import ResultTopics
+from acktree.spark.driver.source_topics import SpoutTopics
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.driver.spout_figures import CrowdedSlots, progress, reports
+from acktree.spark.driver.spout_results import SpoutResults
+from acktree.spark.driver.spout_sources import SpoutSources
 from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers, with_state
-from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.replay_queue import QueuedReplay, ReplayQueue
-from acktree.spark.ledger.result_cut import OpenFailure
-from acktree.spark.ledger.retries import RetryPolicy
-from acktree.spark.ledger.task import ExhaustedRecord, TaskLedger
+from acktree.spark.ledger.replay_queue import ReplayQueue
+from acktree.spark.ledger.task import TaskLedger, find_ledger, find_task
 from acktree.spark.options import SourceOptions
 from acktree.spark.runtime.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 
@@ -51,30 +49,49 @@ class SpoutDriver:
             AcktreeError: broker, topology, spout or topic does not exist; the text says which.
         """
         self._options = options
-        self._monotonic, self._jitter = monotonic, jitter
+        self._monotonic = monotonic
         self._bootstrap, user = options.bootstrap, options.kafka
         self._admin = make_admin(options.bootstrap, user)
         self._registry = Registry(options.bootstrap, options.topology, user)
         self._watch = SourceWatch(self._admin, options, self._registry, monotonic)
-        self.topics = self._watch.topics()
-        self.topology = self._registry.history.latest
-        self._group = self.topology.group_of(options.spout)
-        settings = consumer_settings(options.bootstrap, self._group, user, enable_partition_eof=True)
+        topics, topology = self._watch.topics(), self._registry.history.latest
+        group = topology.group_of(options.spout)
+        settings = consumer_settings(options.bootstrap, group, user, enable_partition_eof=True)
         self._consumer = make_consumer(settings)
         self._reporter = Reporter(options)
         reader = make_consumer({**settings, "auto.offset.reset": "error", "queued.min.messages": 1})
-        topic = self.topology.dead_letter_topic
-        self._dead_letters = DeadLetterWriter(
-            reader, self._reporter.producer, topic, self._group, options.bootstrap
+        dead_letters = DeadLetterWriter(
+            reader, self._reporter.producer, topology.dead_letter_topic, group, options.bootstrap
         )
-        self.commits = SpoutCommits(self._consumer, self.topology, options, monotonic)
-        self._replay_queue = ReplayQueue(self.commits)
         self.tasks: dict[int, TaskLedger] = {}
-        self._results = ResultTopics(self._consumer, options.bootstrap)
+        self.commits = SpoutCommits(self._consumer, topology, options, monotonic)
+        self._replay_queue = ReplayQueue(self.commits)
+        self._results = SpoutResults(
+            ResultTopics(self._consumer, options.bootstrap),
+            self.tasks,
+            self.commits,
+            self._replay_queue,
+            dead_letters,
+            is_removed=lambda source, offset: self._sources.is_removed(source, offset),
+            monotonic=monotonic,
+            jitter=jitter,
+        )
+        self._sources = SpoutSources(
+            options, self._registry, self._watch, topics, self.tasks, self.commits, self._results.follow
+        )
         self._crowded_slots = CrowdedSlots()
         self._next_commit_s = self._next_report_s = -1e18
-        self._has_caught_up = False
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
+
+    @property
+    def topics(self) -> SpoutTopics:
+        """The source topics as they are read."""
+        return self._sources.topics
+
+    @property
+    def topology(self) -> Published:
+        """The version of the topology that is followed."""
+        return self._sources.topology
 
     @property
     def is_open(self) -> bool:
@@ -102,67 +119,10 @@ class SpoutDriver:
             opened = takeover.task(self.topology, spout, claim, task, sources, self._monotonic())
             self.tasks[task] = opened
         commits.serve(self.tasks)
-        self._go_back_to_ends()
-        self._read_results(commits.claims)
+        self._sources.go_back_to_ends()
+        self._results.follow(commits.claims)
         commits.remove_floors(self.topics.former)
         commits.commit()
-
-    def _catch_up(self) -> None:
-        """Read all results of earlier emissions if some would be repeated: their records may be done.
-
-        Only a driver that emits does this: one that Spark has asked only for its first offset does not know
-        the blocks of the batch that Spark has logged, and would take an ack of one for its first record's.
-        """
-        ledgers = [ledger for task in self.tasks.values() for ledger in task.slots.values()]
-        if all(ledger.next_offset >= ledger.emitted_before for ledger in ledgers):
-            return
-        for entry in self._results.read_to_ends():
-            self._apply_result(entry)
-
-    def log_ends(self) -> dict[int, int]:
-        """Return by slot the offset behind the last record that a read_committed reader may see.
-
-        Raises:
-            MissingTopic, DataLoss: a topic was deleted, or created anew, and failOnDataLoss is true.
-        """
-        try:
-            return self.topics.log_ends()
-        except VanishedPartition:
-            self._watch.check_next_time()
-            self._check_topics()
-            return self.topics.log_ends()
-
-    def _next_offsets(self) -> dict[int, int]:
-        ledgers = (ledger for task in self.tasks.values() for ledger in task.slots.items())
-        return {slot: ledger.next_offset for slot, ledger in ledgers}
-
-    def _go_back_to_ends(self) -> None:
-        """If a log ends before what is emitted of it, go on at its end, if the options allow it."""
-        for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
-            task = self._task_of(slot)
-            assert task is not None, "every slot that is read has its task"
-            ledger = task.slots[slot]
-            task.counters["lost"] += ledger.open_from(end)
-            self.commits.begin_run(task.task, slot)
-            ledger.emit_anew(min(end, ledger.frontier), self.commits.run)
-            self.commits.commit()  # floor and offsets at once: old bits must not stand for new records
-
-    def _follow_ends(self, ends: Mapping[int, int]) -> None:
-        """Where a log ends before what is emitted of it, find out why."""
-        if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
-            self._watch.check_next_time()
-            self._check_topics()
-            self._go_back_to_ends()
-
-    def _check_topics(self) -> None:
-        topics = self._watch.changed_topics(self.topics, self.topology.version, self._next_offsets())
-        if topics is not None:
-            self._adopt(topics)
-
-    def _read_results(self, tasks: Iterable[int]) -> None:
-        """Read the result topics of tasks from their committed positions on, besides those read already."""
-        claims, topic_of = self.commits.claims, self.commits.result_topic
-        self._results.follow(TopicPartition(topic_of(task), 0, claims[task].next_offset) for task in tasks)
 
     def position(self) -> PlannedBatch:
         """Return an empty batch with the position of every slot."""
@@ -188,10 +148,9 @@ class SpoutDriver:
             DataLoss: a log ends before what is emitted of it, and failOnDataLoss is true.
             OffsetTooLarge: the next offset of a partition does not fit into a root id.
         """
-        if not self._has_caught_up:
-            self._catch_up()
-            self._has_caught_up = True
-        self._follow_ends(ends)
+        # Life of a record, step 1.
+        self._results.catch_up()
+        self._sources.follow_ends(ends)
         self.commits.renew_run()
         now_s = self._monotonic()
         ranges: list[Range] = []
@@ -221,12 +180,11 @@ class SpoutDriver:
         """Read results, waiting up to ``wait_s``; write dead letters, apply resets, commit, report."""
         for task in self.tasks.values():
             task.add_pending_time(self._monotonic())
-        for entry in self._results.read(wait_s):
-            self._apply_result(entry)
+        self._results.read(wait_s)
         self._reporter.check()
         self._registry.refresh()
-        self._check_topics()
-        applied = self._replay_queue.apply(self._ledger_of)
+        self._sources.check()
+        applied = self._replay_queue.apply(partial(find_ledger, self.tasks))
         if applied:
             next(iter(self.tasks.values())).counters["commands"] += applied
         now_s = self._monotonic()
@@ -238,83 +196,12 @@ class SpoutDriver:
             self._report()
             self._next_report_s = now_s + STATS_INTERVAL_S
 
-    def _adopt(self, topics: SpoutTopics) -> None:
-        """Go on with a newer version, or with partitions that were not there before; they begin at the first
-        offset that is there."""
-        self.commits.check_epoch()
-        self.topics, self.topology = topics, self._registry.history.latest
-        table = self.topology.spouts[self._options.spout]
-        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self.commits.claims):
-            self.commits.join(new)
-            self._read_results(sorted(new))
-        policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
-        present = {source.slot for source in topics.partitions}
-        ids = {source.topic: source.topic_id for source in topics.partitions}
-        known: set[int] = set()
-        for task in self.tasks.values():
-            task.message_timeout_s = self.topology.message_timeout_s
-            for slot, source in list(task.sources.items()):
-                if ids.get(source.topic, source.topic_id) != source.topic_id:
-                    task.drop(slot)
-                    continue
-                task.slots[slot].policy, task.slots[slot].block = policy, table.block
-                known.add(slot)
-        fresh = [source for source in topics.partitions if source.slot in present - known]
-        starts = topics.log_starts(fresh)
-        moved = self.commits.moved(fresh).items()
-        starts |= {slot: committed.next_offset for slot, committed in moved if not committed.is_of_another}
-        for source in fresh:
-            task = self.tasks.get(topics.task_of[source.slot]) or next(iter(self.tasks.values()))
-            self.commits.claims[task.task].floors[source.slot] = self.commits.run
-            start, run = starts[source.slot], self.commits.run
-            task.sources[source.slot] = source
-            task.slots[source.slot] = PartitionLedger(start, start, run, policy, table.block)
-        self.commits.remove_floors(topics.former)
-        self.commits.commit()
-
-    def _apply_result(self, entry: ResultRecord) -> None:
-        record, cut = entry.record, self.commits.cuts[entry.task]
-        if record is None or isinstance(record, ReplayCommand):
-            if record is None:
-                next(iter(self.tasks.values())).counters["set_aside"] += 1
-            else:
-                self._replay_queue.add(QueuedReplay(entry.task, entry.offset, record))
-            cut.record(entry.offset, {}, ())
-            return
-        highest: dict[int, int] = {}
-        opened: list[OpenFailure] = []
-        for task in self.tasks.values():
-            if isinstance(record, Absent):
-                effect = task.apply_absent(record)
-            else:
-                effect = task.apply(record, self._monotonic(), self._jitter())
-            highest |= effect.highest
-            opened += effect.opened
-            for exhausted in effect.exhausted:
-                self._send_dead_letter(task, exhausted)
-        cut.record(entry.offset, highest, opened)
-
-    def _send_dead_letter(self, task: TaskLedger, record: ExhaustedRecord) -> None:
-        if self._dead_letters.write(record):
-            task.finish_record(record, "dead_lettered")
-        else:
-            is_lost = is_removed(self.topics, self._options, record.source, record.offset)
-            task.finish_record(record, "lost" if is_lost else "absent")
-
-    def _task_of(self, slot: int) -> TaskLedger | None:
-        return next((task for task in self.tasks.values() if slot in task.slots), None)
-
-    def _ledger_of(self, slot: int) -> PartitionLedger | None:
-        task = self._task_of(slot)
-        return task.slots[slot] if task else None
-
     def _apply_resets(self) -> None:
         moved = self.commits.moved(self.topics.partitions)
         if self.commits.are_lost:  # with its topic, or by expiry
-            self._watch.check_next_time()
-            self._check_topics()
+            self._sources.check_now()
         for slot, committed in moved.items():
-            task = self._task_of(slot)
+            task = find_task(self.tasks, slot)
             if committed.ours is not None or task is None:
                 continue
             ledger = task.slots[slot]
@@ -331,6 +218,14 @@ class SpoutDriver:
             for task in self.tasks.values()
             for slot, ledger in task.slots.items()
         )
+
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last record that a read_committed reader may see.
+
+        Raises:
+            MissingTopic, DataLoss: a topic was deleted, or created anew, and failOnDataLoss is true.
+        """
+        return self._sources.log_ends()
 
     def progress(self, ends: Mapping[int, int]) -> dict[str, int]:
         """Return how far the spout is, where the logs end at ``ends`` by slot."""

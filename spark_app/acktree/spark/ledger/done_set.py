@@ -7,7 +7,6 @@ highest first. Text that is not ours, or damaged, decodes to None.
 
 import base64
 import binascii
-import zlib
 from array import array
 from typing import NamedTuple
 
@@ -15,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from acktree.schemas.codec import varint
+from acktree.schemas.avro import read_varint, varint
+from acktree.schemas.commit_metadata import seal, unseal
+from acktree.schemas.errors import MalformedRecord
 
 FORMAT = "1"
 MAX_METADATA_CHARS = 4_020
@@ -116,10 +117,10 @@ def encode_metadata(
         by_bits, reach_bits = _encode_bits(frontier, done, room)
         if reach_bits > reach:
             raw, reach, form = by_bits, reach_bits, "B"
-    body = f"{FORMAT}|{epoch}|{incarnation}|{form}{base64.b64encode(raw).decode()}"
+    text = seal(FORMAT, epoch, incarnation, form + base64.b64encode(raw).decode())
     below = done.copy()
     below.remove_range(reach, EVERYTHING)
-    return EncodedMetadata(f"{body}|{zlib.crc32(body.encode()):08x}", reach, below | committed)
+    return EncodedMetadata(text, reach, below | committed)
 
 
 def fits(frontier: int, done: BitMap64, max_chars: int = MAX_METADATA_CHARS) -> bool:
@@ -129,22 +130,17 @@ def fits(frontier: int, done: BitMap64, max_chars: int = MAX_METADATA_CHARS) -> 
 
 def decode_metadata(text: str | None, frontier: int) -> CommitMetadata | None:
     """Return what a commit of ours says, None for anybody else's metadata or a damaged one."""
-    body, _, crc = (text or "").rpartition("|")
-    parts = body.split("|")
-    if (
-        len(parts) != 4
-        or parts[0] != FORMAT
-        or not body.isascii()
-        or crc != f"{zlib.crc32(body.encode()):08x}"
-    ):
+    parts = unseal(text or "", (FORMAT,), 4)
+    if parts is None:
+        return None
+    decode = {"R": _decode_runs, "B": _decode_bits}.get(parts[3][:1])
+    if decode is None:
         return None
     try:
         raw = base64.b64decode(parts[3][1:], validate=True)
-        epoch = int(parts[1])
-    except (binascii.Error, ValueError):
+        return CommitMetadata(int(parts[1]), parts[2], decode(frontier, raw))
+    except (binascii.Error, ValueError, MalformedRecord):
         return None
-    decode = {"R": _decode_runs, "B": _decode_bits}.get(parts[3][:1])
-    return CommitMetadata(epoch, parts[2], decode(frontier, raw)) if decode else None
 
 
 EVERYTHING = 1 << 62
@@ -189,15 +185,8 @@ def _run(begin: int, end: int, before: int) -> bytes:
 def _decode_runs(frontier: int, raw: bytes) -> BitMap64:
     done, position, at, lengths = BitMap64(), frontier, 0, []
     while at < len(raw):
-        value = shift = 0
-        while at < len(raw):
-            byte = raw[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        lengths.append(value)
+        length, at = read_varint(raw, at)
+        lengths.append(length)
     for gap, length in zip(lengths[::2], lengths[1::2], strict=False):
         done.add_range(position + gap, position + gap + length)
         position += gap + length

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from acktree.schemas.codec import Span
+from acktree.schemas.control_records import Span
 from acktree.schemas.ids import run_at_least
 from acktree.spark.ledger.blocks import block_end, split
 from acktree.spark.ledger.done_set import first_absent, runs, set_of

@@ -5,7 +5,6 @@ and late results are no-ops. Results are about blocks, named by their first offs
 offset. Pure: time, jitter and results are arguments; nothing here knows Kafka.
 """
 
-from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +16,7 @@ from acktree.schemas.ids import run_at_least
 from acktree.spark.ledger.blocks import Blocks
 from acktree.spark.ledger.commands import Commands
 from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done, runs
+from acktree.spark.ledger.emission_times import EmissionTimes
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.retries import Attempt, FailureOutcome, Replay, Retries, RetryPolicy, name_of_rest
 
@@ -41,8 +41,7 @@ class PartitionLedger:
     """Grows with every change of ``frontier`` or ``done``."""
     emitted_before: int = 0
     """Earlier drivers may have emitted what is below: acks of it count before it is emitted again."""
-    _emitted: deque[tuple[int, float]] = field(default_factory=deque)
-    _overdue_end: int = 0
+    times: EmissionTimes = field(default_factory=EmissionTimes)
 
     @property
     def command(self) -> LiveReplay | None:
@@ -80,12 +79,13 @@ class PartitionLedger:
             self.next_offset = max(self.next_offset, min(max(start, stop), end))
         if self.next_offset > before:
             self.commands.void.clear()
-            self._emitted.append((self.next_offset, now_s))
+            self.times.record(self.next_offset, now_s)
         self._advance()
         return ranges
 
     def acked(self, generations: NDArray[np.int64], firsts: NDArray[np.int64]) -> int:
         """Mark blocks as done, whichever emission was acked; return how many offsets are newly done."""
+        # Life of a record, step 11.
         wanted = (firsts > self.frontier - self._largest) & (firsts < self._known_end)
         runs_of = generations >> 4
         finished = BitMap64()
@@ -189,7 +189,7 @@ class PartitionLedger:
 
     def resume(self, now_s: float) -> None:
         """Count what is in flight at a restart as emitted at that time."""
-        self._emitted.append((self.next_offset, now_s))
+        self.times.record(self.next_offset, now_s)
 
     def _is_done(self, start: int, end: int) -> bool:
         """Tell whether nothing of [start, end) is emitted and not done."""
@@ -203,6 +203,7 @@ class PartitionLedger:
 
         Ignored unless something of the block is open and the generation its newest.
         """
+        # Life of a record, step 11.
         retries, left = self._emission(generation, first)
         if not left:
             return FailureOutcome.IGNORED
@@ -247,10 +248,8 @@ class PartitionLedger:
         A safety net: the control records of such an emission have expired, so no acker can finish it. It says
         nothing about the records, so it does not count as an attempt. Returns how many blocks are due again.
         """
-        while self._emitted and self._emitted[0][1] < before_s:
-            self._overdue_end = self._emitted.popleft()[0]
         late, count = BitMap64(), 0
-        late.add_range(self.frontier, max(self._overdue_end, self.frontier))
+        late.add_range(self.frontier, max(self.times.overdue_end(before_s), self.frontier))
         late = self._open(late)
         for command, newer in self.commands.with_newer():
             late -= command.offsets
@@ -309,16 +308,12 @@ class PartitionLedger:
     def _clear_emissions(self) -> None:
         self.commands = Commands()
         self.blocks, self.retries = Blocks(), Retries()
-        self._emitted.clear()
-        self._overdue_end = self.emitted_before = 0
+        self.times.clear()
+        self.emitted_before = 0
 
     def held_s(self, now_s: float) -> float:
         """Return how long ago the record at the frontier was emitted (or resumed), 0 if none is."""
-        if self.frontier >= self.next_offset:
-            return 0.0
-        while self._emitted and self._emitted[0][0] <= self.frontier:
-            self._emitted.popleft()
-        return max(0.0, now_s - self._emitted[0][1]) if self._emitted else 0.0
+        return self.times.age_s(self.frontier, now_s) if self.frontier < self.next_offset else 0.0
 
     def opened(self, command: LiveReplay, done: BitMap64) -> tuple[int, BitMap64]:
         """Return the frontier once a command is applied, and what is left of ``done`` above it."""

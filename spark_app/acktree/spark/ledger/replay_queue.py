@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
-from acktree.schemas.codec import ReplayCommand, decode_replay_command
+from acktree.schemas.codec import decode_replay_command
+from acktree.schemas.control_records import ReplayCommand
 from acktree.schemas.ids import MAX_RUN, next_run
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.ledger.done_set import fits

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from acktree.schemas.codec import Absent, Cause, Failure, Result, Span
+from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.done_set import runs
@@ -325,3 +325,14 @@ def _spans_left(ledger: PartitionLedger, replay: Replay) -> tuple[Span, ...]:
     if len(left) == 1 and replay.offset in left:
         return ()
     return tuple(Span(*run) for run in runs(left, 0, len(left)))
+
+
+def find_task(tasks: Mapping[int, TaskLedger], slot: int) -> TaskLedger | None:
+    """Return the spout task that reads a slot."""
+    return next((task for task in tasks.values() if slot in task.slots), None)
+
+
+def find_ledger(tasks: Mapping[int, TaskLedger], slot: int) -> PartitionLedger | None:
+    """Return the ledger of a slot."""
+    task = find_task(tasks, slot)
+    return task.slots[slot] if task else None

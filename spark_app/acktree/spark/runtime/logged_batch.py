@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from acktree.schemas.codec import Span
+from acktree.schemas.control_records import Span
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.ledger.retries import Replay
 

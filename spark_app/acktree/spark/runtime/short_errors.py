@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class BatchFailed(AcktreeError):
-    """A batch's function raised an error whose text is too long for the JVM; the log has the whole of it."""
+    """A batch's function raised an error whose text is too long for the JVM; the log has the full text."""
 
 
 def with_short_errors(write: Callable[P, R]) -> Callable[P, R]:

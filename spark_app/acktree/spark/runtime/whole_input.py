@@ -23,11 +23,11 @@ _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 
 
 class InputCutOff(AcktreeError):
-    """The rows of a task ended early: what makes them failed, or the task was killed."""
+    """The input rows of a task ended early: the step that produces them failed, or the task was killed."""
 
 
 class NoProofOfEnd(AcktreeError):
-    """This Spark's Python worker is not known here: a whole input cannot be told from half of one."""
+    """This version of Spark is not supported: its worker does not show whether its input was complete."""
 
 
 def check_input_is_whole() -> None:
@@ -37,20 +37,21 @@ def check_input_is_whole() -> None:
         InputCutOff: Spark has closed the stream without saying so.
         NoProofOfEnd: the stream that Spark says it on was not found.
     """
-    if not says_end(_worker_stream()):
+    # Life of a record, step 7.
+    if not has_end_marker(_worker_stream()):
         raise InputCutOff(
-            "the rows of this task were cut off: what makes them failed, or the task was killed; "
-            "nothing is committed and Spark runs the task again"
+            "the input rows of this task ended early: the step that produces them failed, or the task was "
+            "killed; nothing is committed and Spark runs the task again"
         )
 
 
-def says_end(stream: io.BufferedReader | io.BufferedRWPair) -> bool:
-    """Wait for what follows the rows, and tell whether it is Spark's word for their end; take nothing.
+def has_end_marker(stream: io.BufferedReader | io.BufferedRWPair) -> bool:
+    """Wait for what follows the rows and return whether it is Spark's end marker; consume nothing.
 
-    One byte of it is enough: after the rows Spark writes that word or nothing.
+    One byte of it is enough: after the rows Spark writes the marker or nothing.
 
     >>> whole, cut_off = io.BytesIO(b"\\xff\\xff\\xff\\xfc"), io.BytesIO()
-    >>> says_end(io.BufferedReader(whole)), says_end(io.BufferedReader(cut_off))
+    >>> has_end_marker(io.BufferedReader(whole)), has_end_marker(io.BufferedReader(cut_off))
     (True, False)
     """
     following = stream.peek(len(_END))[: len(_END)]

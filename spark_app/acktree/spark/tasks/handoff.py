@@ -29,11 +29,11 @@ _END = b"end\n"
 
 
 class ReadingUnfinished(AcktreeError):
-    """The rows have ended before this task has read all of its records."""
+    """The rows ended before this task had read all of its records."""
 
 
 class NoHandoff(AcktreeError):
-    """This task has read nothing itself: the plan is not narrow."""
+    """This task did not read any records itself: the plan is not narrow."""
 
 
 @contextmanager
@@ -71,6 +71,7 @@ def _remove_earlier_batches(path: Path) -> None:
 
 def add_to_handoff(anchors: bytes) -> None:
     """Add the anchors of rows that were read, 18 bytes each."""
+    # Life of a record, step 3.
     if (path := handoff_path()) is not None:
         with path.open("ab") as file:
             file.write(anchors)

@@ -5,18 +5,17 @@ broken header is logged with its coordinates, and its tuple goes on untracked.
 """
 
 import logging
-import os
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from acktree.schemas.clients import Settings
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
 from acktree.schemas.header import FORMAT, SINGLE, decode_header
 from acktree.schemas.registry import History, read_history
 from acktree.spark.tasks.binary_rows import binary_of, rows_of
+from acktree.spark.tasks.per_process import PerProcess
 
 HEAD_BYTES = 3
 
@@ -41,9 +40,11 @@ class BoltAnchors:
                     return pa.nulls(len(rows), pa.binary())
                 return binary_of(rows.view(np.uint8).reshape(len(rows), -1)[:, HEAD_BYTES:])
         rows_in = zip(headers.to_pylist(), offsets.tolist(), strict=True)
-        return pa.array([self._of(data, topic, partition, offset) for data, offset in rows_in], pa.binary())
+        return pa.array(
+            [self._anchors_at(data, topic, partition, offset) for data, offset in rows_in], pa.binary()
+        )
 
-    def _of(self, data: bytes | None, topic: str, partition: int, offset: int) -> bytes | None:
+    def _anchors_at(self, data: bytes | None, topic: str, partition: int, offset: int) -> bytes | None:
         if data is None or len(data) <= HEAD_BYTES:
             return None
         try:
@@ -58,12 +59,9 @@ class BoltAnchors:
         return data[HEAD_BYTES:] if is_reader else None
 
 
-_known: dict[tuple[Any, ...], BoltAnchors] = {}
+_kept: PerProcess[BoltAnchors] = PerProcess()
 
 
 def bolt_anchors(bootstrap: str, topology: str, bolt: str, user: Settings) -> BoltAnchors:
     """Return this process's reader of a bolt's anchors."""
-    place = (os.getpid(), bootstrap, topology, bolt, tuple(sorted(user.items())))
-    if place not in _known:
-        _known[place] = BoltAnchors(bootstrap, topology, bolt, user)
-    return _known[place]
+    return _kept.get(lambda: BoltAnchors(bootstrap, topology, bolt, user), bootstrap, topology, bolt, user)

@@ -6,21 +6,24 @@ numba, and librdkafka's functions known to LLVM (``columns_in.py``); the GIL is 
 
 import numpy as np
 
-from acktree.producers.native import rdkafka_abi as words
-from acktree.producers.native.rdkafka_abi import numba, pointer, types
-from acktree.schemas.batch_codec import Integers, compiled
+from acktree.producers.native import rdkafka_abi as abi
+from acktree.producers.native.rdkafka_abi import external, numba, pointer, types
+from acktree.schemas.batch_codec import Integers
+from acktree.schemas.compiled_code import Compiler
+
+compiled = Compiler(__file__, abi.__file__)
 
 FIELDS = 10
 ERROR, OFFSET, STAMP_MS, STAMP_KIND, VALUE, VALUE_BYTES, KEY, KEY_BYTES, HEADER, HEADER_BYTES = range(FIELDS)
 """Rows of ``found``; sizes are -1 for null."""
 
-_timestamp = types.ExternalFunction("rd_kafka_message_timestamp", types.int64(types.intp, types.intp))
-_destroy = types.ExternalFunction("rd_kafka_message_destroy", types.void(types.intp))
-_headers = types.ExternalFunction("rd_kafka_message_headers", types.int32(types.intp, types.intp))
-_last_header = types.ExternalFunction(
+_timestamp = external("rd_kafka_message_timestamp", types.int64(types.intp, types.intp))
+_destroy = external("rd_kafka_message_destroy", types.void(types.intp))
+_headers = external("rd_kafka_message_headers", types.int32(types.intp, types.intp))
+_last_header = external(
     "rd_kafka_header_get_last", types.int32(types.intp, types.intp, types.intp, types.intp)
 )
-_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
+_memcpy = external("memcpy", types.intp(types.intp, types.intp, types.uintp))
 
 
 @compiled
@@ -32,15 +35,15 @@ def read_fields(messages: Integers, header: int, found: Integers) -> None:
     kind = np.zeros(1, np.int64)
     place = np.zeros(3, np.int64)
     for row in range(len(messages)):
-        message = numba.carray(pointer(messages[row]), words.MESSAGE_WORDS)
-        found[ERROR, row] = message[words.ERROR] << 32 >> 32  # the lower half of the word, with its sign
-        found[OFFSET, row] = message[words.OFFSET]
+        message = numba.carray(pointer(messages[row]), abi.MESSAGE_WORDS)
+        found[ERROR, row] = message[abi.ERROR] << 32 >> 32  # the lower half of the word, with its sign
+        found[OFFSET, row] = message[abi.OFFSET]
         found[STAMP_MS, row] = _timestamp(messages[row], kind.ctypes.data)
         found[STAMP_KIND, row] = kind[0]
-        found[VALUE, row] = message[words.VALUE]
-        found[VALUE_BYTES, row] = message[words.VALUE_BYTES] if message[words.VALUE] != 0 else -1
-        found[KEY, row] = message[words.KEY]
-        found[KEY_BYTES, row] = message[words.KEY_BYTES] if message[words.KEY] != 0 else -1
+        found[VALUE, row] = message[abi.VALUE]
+        found[VALUE_BYTES, row] = message[abi.VALUE_BYTES] if message[abi.VALUE] != 0 else -1
+        found[KEY, row] = message[abi.KEY]
+        found[KEY_BYTES, row] = message[abi.KEY_BYTES] if message[abi.KEY] != 0 else -1
         found[HEADER, row], found[HEADER_BYTES, row] = 0, -1
         if header != 0 and found[ERROR, row] == 0:
             at = place.ctypes.data

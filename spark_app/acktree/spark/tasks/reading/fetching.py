@@ -5,7 +5,6 @@ with its position: a range that goes on where the last one ended needs no new as
 """
 
 import logging
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +13,12 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from numpy.typing import NDArray
 
 from acktree.producers.native.librdkafka import NoColumns
-from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import find_header
 from acktree.spark.options import SourceOptions
+from acktree.spark.tasks.per_process import PerProcess
 from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn
 
 log = logging.getLogger("acktree.spark")
@@ -90,7 +91,7 @@ class Fetching:
         self.position: int | None = None
 
     @property
-    def takes_columns(self) -> bool:
+    def reads_columns(self) -> bool:
         """Tell whether records are fetched as columns, not one by one."""
         return self._columns is not None
 
@@ -116,7 +117,7 @@ class Fetching:
     def fetch(self, max_records: int, timeout_s: float) -> Fetched:
         """Return what has come, at most so many records, waiting so long for the last of them."""
         if self._columns is None:
-            return self._taken_one_by_one(self.consumer.consume(max_records, timeout_s))
+            return self._fetched_one_by_one(self.consumer.consume(max_records, timeout_s))
         taken = self._columns.take(max_records, timeout_s, own=self._is_for_bolt)
         beside = self.consumer.consume(1, 0)
         of_client = _errors(beside)
@@ -129,13 +130,13 @@ class Fetching:
             _binary(taken.keys),
             _binary(taken.values),
             _stamps(taken.stamps_ms),
-            _kinds(taken.kinds),
+            _timestamp_types(taken.kinds),
             None if taken.own is None else _binary(taken.own),
             None,
             [*taken.errors, *of_client],
         )
 
-    def _taken_one_by_one(self, messages: list[Message]) -> Fetched:
+    def _fetched_one_by_one(self, messages: list[Message]) -> Fetched:
         errors = _errors(messages)
         rows = [m for m in messages if m.error() is None] if errors else messages
         fields = np.array([(m.offset(), *reversed(m.timestamp())) for m in rows], np.int64).reshape(-1, 3)
@@ -145,7 +146,7 @@ class Fetching:
             pa.array([m.key() for m in rows], pa.binary()),
             pa.array([m.value() for m in rows], pa.binary()),
             _stamps(fields[:, 1]),
-            _kinds(fields[:, 2]),
+            _timestamp_types(fields[:, 2]),
             None if own is None else pa.array(own, pa.binary()),
             pa.array([_header_rows(m.headers()) for m in rows], _HEADERS) if self._with_headers else None,
             errors,
@@ -158,26 +159,27 @@ class Fetching:
         self.consumer.close()
 
 
-_fetching: dict[tuple[Any, ...], Fetching] = {}
+_kept: PerProcess[Fetching] = PerProcess()
 
 
 def fetching(options: SourceOptions, topic: str, partition: int) -> Fetching:
     """Return this process's consumer of a partition."""
-    role = (options.bolt, options.include_headers)
-    place = (
-        os.getpid(),
+    purpose = (
         options.bootstrap,
         options.group,
-        *role,
+        options.bolt,
+        options.include_headers,
         topic,
         partition,
-        *sorted(options.kafka.items()),
+        options.kafka,
     )
-    if place not in _fetching:
-        while len(_fetching) >= MAX_CACHED_CONSUMERS:
-            _fetching.pop(next(iter(_fetching))).close()
-        _fetching[place] = Fetching(options, topic, partition)
-    return _fetching[place]
+
+    def make() -> Fetching:
+        for oldest in _kept.pop_oldest(MAX_CACHED_CONSUMERS):
+            oldest.close()
+        return Fetching(options, topic, partition)
+
+    return _kept.get(make, *purpose)
 
 
 def _errors(messages: list[Message]) -> list[tuple[KafkaError, int]]:
@@ -194,7 +196,7 @@ def _stamps(milliseconds: NDArray[np.int64]) -> pa.Array:
     return pa.array(milliseconds * 1000, _STAMP)
 
 
-def _kinds(kinds: NDArray[np.int64]) -> pa.Array:
+def _timestamp_types(kinds: NDArray[np.int64]) -> pa.Array:
     """Return Spark's timestampType: librdkafka counts from 1."""
     return pa.array(kinds - 1, pa.int32())
 

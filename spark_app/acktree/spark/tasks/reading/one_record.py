@@ -8,8 +8,9 @@ import time
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S, as_clear_error, clear_errors
+from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import BrokerUnreachable
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
 
 def read_record(consumer: Consumer, place: TopicPartition, bootstrap: str) -> Message | None:

@@ -14,11 +14,12 @@ from confluent_kafka import KafkaError, TopicPartition
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from acktree.schemas.clients import as_clear_error
-from acktree.schemas.codec import Absent, Span, encode_absent
+from acktree.schemas.codec import encode_absent
+from acktree.schemas.control_records import Absent, Span
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import IdArray, root_ids
+from acktree.schemas.kafka_errors import as_clear_error
 from acktree.schemas.registry import Published
 from acktree.spark.driver.batch_commits import ReadTaskName, digest
 from acktree.spark.driver.log_bounds import next_available
@@ -163,6 +164,7 @@ def read_offsets(task: ReadTask) -> Iterator[pa.RecordBatch]:
         OffsetOutOfRange: the topic no longer holds what was planned, and failOnDataLoss is true.
         ReadStalled: no progress for STALL_S seconds.
     """
+    # Life of a record, step 3.
     begin_handoff(task.name)
     for range_ in task.ranges:
         yield from _read_range(range_)

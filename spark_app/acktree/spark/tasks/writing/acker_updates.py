@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acktree.producers.kafka.packing import AckPacker, init_records
-from acktree.schemas.clients import Settings
-from acktree.schemas.codec import EntryArray
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.control_records import EntryArray
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import origins_of
 from acktree.schemas.registry import History, Published, read_history
@@ -71,6 +71,7 @@ class AckerUpdates:
         Raises:
             UnknownVersion: their version is not published. DeliveryFailed: a record was refused.
         """
+        # Life of a record, step 8.
         acks = self._acks(updates.version)
         for root, reason in updates.failed.items():
             acks.fail(updates.version, root, reason)

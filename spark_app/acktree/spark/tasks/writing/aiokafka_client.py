@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     AuthenticationFailedError,
     KafkaConnectionError,
@@ -18,6 +20,7 @@ from aiokafka.errors import (
     ProducerFenced,
 )
 from aiokafka.errors import KafkaError as BatchClientError
+from aiokafka.producer.message_accumulator import BatchBuilder
 from confluent_kafka import KafkaError, KafkaException
 
 MESSAGE_BYTES = 1_000_000
@@ -64,6 +67,18 @@ logging.getLogger("aiokafka").addHandler(logging.NullHandler())  # as librdkafka
 
 class NoBatches(Exception):
     """Whole batches cannot be sent with these properties or on this machine, for the reason given."""
+
+
+def missing_parts() -> list[str]:
+    """Return which private parts of aiokafka, that whole batches stand in for, this version lacks."""
+    wanted = (
+        (BatchBuilder, "_build"),
+        (BatchBuilder, "_set_producer_state"),
+        (BatchBuilder, "record_count"),
+        (AIOKafkaClient, "coordinator_lookup"),
+        (AIOKafkaProducer, "send_batch"),
+    )
+    return [f"{owner.__name__}.{name}" for owner, name in wanted if not hasattr(owner, name)]
 
 
 class Sizes(NamedTuple):

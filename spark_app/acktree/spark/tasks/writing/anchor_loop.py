@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.schemas.batch_codec import compiled
-from acktree.schemas.codec import ENTRY, EntryArray
+from acktree.schemas import header, ids
+from acktree.schemas.compiled_code import Compiler
+from acktree.schemas.control_records import ENTRY, EntryArray
 from acktree.schemas.header import ANCHOR, FORMAT, SINGLE
 from acktree.schemas.ids import M1, M1_INVERSE, M2, M2_INVERSE, IdArray
+
+compiled = Compiler(__file__, header.__file__, ids.__file__)
 
 Records = NDArray[np.void]
 _M1, _M2, _M1_INVERSE, _M2_INVERSE = (np.uint64(factor) for factor in (M1, M2, M1_INVERSE, M2_INVERSE))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acktree.producers.kafka.packing import fold_entries
-from acktree.schemas.codec import ENTRY, EntryArray
+from acktree.schemas.control_records import ENTRY, EntryArray
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, Anchor, encode_header, single_headers
 from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values
@@ -52,6 +52,7 @@ def anchor_rows(
     column: pa.Array, version: int, edges: EdgeSource, reader_hashes: tuple[int, ...]
 ) -> tuple[Headers, list[RootUpdates]]:
     """Return a header per row (None: untracked, or all are) and what the rows add to their roots."""
+    # Life of a record, step 5.
     if column.null_count == len(column):
         return None, []
     if (rows := rows_of(column, ANCHOR)) is not None:

@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acktree.producers.native.rdkafka_abi import numba, types
-from acktree.schemas.batch_codec import Bytes, Integers, compiled
+from acktree.schemas.batch_codec import Bytes, Integers
+from acktree.schemas.compiled_code import Compiler
+
+compiled = Compiler(__file__)
 
 HEAD_BYTES = 61
 """Of a batch before its first record."""

@@ -7,7 +7,6 @@ are sent the next ones are laid out, and no more memory is taken.
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections import Counter
@@ -24,23 +23,21 @@ from numpy.typing import NDArray
 
 from acktree.producers.collector import UserHeaders
 from acktree.producers.errors import DeliveryFailed, TooLarge
-from acktree.producers.kafka.output import RELIEF_S, missing_partition, refused
+from acktree.producers.kafka.output import POLL_INTERVAL_S, missing_partition, refused
 from acktree.producers.native.columns import Pairs, Payload, Rows, Unwritten, produce_each
 from acktree.producers.native.columns_out import Cells, find_cells
 from acktree.producers.worker.loop_thread import LoopThread
-from acktree.schemas.clients import (
-    BROKER_TIMEOUT_S,
-    Settings,
-    admin_settings,
-    clear_errors,
-    producer_settings,
-)
+from acktree.schemas.client_settings import Settings, admin_settings, producer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.ids import EdgeSource
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.tasks.per_process import PerProcess
 from acktree.spark.tasks.writing.aiokafka_client import (
     as_kafka_error,
     as_kafka_exceptions,
     batch_client_settings,
+    missing_parts,
 )
 from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S
 from acktree.spark.tasks.writing.record_batches import (
@@ -60,6 +57,9 @@ END_OF_METADATA = "\0"
 """What librdkafka writes behind a commit's metadata; without, it does not know the end when it reads it."""
 MAX_RECORDS = 2**30
 """Of one producer: aiokafka's sequence numbers go astray at 2**31 in a partition."""
+
+if missing := missing_parts():
+    raise ImportError(f"this aiokafka lacks {missing}, which whole batches need")
 
 log = logging.getLogger("acktree.spark")
 
@@ -124,6 +124,7 @@ class BatchTransaction:
 
     def produce_rows(self, topic: str, rows: Rows) -> Unwritten:
         """Take records; if one can never be written, return it, and none is. Raises DeliveryFailed."""
+        # Life of a record, step 6.
         columns = [found for column in rows.columns if (found := find_cells(column, len(rows))) is not None]
         if len(columns) < len(rows.columns):
             return produce_each(self.produce, topic, rows)
@@ -174,7 +175,7 @@ class BatchTransaction:
 
     async def _refresh_metadata(self) -> None:
         await self._producer.client.force_metadata_update()
-        await asyncio.sleep(RELIEF_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
     def _partitions(self, topic: str) -> int:
         """Return how many partitions a topic has, as of the transaction's first record for it."""
@@ -230,6 +231,7 @@ class BatchTransaction:
 
     def flush_and_commit(self) -> None:
         """Commit. Raises DeliveryFailed, TransactionLost."""
+        # Life of a record, step 9.
         self.serve()
         self._wait_until_sent()
         self._loop.wait(self._await_all())
@@ -302,7 +304,7 @@ async def _connect(settings: dict[str, Any]) -> AIOKafkaProducer:
 
 async def _stop(producer: AIOKafkaProducer) -> None:
     try:
-        async with asyncio.timeout(RELIEF_S):
+        async with asyncio.timeout(POLL_INTERVAL_S):
             await producer.stop()
     except (BatchClientError, TimeoutError):
         await producer.client.close()
@@ -326,16 +328,19 @@ def _retrieve_exception(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
-_loops: dict[int, LoopThread] = {}
+_loops: PerProcess[LoopThread] = PerProcess()
 
 
 def _loop_thread() -> LoopThread:
     """Return this process's loop: a fork does not take threads along."""
-    if os.getpid() not in _loops:
-        _loops[os.getpid()] = thread = LoopThread()
-        thread.start()
-        thread.wait(_log_loop_errors())
-    return _loops[os.getpid()]
+    return _loops.get(_start_loop)
+
+
+def _start_loop() -> LoopThread:
+    thread = LoopThread()
+    thread.start()
+    thread.wait(_log_loop_errors())
+    return thread
 
 
 async def _log_loop_errors() -> None:

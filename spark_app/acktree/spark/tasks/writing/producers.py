@@ -3,14 +3,14 @@
 Invariant: ``flush_and_commit`` returns only when everything sent is in the broker's log; else the task fails.
 """
 
-import os
 from typing import Any, Protocol
 
 from acktree.producers.collector import UserHeaders
 from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.native.columns import Rows, Unwritten
-from acktree.schemas.clients import Settings, producer_settings
+from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.ids import EdgeSource
+from acktree.spark.tasks.per_process import PerProcess
 
 FLUSH_TIMEOUT_S = 120.0
 LINGER_MS = 20
@@ -72,13 +72,10 @@ class TaskProducer(BufferedProducer):
         """Do nothing: what the failed task has sent stays."""
 
 
-_task_producers: dict[tuple[Any, ...], TaskProducer] = {}
+_kept: PerProcess[TaskProducer] = PerProcess()
 
 
 def task_producer(bootstrap: str, user: Settings, limits: Settings | None = None) -> TaskProducer:
     """Return this process's producer for a broker and settings; ``limits`` are what topics ask for."""
     settings = {**(limits or {}), **user}
-    place = (os.getpid(), bootstrap, tuple(sorted(settings.items())))
-    if place not in _task_producers:
-        _task_producers[place] = TaskProducer(bootstrap, settings)
-    return _task_producers[place]
+    return _kept.get(lambda: TaskProducer(bootstrap, settings), bootstrap, settings)

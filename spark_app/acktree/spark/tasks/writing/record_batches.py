@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from acktree.producers.native.columns import Pairs
 from acktree.producers.native.columns_out import Cells, find_cells
+from acktree.schemas.avro import zigzag
 from acktree.schemas.header import HEADER
 from acktree.spark.tasks.writing import batch_loop as loop
 
@@ -99,11 +100,7 @@ def _cell(part: bytes | str | None) -> bytes:
     if part is None:
         return b"\x01"  # -1
     text = part.encode() if isinstance(part, str) else bytes(part)
-    rest, size = len(text) << 1, bytearray()
-    while rest >= 128:
-        size.append((rest & 127) | 128)
-        rest >>= 7
-    return bytes((*size, rest)) + text
+    return zigzag(len(text)) + text
 
 
 _NAME = np.frombuffer(_cell(HEADER), np.uint8)

@@ -10,9 +10,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
-from acktree.producers.kafka.output import RELIEF_S
-from acktree.schemas.clients import BROKER_TIMEOUT_S, Settings, clear_errors
+from acktree.producers.kafka.output import POLL_INTERVAL_S
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S, TaskOutput, TaskProducer
 
@@ -120,7 +122,7 @@ class RecordTransaction(TaskProducer):
     def close(self) -> None:
         """Close it."""
         with suppress(DeliveryFailed, KafkaException):
-            self.flush(RELIEF_S)
+            self.flush(POLL_INTERVAL_S)
 
 
 def _retry_while_retriable(call: Any) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from acktree.producers.errors import MissingKey, TooLarge, Unwritable
 from acktree.producers.kafka.record_limits import BATCH_BYTES, FRAME_BYTES, payload_of, read_limits
-from acktree.schemas.clients import Settings
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.header import HEADER
 
 OWN_HEADER_BYTES = len(HEADER) + 16

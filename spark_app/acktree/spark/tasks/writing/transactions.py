@@ -6,14 +6,15 @@ is the batch commit record read, so no attempt can commit after that check.
 """
 
 import logging
-import os
 from collections.abc import Callable
-from typing import Any
 
 from confluent_kafka import KafkaException
 
-from acktree.schemas.clients import Settings, clear_errors
+from acktree.producers.native.librdkafka import is_native_off
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.kafka_errors import clear_errors
 from acktree.spark.driver.batch_commits import BatchName, ReadTaskName, batch_commits
+from acktree.spark.tasks.per_process import PerProcess
 from acktree.spark.tasks.writing.aiokafka_client import NoBatches
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
 
@@ -21,8 +22,8 @@ MAX_OPEN = 16
 
 log = logging.getLogger("acktree.spark")
 
-open_transactions: dict[tuple[Any, ...], Transaction] = {}
-"""Transactions kept for later tasks, by process and by what they write for."""
+open_transactions: PerProcess[Transaction] = PerProcess()
+"""Transactions kept for later tasks."""
 
 
 def begin_transaction(
@@ -42,36 +43,39 @@ def begin_transaction(
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
     """
     producer = {**(limits or {}), **user}
-    place = (os.getpid(), bootstrap, group, task.topic, task.partition, tuple(sorted(producer.items())))
+    purpose = (bootstrap, group, task.topic, task.partition, producer)
     commits = batch_commits(bootstrap, user, group)
-    kept = open_transactions.pop(place, None)
+    kept = open_transactions.pop(*purpose)
     if kept is not None and not kept.is_spent:
         try:
             begun = kept.begin(batch, task, commits)
-            open_transactions[place] = kept
+            open_transactions.put(kept, *purpose)
             return kept if begun else None
         except KafkaException as error:
             log.info("fenced: %s", error.args[0].str(), extra={"action": "transaction_fenced"})
     if kept is not None:
         kept.close()
-    while len(open_transactions) >= MAX_OPEN:
-        open_transactions.pop(next(iter(open_transactions))).close()
+    for oldest in open_transactions.pop_oldest(MAX_OPEN):
+        oldest.close()
     fresh = _connect(bootstrap, producer, f"{commits.group}-{task.topic}-{task.partition}")
     with clear_errors(bootstrap):
         begun = fresh.begin(batch, task, commits)
-    open_transactions[place] = fresh
+    open_transactions.put(fresh, *purpose)
     return fresh if begun else None
 
 
 def _connect(bootstrap: str, user: Settings, transactional_id: str) -> Transaction:
     try:
-        return _batch_transaction()(bootstrap, user, transactional_id)
+        return batch_transaction()(bootstrap, user, transactional_id)
     except NoBatches as reason:
         log.info("a task writes record by record: %s", reason, extra={"action": "no_batches"})
         return RecordTransaction(bootstrap, user, transactional_id)
 
 
-def _batch_transaction() -> Callable[[str, Settings, str], Transaction]:
+def batch_transaction() -> Callable[[str, Settings, str], Transaction]:
+    """Return the transaction of whole batches. Raises NoBatches."""
+    if is_native_off():
+        raise NoBatches("ACKTREE_NATIVE=off")
     try:
         from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
     except (ImportError, RuntimeError) as error:  # no folder for what numba compiles

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from acktree.producers.errors import Unwritable
 from acktree.producers.native.columns import Rows, plain
-from acktree.schemas.clients import Settings
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER
 from acktree.schemas.ids import fnv1a64
@@ -45,7 +45,7 @@ COUNT_SCHEMA = "roots bigint"
 
 
 class NotNarrow(AcktreeError):
-    """A task was given a row whose root it has not read: the plan between is not narrow."""
+    """A task was given a row whose root it did not read: the plan is not narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,7 @@ def write_whole(
         NoHandoff, NotNarrow: the plan was not narrow; no init has been sent.
         InputCutOff, ReadingUnfinished: rows are missing; no init has been sent and nothing is committed.
     """
+    # Life of a record, step 5.
     try:
         count = _write_rows(batches, plan, topic, begin)
     finally:

@@ -1,4 +1,4 @@
-"""A turn of a worker has a limit: commits, a stop and a rebalance wait for one tuple, a reset for none."""
+"""A worker's turn has a limit: commits, a stop and a rebalance wait for one tuple only, a reset for none."""
 
 import threading
 from collections import Counter
@@ -14,7 +14,7 @@ SLOW_S = 0.02
 
 
 class Slowing:
-    """Executes FAST tuples at once, and takes its time for each of the others until it may hurry."""
+    """Executes the first FAST tuples quickly, and each other one slowly, until it may hurry."""
 
     def __init__(self):
         self.executed, self.after_stop = [], []
@@ -40,7 +40,7 @@ class ByHand(Slowing, Bolt):
 
 
 @pytest.mark.parametrize(("kind", "exactly_once"), [(Basic, False), (Basic, True), (ByHand, True)])
-def test_fast_tuples_are_committed_and_a_stop_holds_while_thousands_of_slow_ones_are_in_hand(
+def test_fast_tuples_are_committed_and_a_stop_works_while_thousands_of_slow_ones_wait(
     cluster: Cluster, kind, exactly_once: bool
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
@@ -75,7 +75,7 @@ def test_a_stop_between_two_tuples_leaves_the_second_to_the_next_worker(cluster:
     assert cluster.committed("only") == {0: 51}
 
 
-def test_what_was_read_and_not_executed_goes_with_its_partition(cluster: Cluster):
+def test_records_read_but_not_executed_go_with_their_partition(cluster: Cluster):
     cluster.apply(only=(["a"], []))
     for partition in range(2):
         cluster.emit(range(partition * 3_000, partition * 3_000 + 3_000), partition)
@@ -94,7 +94,7 @@ def test_what_was_read_and_not_executed_goes_with_its_partition(cluster: Cluster
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_reset_leaves_while_its_tuple_is_executed(cluster: Cluster, exactly_once: bool):
+def test_a_reset_is_sent_while_its_tuple_is_executed(cluster: Cluster, exactly_once: bool):
     class Long(Bolt):
         def __init__(self):
             self.may_end = threading.Event()
@@ -116,15 +116,15 @@ def test_a_reset_leaves_while_its_tuple_is_executed(cluster: Cluster, exactly_on
     assert not cluster.open_roots()
 
 
-def test_a_reset_is_heard_before_execute_returns():
-    heard = []
+def test_the_double_shows_a_reset_before_execute_returns():
+    resets = []
 
     class Long(Bolt):
         def execute(self, tuple, collector):
             collector.reset_timeout(tuple)
-            heard.extend(double.resets)
+            resets.extend(double.resets)
             collector.ack(tuple)
 
     double = BoltDouble(Long())
     double.give(b"x")
-    assert heard == [0]
+    assert resets == [0]

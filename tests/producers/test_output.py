@@ -1,4 +1,4 @@
-"""The way out on a real broker: growth of a topic, refused records, a broker that does not answer."""
+"""Output on a real broker: partitions added to a topic, rejected records, a broker that does not answer."""
 
 import gc
 import weakref
@@ -14,7 +14,8 @@ from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.clients import make_producer, producer_settings
+from acktree.schemas.client_settings import producer_settings
+from acktree.schemas.clients import make_producer
 from acktree.schemas.errors import RefusedSetting
 from acktree.schemas.ids import root_id
 from producers.cluster import Cluster, Running, until
@@ -33,7 +34,7 @@ class Sink(BasicBolt):
 
 
 @pytest.fixture
-def sending(cluster: Cluster) -> BufferedProducer:
+def producer(cluster: Cluster) -> BufferedProducer:
     return BufferedProducer(producer_settings(cluster.bootstrap, {}))
 
 
@@ -46,71 +47,69 @@ def test_workers_go_on_when_the_acker_count_grows(cluster: Cluster, exactly_once
     cluster.ackers = 5
     cluster.apply(exactly_once)
     cluster.emit(range(500, 1500))
-    until(lambda: workers[1].acked == 1500 or any(each.error for each in workers))
-    for each in workers:
-        each.stop()
+    until(lambda: workers[1].acked == 1500 or any(worker.error for worker in workers))
+    for worker in workers:
+        worker.stop()
     assert not cluster.open_roots()
     partitions = {record.partition() for record in cluster.read(cluster.topic("ack"))}
     assert partitions == set(range(5))
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_worker_that_has_ended_lets_go_of_its_threads_and_connections(cluster: Cluster, exactly_once):
+def test_a_stopped_worker_releases_its_threads_and_connections(cluster: Cluster, exactly_once):
     cluster.apply(exactly_once, only=(["a"], []))
     cluster.emit(range(10))
     cluster.start(Sink(), "only")
     until(lambda: cluster.running[-1].acked == 10)
-    way_out = weakref.ref(cluster.running[-1].worker.outlet)
+    find_output = weakref.ref(cluster.running[-1].worker.output)
     cluster.running.pop().stop()
     gc.collect()
-    assert way_out() is None
+    assert find_output() is None
 
 
-def test_a_packer_reaches_the_partitions_that_a_topic_grew_by(cluster: Cluster, sending: BufferedProducer):
+def test_a_packer_reaches_partitions_added_to_a_topic(cluster: Cluster, producer: BufferedProducer):
     cluster.apply(only=(["a"], []))
-    packer = AckPacker(cluster.history, "t", sending.send)
+    packer = AckPacker(cluster.history, "t", producer.send)
     packer.ack(1, root_id(0, 16, 0), 1)
     packer.flush()
-    sending.flush(10)
+    producer.flush(10)
     cluster.ackers = 5
     cluster.apply()
-    packer = AckPacker(cluster.history, "t", sending.send)
+    packer = AckPacker(cluster.history, "t", producer.send)
     for offset in range(100):
         packer.ack(2, root_id(0, 16, offset), 1)
     packer.flush()
-    sending.flush(10)
+    producer.flush(10)
     assert sum(len(ack.acks) for ack in cluster.acks()) == 101
 
 
-def test_a_partition_that_never_comes_is_a_clear_error(cluster: Cluster, sending: BufferedProducer):
+def test_a_partition_that_never_appears_is_a_clear_error(cluster: Cluster, producer: BufferedProducer):
     cluster.apply(only=(["a"], []))
-    sending.growth_timeout_s = 0.2
-    sending.send(cluster.topic("ack"), 0, b"x")
-    sending.flush(10)
+    producer.growth_timeout_s = 0.2
+    producer.send(cluster.topic("ack"), 0, b"x")
+    producer.flush(10)
     with pytest.raises(MissingPartition, match=r"ack shows no partition 7.* acktree topology apply"):
-        sending.send(cluster.topic("ack"), 7, b"x")
+        producer.send(cluster.topic("ack"), 7, b"x")
 
 
-def test_a_refused_record_fails_one_flush_and_the_next_begins_afresh(
-    cluster: Cluster, sending: BufferedProducer
-):
+def test_a_rejected_record_fails_one_flush_and_not_the_next(cluster: Cluster, producer: BufferedProducer):
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
-    sending.produce(cluster.topic("b"), b"x" * 5000)
+    producer.produce(cluster.topic("b"), b"x" * 5000)
     with pytest.raises(DeliveryFailed, match="did not take a record"):
-        sending.flush(10)
-    sending.produce(cluster.topic("b"), b"small", b"k", [("h", b"1")])
-    sending.flush(10)
+        producer.flush(10)
+    producer.produce(cluster.topic("b"), b"small", b"k", [("h", b"1")])
+    producer.flush(10)
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"small"]
 
 
-def test_a_flush_that_runs_out_of_time_says_so_and_drops_what_is_left():
-    sending = BufferedProducer(producer_settings(NOBODY, {}))
+def test_a_flush_that_times_out_raises_and_drops_the_remaining_records():
+    producer = BufferedProducer(producer_settings(NOBODY, {}))
     for _ in range(3):
-        sending.produce("t", b"x")
-    with pytest.raises(DeliveryFailed, match=r"all records within 0\.1 s; those left were dropped"):
-        sending.flush(0.1)
-    sending.flush(0.1)
+        producer.produce("t", b"x")
+    with pytest.raises(DeliveryFailed, match=r"all records within 0\.1 s; the remaining ones were dropped"):
+        producer.flush(0.1)
+    producer.flush(0.1)
 
 
 def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: Cluster):
@@ -124,18 +123,19 @@ def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: Cluster):
 
 
 class DataAway(SpoutOutput):
-    """The leaders of the data's partitions do not answer, those of the control topics do."""
+    """An output whose data partitions have no reachable leader, while the control topics have one."""
 
-    def __init__(self, bootstrap: str, *_) -> None:
-        super().__init__(bootstrap, {"queue.buffering.max.messages": "20"})
+    def __init__(self, bootstrap: str, *_, **more) -> None:
+        super().__init__(bootstrap, {"queue.buffering.max.messages": "20"}, **more)
         self.producer = make_producer({**self.settings, "bootstrap.servers": NOBODY})
 
 
-def test_acks_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
+def test_acks_do_not_wait_for_data_that_cannot_be_delivered(cluster: Cluster, monkeypatch):
     monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
     cluster.apply(only=(["a"], ["b"]))
     cluster.emit(range(100), 0)
-    worker = cluster.start(Pass(), outlet=DataAway(cluster.bootstrap))
+    monkeypatch.setattr("acktree.producers.worker.loop.AtLeastOnce", DataAway)
+    worker = cluster.start(Pass())
     # How many fit varies: librdkafka's queue holds connection errors, too.
     until(lambda: sum(len(ack.acks) for ack in cluster.acks()) > 0, "acks of what fills the queue")
     assert worker.acked < 100
@@ -145,7 +145,7 @@ def test_acks_do_not_wait_for_data_that_nobody_takes(cluster: Cluster, monkeypat
     assert cluster.committed("only") == {}
 
 
-def test_no_init_leaves_for_data_that_nobody_takes(cluster: Cluster, monkeypatch):
+def test_no_init_is_sent_for_data_that_cannot_be_delivered(cluster: Cluster, monkeypatch):
     class Numbers(Spout):
         left = iter(range(100))
 
@@ -165,30 +165,30 @@ def test_no_init_leaves_for_data_that_nobody_takes(cluster: Cluster, monkeypatch
     assert cluster.read(cluster.topic("ack-init")) == []
 
 
-def test_a_stop_does_not_wait_for_ever_for_a_broker_that_is_away(monkeypatch):
+def test_a_stop_does_not_wait_forever_for_a_broker_that_is_away(monkeypatch):
     monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
-    outlet = AtLeastOnce(NOBODY, {})
-    outlet.produce("t", b"x")
-    outlet.hurry()
+    output = AtLeastOnce(NOBODY, {})
+    output.produce("t", b"x")
+    output.begin_stop()
     with pytest.raises(DeliveryFailed, match=r"all records within 0\.1 s of the stop"):
-        outlet.settle(Consumer({"group.id": "g"}), [])
+        output.flush_and_commit(Consumer({"group.id": "g"}), [])
 
 
-def test_a_record_that_ran_out_of_time_spoils_its_transaction_and_not_the_worker(cluster: Cluster):
-    outlet = ExactlyOnce(cluster.bootstrap, {}, "g")
-    outlet.refusal.note(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
-    outlet.serve()
+def test_a_record_that_times_out_aborts_its_transaction_and_not_the_worker(cluster: Cluster):
+    output = ExactlyOnce(cluster.bootstrap, {}, "g")
+    output.delivery_error.on_delivery(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
+    output.serve()
     with pytest.raises(TransactionAborted):
-        outlet.settle(Consumer({"group.id": "g"}), [])
-    assert outlet.settle(Consumer({"group.id": "g"}), [])
+        output.flush_and_commit(Consumer({"group.id": "g"}), [])
+    assert output.flush_and_commit(Consumer({"group.id": "g"}), [])
 
 
 @pytest.mark.parametrize(
     "setting",
     ["enable.idempotence=false", "acks=1", "acks=0", "transactional.id=mine", "bootstrap.servers=there"],
 )
-@pytest.mark.parametrize("outlet", [AtLeastOnce, lambda *given: ExactlyOnce(*given, "g")])
-def test_a_setting_that_breaks_a_promise_is_refused_with_the_reason(outlet, setting: str):
+@pytest.mark.parametrize("output", [AtLeastOnce, lambda *given: ExactlyOnce(*given, "g")])
+def test_a_setting_that_breaks_a_guarantee_is_refused_with_the_reason(output, setting: str):
     name, _, value = setting.partition("=")
     with pytest.raises(RefusedSetting, match=f"{name}={value} is refused: "):
-        outlet(NOBODY, {name: value})
+        output(NOBODY, {name: value})

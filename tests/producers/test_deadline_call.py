@@ -1,4 +1,4 @@
-"""A step is waited for as long as it may take, and no longer."""
+"""A call is waited for as long as it may take, and no longer."""
 
 import os
 import signal
@@ -10,30 +10,31 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.producers.kafka import deadline_call as step
+from acktree.producers.kafka import deadline_call
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
 from acktree.producers.kafka.member_commit import commit_offsets
-from acktree.schemas.clients import consumer_settings, make_consumer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
 from producers.cluster import until
 
 
-def test_a_step_is_waited_for_and_its_answer_returned():
+def test_the_result_of_the_call_is_returned():
     assert call_with_deadline(lambda: 1, lambda: False) == 1
 
 
-def test_what_a_step_raises_reaches_the_one_who_waits():
+def test_an_error_of_the_call_is_raised_in_the_waiting_thread():
     with pytest.raises(ZeroDivisionError):
         call_with_deadline(lambda: 1 / 0, lambda: True)
 
 
-def test_a_step_that_never_ends_is_left_when_the_time_is_up():
+def test_a_call_that_never_returns_is_abandoned_at_the_deadline():
     left = iter([True, True, False])
     with pytest.raises(CallTimedOut):
         call_with_deadline(threading.Event().wait, lambda: next(left))
     assert list(left) == []
 
 
-def test_the_one_who_waits_may_end_the_wait_with_an_error_of_its_own():
+def test_the_waiting_thread_may_end_the_wait_with_an_error_of_its_own():
     def refuse() -> bool:
         raise TimeoutError("stop")
 
@@ -42,10 +43,10 @@ def test_the_one_who_waits_may_end_the_wait_with_an_error_of_its_own():
 
 
 @pytest.mark.slow
-def test_a_commit_under_way_and_the_close_are_left_when_the_broker_does_not_answer(
+def test_a_commit_and_the_close_are_abandoned_when_the_broker_does_not_answer(
     own_broker: Callable[..., LocalBroker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Neither has a time-out of its own."""
+    """Neither call has a timeout of its own."""
     broker = own_broker()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("a", 1, 1)])["a"].result()
@@ -55,10 +56,10 @@ def test_a_commit_under_way_and_the_close_are_left_when_the_broker_does_not_answ
     assert commit_offsets(consumer, [TopicPartition("a", 0, 0)], lambda: True)
 
     os.kill(broker.pid, signal.SIGSTOP)
-    look = iter([True] * 20 + [False])
+    may_wait = iter([True] * 20 + [False])
     with pytest.raises(CallTimedOut):
-        commit_offsets(consumer, [TopicPartition("a", 0, 1)], lambda: next(look))
-    monkeypatch.setattr(step, "CLOSE_S", 0.5)
+        commit_offsets(consumer, [TopicPartition("a", 0, 1)], lambda: next(may_wait))
+    monkeypatch.setattr(deadline_call, "CLOSE_S", 0.5)
     close_consumer(consumer)
     assert "has not left its group" in caplog.text
     broker.kill()

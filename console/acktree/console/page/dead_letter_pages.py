@@ -17,14 +17,16 @@ class DeadLetterPages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def letters(self, request: Request) -> Response:
+    async def dead_letters(self, request: Request) -> Response:
         found = await self._frame.read(lambda cluster: read_dead_letters(cluster, MAX_ROWS))
         if wants_json(request):
             topology = self._frame.settings.topology
             return JSONResponse({"topology": topology, "dead_letters": to_json(found)})
-        return self._frame.render("letters.html", here="letters", twin="/dead-letters.json", letters=found)
+        return self._frame.render(
+            "dead_letters.html", here="dead_letters", twin="/dead-letters.json", dead_letters=found
+        )
 
-    async def letter(self, request: Request) -> Response:
+    async def dead_letter(self, request: Request) -> Response:
         partition, offset = request.path_params["partition"], request.path_params["offset"]
 
         def read(cluster: Cluster) -> DeadLetter | None:
@@ -38,4 +40,4 @@ class DeadLetterPages:
         if wants_json(request):
             return JSONResponse(to_json(found))
         twin = f"{request.url.path}.json"
-        return self._frame.render("letter.html", here="letters", twin=twin, letter=found)
+        return self._frame.render("dead_letter.html", here="dead_letters", twin=twin, dead_letter=found)

@@ -1,4 +1,4 @@
-"""Exactly once for bolts that hold tuples: what is tied leaves together, and a crash repeats none of it."""
+"""The transactional collector: what shares a child is sent together, and a crash repeats none of it."""
 
 from dataclasses import dataclass
 
@@ -18,17 +18,17 @@ from hypothesis_profiles import examples
 from producers.trees import Net, published
 
 
-class Tied(Net):
-    """A join with a tied collector, and a sink behind it."""
+class TransactionalNet(Net):
+    """A join with a transactional collector, and a sink behind it."""
 
     def __init__(self) -> None:
         super().__init__(published(join=(["a"], ["b"]), sink=(["b"], [])))
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, with nothing in hand and nothing said."""
+        """Restart, with nothing in hand and nothing acked."""
         self.hand: Hand = {}
-        packer = AckPacker(self.history, "join", self.hear)
+        packer = AckPacker(self.history, "join", self.on_control_record)
         self.join = self.collectors["join"] = TransactionalCollector(
             "join", self.history, packer, self.produce
         )
@@ -57,11 +57,11 @@ class Tied(Net):
 
 
 @pytest.fixture
-def net() -> Tied:
-    return Tied()
+def net() -> TransactionalNet:
+    return TransactionalNet()
 
 
-def test_a_child_leaves_with_its_parents_ack_and_not_before(net: Tied):
+def test_a_child_is_sent_with_its_parents_ack_and_not_before(net: TransactionalNet):
     (parent,) = net.takes(0)
     net.join.emit(b"x", anchors=parent)
     net.release()
@@ -73,12 +73,12 @@ def test_a_child_leaves_with_its_parents_ack_and_not_before(net: Tied):
     assert net.done_by_sink(0)
 
 
-def test_the_acks_of_tuples_that_share_a_child_leave_together(net: Tied):
+def test_the_acks_of_tuples_that_share_a_child_are_sent_together(net: TransactionalNet):
     a, b, c, other = net.takes(0, 1, 2, 3)
     net.join.emit(b"x", anchors=[a, b])
     net.join.emit(b"y", anchors=[b, c])
-    for each in (a, c, other):
-        net.join.ack(each)
+    for tup in (a, c, other):
+        net.join.ack(tup)
     net.release()
     assert (net.parents(), sorted(net.hand)) == ([], [0, 1, 2])
     net.join.ack(b)
@@ -87,7 +87,7 @@ def test_the_acks_of_tuples_that_share_a_child_leave_together(net: Tied):
     assert net.done_by_sink(0, 1, 2, 3)
 
 
-def test_what_was_emitted_for_a_failed_tuple_alone_is_not_sent(net: Tied):
+def test_a_child_of_a_failed_tuple_alone_is_not_sent(net: TransactionalNet):
     bad, good = net.takes(0, 1)
     net.join.emit(b"x", anchors=bad)
     net.join.emit(b"y", anchors=[bad, good])
@@ -99,15 +99,15 @@ def test_what_was_emitted_for_a_failed_tuple_alone_is_not_sent(net: Tied):
     assert net.done_by_sink(1)
 
 
-def test_what_is_tied_to_a_dropped_tuple_goes_on_without_it(net: Tied):
-    gone, kept, alone = net.takes(0, 1, 2)
-    net.join.emit(b"x", anchors=[gone, kept])
+def test_tuples_that_share_a_child_with_a_dropped_tuple_go_on_without_it(net: TransactionalNet):
+    dropped, kept, alone = net.takes(0, 1, 2)
+    net.join.emit(b"x", anchors=[dropped, kept])
     net.join.emit(b"y", anchors=alone)
-    for each in (kept, alone):
-        net.join.ack(each)
-    for each in (gone, alone):
-        del net.hand[each.offset]
-    net.join.drop([gone, alone])
+    for tup in (kept, alone):
+        net.join.ack(tup)
+    for tup in (dropped, alone):
+        del net.hand[tup.offset]
+    net.join.drop([dropped, alone])
     net.release()
     assert net.parents() == [[1]]
     assert net.done_by_sink(1)
@@ -115,15 +115,15 @@ def test_what_is_tied_to_a_dropped_tuple_goes_on_without_it(net: Tied):
     assert not net.done(2)
 
 
-def test_an_unanchored_emission_leaves_at_once(net: Tied):
+def test_an_unanchored_emission_is_sent_immediately(net: TransactionalNet):
     net.join.emit(b"x", anchors=())
     assert net.parents() == [[]]
 
 
-def test_what_a_commit_cannot_tell_of_waits_for_the_one_that_holds_it_back(net: Tied):
+def test_a_tuple_beyond_the_window_of_a_commit_waits_for_the_frontier(net: TransactionalNet):
     early, last, far = net.takes(0, WINDOW_OFFSETS - 1, WINDOW_OFFSETS)
-    for each in (last, far):
-        net.join.ack(each)
+    for tup in (last, far):
+        net.join.ack(tup)
     net.release()
     assert list(net.hand) == [0, far.offset]
     net.join.ack(early)
@@ -131,17 +131,17 @@ def test_what_a_commit_cannot_tell_of_waits_for_the_one_that_holds_it_back(net: 
     assert net.hand == {}
 
 
-def test_a_window_wider_than_a_commit_can_tell_of_leaves_when_it_is_whole(net: Tied):
+def test_a_join_wider_than_the_window_of_a_commit_is_sent_when_it_is_complete(net: TransactionalNet):
     window = net.takes(0, WINDOW_OFFSETS, 3 * WINDOW_OFFSETS)
     net.join.emit(b"x", anchors=window)
-    for each in window:
-        net.join.ack(each)
+    for tup in window:
+        net.join.ack(tup)
     net.release()
     assert (net.hand, len(net.parents())) == ({}, 1)
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_misuse_is_caught_before_and_after_the_release(net: Tied, released: bool):
+def test_misuse_is_caught_before_and_after_the_release(net: TransactionalNet, released: bool):
     (done,), stranger = net.takes(0), net.take("sink", net.record(1))
     net.join.ack(done)
     if released:
@@ -162,7 +162,7 @@ def test_misuse_is_caught_before_and_after_the_release(net: Tied, released: bool
 
 @dataclass
 class Durable:
-    """What a transaction left: everything sent, and the commit."""
+    """What a transaction made durable: everything sent, and the commit."""
 
     frontier: int
     above: DoneAbove | None
@@ -174,13 +174,13 @@ class Model:
     """One partition of tuples 0 to ``count``, read by a join that may crash between any two steps."""
 
     def __init__(self, count: int) -> None:
-        self.net = Tied()
+        self.net = TransactionalNet()
         self.records = [self.net.record(offset) for offset in range(count)]
         self.durable = Durable(0, None, 0, dict(self.net.fold))
         self.crash()
 
     def crash(self) -> None:
-        """Lose all since the last commit, and begin where it stands."""
+        """Lose everything since the last commit, and restart from it."""
         del self.net.topics["b"][self.durable.sent :]
         self.net.fold.clear()
         self.net.fold.update(self.durable.control)
@@ -197,7 +197,7 @@ class Model:
             self.held.append(self.net.take("join", self.records[offset], self.net.hand))
 
     def commit(self) -> None:
-        """Do what the worker does: release, then the frontier and what is done above it."""
+        """Do what the worker does: release, then commit the frontier and what is done above it."""
         self.net.release()
         end, waiting = self.next_offset, list(self.net.hand)
         if self.above and self.above.end > end:
@@ -219,7 +219,7 @@ class Model:
 
 @examples(300)
 @given(data=st.data(), count=st.integers(1, 12))
-def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_is_done_twice(data, count):
+def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_takes_effect_twice(data, count):
     model = Model(count)
     steps = st.sampled_from(["read", "read", "emit", "ack", "ack", "commit", "crash"])
     for step in data.draw(st.lists(steps, max_size=60)):

@@ -1,6 +1,6 @@
-"""A worker process, exactly once, that ends with SIGKILL at a chosen point of its third commit of offsets.
+"""An exactly-once worker process that kills itself with SIGKILL at a chosen point of its third commit.
 
-python doomed.py BOOTSTRAP TOPOLOGY POINT
+python killed_in_commit.py BOOTSTRAP TOPOLOGY POINT
 """
 
 import os
@@ -21,8 +21,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Doomed:
-    """Hands everything on to a producer, until the point is reached."""
+class KilledInCommit:
+    """Delegates everything to a producer until the point is reached."""
 
     def __init__(self, producer: Any, point: str) -> None:
         self._producer, self._point, self._commits = producer, point, 0
@@ -63,10 +63,10 @@ class Sink(BasicBolt):
 def main() -> None:
     bootstrap, topology, point = sys.argv[1:]
     user = {"session.timeout.ms": "6000", "transaction.timeout.ms": "600000"}
-    outlet = ExactlyOnce(bootstrap, user, f"{topology}.first")
-    outlet.commit_records = 1_000
-    outlet.producer = Doomed(outlet.producer, point)  # type: ignore[assignment]
-    Worker(bootstrap, topology, Pass(), name="first", user=user, outlet=outlet).run()
+    output = ExactlyOnce(bootstrap, user, f"{topology}.first")
+    output.commit_records = 1_000
+    output.producer = KilledInCommit(output.producer, point)  # type: ignore[assignment]
+    Worker(bootstrap, topology, Pass(), name="first", user=user, output=output).run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,105 @@
+"""The control records: what ackers, workers and spouts send one another, as values.
+
+Invariant: they hold what the wire holds and nothing else; ``codec.py`` turns them into bytes and back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acktree.schemas.ids import IdArray
+
+ID = np.dtype("<u8")
+ENTRY = np.dtype([("root", "<u8"), ("value", "<u8")])
+EntryArray = NDArray[np.void]
+
+MAX_REPLAY_SPANS = 200
+"""This many spans of done offsets always fit into the metadata of a commit."""
+
+
+class Cause(IntEnum):
+    """Why a root failed; the numbers are the Avro enum's."""
+
+    FAILED = 0
+    TIMED_OUT = 1
+
+
+class Fail(NamedTuple):
+    root: int
+    reason: str
+
+
+class Failure(NamedTuple):
+    root: int
+    cause: Cause
+    task: str
+    reason: str
+
+
+def no_ids() -> IdArray:
+    return np.empty(0, ID)
+
+
+def no_entries() -> EntryArray:
+    return np.empty(0, ENTRY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AckInit:
+    """Roots just emitted by one spout task; ``inits`` is an (n,) array of ENTRY."""
+
+    spout_task: int
+    version: int
+    inits: EntryArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ack:
+    """The updates of one task for roots of one version; ``acks`` (n,) of ENTRY, ``resets`` (m,) of ID."""
+
+    task: str
+    version: int
+    acks: EntryArray = field(default_factory=no_entries)
+    fails: Sequence[Fail] = ()
+    resets: IdArray = field(default_factory=no_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """Finished roots that one acker reports to one spout task; ``acked`` (n,) of ID."""
+
+    acker: int
+    acked: IdArray = field(default_factory=no_ids)
+    failed: Sequence[Failure] = ()
+
+
+class Span(NamedTuple):
+    """Offsets [first, next)."""
+
+    first: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Absent:
+    """Offsets of a slot that hold no record, reported to the spout's ledger by the task that read past them.
+
+    ``run`` is that of the emission that was read, None in records of older versions. It is needed because
+    the offsets of a truncated log are assigned again.
+    """
+
+    slot: int
+    spans: Sequence[Span]
+    run: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayCommand:
+    """Offsets of a slot to emit again; 1 to MAX_REPLAY_SPANS spans in order, not adjacent."""
+
+    slot: int
+    spans: Sequence[Span]

@@ -1,0 +1,183 @@
+"""What a topology needs on a cluster: topics to create and to change, the next version. Pure.
+
+Invariant: a plan changes nothing, and a plan made after it was applied is empty.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from acktree.schemas.errors import BadTopology
+from acktree.schemas.header import MAX_VERSION
+from acktree.schemas.ids import MAX_SLOTS
+from acktree.schemas.registry import History, Published, Slot
+from acktree.schemas.topology import Topology
+
+STATS_RETENTION_S = 90_000
+"""T.stats is kept for 25 hours: the longest window of the status page is a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingTopic:
+    """What the plan needs to know about an existing topic."""
+
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What ``apply`` would do; ``publish`` is None if the published version is the same already."""
+
+    create: tuple[tuple[str, int, Mapping[str, str]], ...]
+    grow: tuple[tuple[str, int], ...]
+    retention: tuple[tuple[str, int], ...]
+    publish: Published | None
+    current: Published | None
+
+    def topic_lines(self) -> list[str]:
+        """Return the changes to topics as sentences, one per change."""
+        lines = [f"create topic {name} with {count} partition(s)" for name, count, _ in self.create]
+        lines += [f"grow topic {name} to {count} partitions" for name, count in self.grow]
+        return lines + [f"keep topic {name} for {seconds} s" for name, seconds in self.retention]
+
+    def lines(self) -> list[str]:
+        """Return the plan as sentences, one per change."""
+        lines = self.topic_lines()
+        if self.publish is not None:
+            lines.append(f"publish version {self.publish.version} of topology {self.publish.name}")
+        return lines
+
+
+def plan_changes(
+    topology: Topology, history: History, existing: Mapping[str, ExistingTopic], names: Collection[str]
+) -> Plan:
+    """Return what has to change on a cluster that has topics of these ``names``.
+
+    ``existing`` are the sources, which must exist, and what the cluster has of ``wanted_topics``.
+
+    Raises:
+        BadTopology: see ``next_version``.
+    """
+    sources = [topic for table in topology.spouts.values() for topic in table.topics]
+    current = history.versions[max(history.versions)] if history.versions else None
+    default_partitions = max(
+        (existing[topic].partitions for topic in sources), default=max(topology.ackers, 1)
+    )
+    create, grow = [], []
+    for name, (count, config) in wanted_topics(topology).items():
+        count = count or default_partitions
+        if name not in existing:
+            create.append((name, count, config))
+        elif name in (topology.ack_init_topic, topology.ack_topic) and existing[name].partitions < count:
+            grow.append((name, count))
+    retention = []
+    if current is not None and current.control_retention_s != topology.control_retention_s:
+        seconds = int(topology.control_retention_s)
+        retention = [
+            (name, seconds)
+            for name in wanted_topics(topology)
+            if name in existing and _is_control(topology, name)
+        ]
+    published = next_version(topology, history, existing)
+    for task in sorted(
+        {task for tasks in published.spout_tasks.values() for task in tasks} if published else ()
+    ):
+        name = topology.result_topic(task)
+        if name not in names:
+            create.append((name, 1, _control_config(topology)))
+    return Plan(tuple(create), tuple(grow), tuple(retention), published, current)
+
+
+def next_version(
+    topology: Topology, history: History, sources: Mapping[str, ExistingTopic]
+) -> Published | None:
+    """Return the version to publish after those in ``history``, or None if nothing changed (pure).
+
+    Slots and spout task numbers of earlier versions are kept; new ones are appended behind the highest.
+
+    Raises:
+        BadTopology: more than 4096 slots or 65535 versions would be needed.
+    """
+    current = history.versions[max(history.versions)] if history.versions else None
+    tasks = _spout_tasks(topology, history)
+    slots = _slots(topology, current, sources)
+    made = Published.model_validate(
+        {**topology.model_dump(), "version": 1, "spout_tasks": tasks, "slots": slots}
+    )
+    if current is None:
+        return made
+    made = made.model_copy(update={"version": current.version + 1})
+    if made.model_copy(update={"version": current.version}) == current:
+        return None
+    if made.version > MAX_VERSION:
+        raise BadTopology(f"topology {topology.name} has used all {MAX_VERSION} versions; give it a new name")
+    return made
+
+
+def _spout_tasks(topology: Topology, history: History) -> dict[str, tuple[int, ...]]:
+    known: dict[str, tuple[int, ...]] = {}
+    for version in sorted(history.versions):
+        for spout, tasks in history.versions[version].spout_tasks.items():
+            known[spout] = max(known.get(spout, ()), tasks, key=len)
+    unused = 1 + max((task for tasks in known.values() for task in tasks), default=-1)
+    given: dict[str, tuple[int, ...]] = {}
+    for spout, table in topology.spouts.items():
+        mine = known.get(spout, ())[: table.tasks]
+        fresh = table.tasks - len(mine)
+        given[spout] = (*mine, *range(unused, unused + fresh))
+        unused += fresh
+    return given
+
+
+def _slots(
+    topology: Topology, current: Published | None, sources: Mapping[str, ExistingTopic]
+) -> tuple[Slot, ...]:
+    slots = list(current.slots if current else ())
+    taken = {(slot.spout, slot.topic, slot.topic_id, slot.partition) for slot in slots}
+    for spout, table in topology.spouts.items():
+        wanted = [
+            (spout, topic, sources[topic].topic_id, partition)
+            for topic in table.topics
+            for partition in range(sources[topic].partitions)
+        ] or [(spout, "", "", index) for index in range(table.tasks)]
+        for place in wanted:
+            if place not in taken:
+                slots.append(_slot(len(slots), *place))
+    if len(slots) > MAX_SLOTS:
+        raise BadTopology(
+            f"topology {topology.name} needs {len(slots)} slots, one per source partition ever read; "
+            f"{MAX_SLOTS} is the limit: split it into several topologies"
+        )
+    return tuple(slots)
+
+
+def _slot(number: int, spout: str, topic: str, topic_id: str, partition: int) -> Slot:
+    return Slot(slot=number, spout=spout, topic=topic, topic_id=topic_id, partition=partition)
+
+
+def _is_control(topology: Topology, topic: str) -> bool:
+    return topic in (topology.ack_init_topic, topology.ack_topic)
+
+
+def _control_config(topology: Topology) -> dict[str, str]:
+    return {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "delete",
+        "retention.ms": str(int(topology.control_retention_s * 1000)),
+    }
+
+
+def wanted_topics(topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]]:
+    """Return topic -> (partitions, config) of all but the result topics; 0 partitions = as the sources."""
+    control = _control_config(topology)
+    wanted: dict[str, tuple[int, Mapping[str, str]]] = {
+        topology.registry_topic: (1, {"cleanup.policy": "compact"}),
+        topology.dead_letter_topic: (1, {}),
+        topology.stats_topic: (1, {"retention.ms": str(STATS_RETENTION_S * 1000)}),
+    }
+    if topology.ackers:
+        wanted[topology.ack_init_topic] = (topology.ackers, control)
+        wanted[topology.ack_topic] = (topology.ackers, control)
+    for topic in topology.emitted_topics():
+        wanted.setdefault(topic, (0, {}))
+    return wanted

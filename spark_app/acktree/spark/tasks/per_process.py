@@ -1,0 +1,56 @@
+"""What a Python process of Spark keeps for its later tasks: clients, loops, what was read.
+
+Invariant: a process gets only what it made itself. A fork takes no threads along, so a client that it
+inherits never answers, and would wait for ever when it is closed or freed.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+Kept = TypeVar("Kept")
+
+
+class PerProcess(Generic[Kept]):
+    """Values by what they are for, such as an address, a topic and settings; the oldest first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], Kept] = {}
+        self._inherited: dict[tuple[Any, ...], Kept] = {}
+        self._pid = os.getpid()
+
+    def get(self, make: Callable[[], Kept], *purpose: Any) -> Kept:
+        """Return what is kept for a purpose, or make it."""
+        kept, key = self._own(), _key_of(purpose)
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]
+
+    def pop(self, *purpose: Any) -> Kept | None:
+        """Remove and return what is kept for a purpose."""
+        return self._own().pop(_key_of(purpose), None)
+
+    def put(self, value: Kept, *purpose: Any) -> None:
+        """Keep a value for a purpose."""
+        self._own()[_key_of(purpose)] = value
+
+    def pop_oldest(self, room: int = 1) -> Iterator[Kept]:
+        """Remove and yield the oldest until there is room for one more among so many; by default all."""
+        kept = self._own()
+        while len(kept) >= room:
+            yield kept.pop(next(iter(kept)))
+
+    def _own(self) -> dict[tuple[Any, ...], Kept]:
+        if self._pid != os.getpid():
+            self._inherited |= self._kept
+            self._pid, self._kept = os.getpid(), {}
+        return self._kept
+
+
+def _key_of(purpose: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return it with settings as pairs in order.
+
+    >>> _key_of(("broker:9092", {"b": "2", "a": "1"}))
+    ('broker:9092', (('a', '1'), ('b', '2')))
+    """
+    return tuple(tuple(sorted(part.items())) if isinstance(part, Mapping) else part for part in purpose)

@@ -1,0 +1,32 @@
+"""A process of Spark keeps what it made, and nothing that it inherited by a fork."""
+
+import os
+
+from acktree.spark.tasks.per_process import PerProcess
+
+
+def test_settings_in_any_order_are_the_same_purpose():
+    kept: PerProcess[object] = PerProcess()
+    first = kept.get(object, "broker", {"a": "1", "b": "2"})
+    assert kept.get(object, "broker", {"b": "2", "a": "1"}) is first
+    assert kept.get(object, "broker", {"a": "1"}) is not first
+
+
+def test_a_fork_gets_nothing_of_its_parent_which_keeps_all():
+    kept: PerProcess[object] = PerProcess()
+    first = kept.get(object, "broker")
+    child = os.fork()
+    if child == 0:
+        is_new = kept.get(object, "broker") is not first and list(kept.pop_oldest()) != [first]
+        os._exit(0 if is_new else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert kept.get(object, "broker") is first
+
+
+def test_the_oldest_leave_until_there_is_room_for_one_more():
+    kept: PerProcess[str] = PerProcess()
+    for name in ("one", "two", "three"):
+        kept.get(lambda name=name: name, name)
+    assert list(kept.pop_oldest(3)) == ["one"]
+    assert list(kept.pop_oldest()) == ["two", "three"]

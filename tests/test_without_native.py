@@ -1,0 +1,37 @@
+"""Everything works with ACKTREE_NATIVE=off, where no private part of another library is used."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "modules",
+    [
+        ("producers/test_worker.py", "producers/test_unwritable.py", "producers/test_exactly_once.py"),
+        ("spark/test_stage.py", "spark/test_reader.py", "spark/test_failing_bolt.py"),
+    ],
+    ids=["workers", "spark"],
+)
+def test_the_suite_holds_without_private_parts(bootstrap: str, modules: tuple[str, ...]):
+    command = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "ACKTREE_NATIVE": "off", "KAFKA_BOOTSTRAP_SERVERS": bootstrap}
+    for name in [name for name in environment if name.startswith("PYTEST_")]:
+        del environment[name]
+    ran = subprocess.run(
+        [*command, *(f"tests/{module}" for module in modules)],
+        cwd=HOUSE,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout[-4_000:]
+    assert " passed" in ran.stdout
+    assert "skipped" not in ran.stdout.splitlines()[-1]

@@ -1,0 +1,177 @@
+"""One word for each thing: the docs and the names in the code use no word that was given up for another."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[1]
+PAGES = [*sorted((HOUSE / "docs").glob("*.md"))] + [
+    HOUSE / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+]
+PACKAGES = ("schemas", "producers", "acker_consumer", "spark_app", "console")
+
+PHRASES = {
+    "verdict": (r"\bverdicts?\b", "result"),
+    "told": (r"\b(?:told|telling)\b", "reported, notified"),
+    "judged": (r"\bjudged?\b", "finished"),
+    "letters": (r"(?<!\bdead )(?<!\bdead-)\bletters?\b(?!, digits)", "dead letters"),
+    "bury": (r"\bbur(?:y|ies|ied|ying)\b", "send to the dead-letter topic"),
+    "outlet": (r"\boutlets?\b", "output, buffered producer"),
+    "set aside": (r"\bset(?:s|ting)? (?:\w+ )?aside\b", "reject, rejected record"),
+    "doomed": (r"\bdoomed\b", "expired"),
+    "hear": (r"\bhear(?:s|d|ing)?\b", "receive, read, be called"),
+    "a share": (r"\b(?:an?|each|every|no|the) share\b(?! group)", "read task"),
+    "stretch": (r"\bstretch(?:es)?\b", "block range, offset range"),
+    "a mark": (r"\b(?:an?|each|every|no|the|its|their) marks?\b", "batch commit record"),
+    "a note": (r"\b(?:an?|each|every|no|the|its|their|task) notes?\b", "hand-off"),
+    "tied": (r"\bt(?:ied|ies)\b", "transactional"),
+    "hung": (r"\bhung\b", "timed out (`CallTimedOut`)"),
+    "is no good": (r"\b(?:is|are) no good\b", "must be one of"),
+    "comes to terms with": (r"\bcom(?:e|es|ing) to terms\b", "supports"),
+    "lets go of": (r"\blet(?:s|ting)? go\b", "releases"),
+    "lives on": (r"\blives on\b", "keeps running"),
+}
+"""By retired phrase: what it looks like in a text, and what to write."""
+
+NAMES = {
+    "verdict": "result",
+    "verdicts": "results",
+    "told": "result, finished",
+    "tell": "send",
+    "tells": "send",
+    "telling": "acker updates",
+    "judged": "finished",
+    "judge": "finish",
+    "letter": "dead letter",
+    "letters": "dead letters",
+    "bury": "send dead letter",
+    "buried": "dead lettered",
+    "outlet": "output, buffered producer",
+    "aside": "rejected record",
+    "doomed": "expired buckets",
+    "hear": "on delivery, receive",
+    "heard": "received",
+    "share": "read task",
+    "shares": "read tasks",
+    "stretch": "block range",
+    "stretches": "block ranges",
+    "marks": "batch commit records",
+    "note": "record",
+    "notes": "task hand-off",
+    "tie": "transactional",
+    "ties": "transactional",
+    "tied": "transactional",
+    "hung": "timed out",
+    "pace": "batch sizing",
+    "garbage": "gc tuning",
+    "piece": "offset range",
+    "pieces": "offset ranges",
+    "obey": "apply",
+}
+"""By retired part of a class's or function's name: what to write. ``letter`` may follow ``dead``."""
+
+
+def retired_phrases(text: str) -> list[str]:
+    """Return what is wrong with a Markdown text; code in it is not read: names there may be documented."""
+    prose = re.sub(r"^```.*?^```$|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = " ".join(prose.split())
+    return [
+        f"{found[0]!r} in {prose[max(0, found.start() - 40) : found.end() + 20]!r}: write {use!r}"
+        for pattern, use in PHRASES.values()
+        for found in re.finditer(pattern, prose, re.IGNORECASE)
+    ]
+
+
+def names(source: str) -> Iterator[str]:
+    """Yield the names of all classes and functions of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def retired_parts(name: str) -> list[str]:
+    """Return what is wrong with the name of a class or function."""
+    parts = [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+    return [
+        f"{name}: write {NAMES[part]!r} for {part!r}"
+        for before, part in zip(["", *parts], parts, strict=False)
+        if part in NAMES and not (part.startswith("letter") and before == "dead")
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_no_retired_word(page: Path):
+    assert retired_phrases(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_name_has_no_retired_word(package: str):
+    modules = sorted((HOUSE / package).rglob("*.py"))
+    assert modules
+    found = [
+        (str(module.relative_to(HOUSE)), wrong)
+        for module in modules
+        for name in names(module.read_text("utf-8"))
+        for wrong in retired_parts(name)
+    ]
+    assert found == []
+
+
+USED = {
+    "verdict": "The ledger waits for two verdicts.",
+    "told": "The spout is told the result.",
+    "judged": "Judged births are dropped.",
+    "letters": "Three\nletters are on the topic.",
+    "bury": "A record is buried after ten attempts.",
+    "outlet": "Each outlet has a queue.",
+    "set aside": "It sets records aside.",
+    "doomed": "Doomed buckets are swept.",
+    "hear": "The bolt hears of it.",
+    "a share": "The share is read by one task.",
+    "stretch": "It keeps stretches of offsets.",
+    "a mark": "The task looks for its mark.",
+    "a note": "A note is left for the writer.",
+    "tied": "Tied acks wait.",
+    "hung": "A call that hung is left.",
+    "is no good": "The port is no good; it may be free.",
+    "comes to terms with": "It comes\nto terms with old brokers.",
+    "lets go of": "The reader lets go of its partition.",
+    "lives on": "The process lives on.",
+}
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_a_retired_phrase_is_found_with_the_one_to_write(phrase: str):
+    (wrong,) = retired_phrases(USED[phrase])
+    assert PHRASES[phrase][1] in wrong
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dead\nletters stay; a dead-letter topic holds them.",
+        "A name has letters, digits and dots.",
+        "The field `verdict` has the result.",
+        "```json\n{verdict: 1}\n```\n",
+        "A share group shares the work; each must note the last remarks.",
+        "It marks records as done.",
+    ],
+)
+def test_what_is_not_retired_is_left_alone(text: str):
+    assert retired_phrases(text) == []
+
+
+@pytest.mark.parametrize("part", NAMES)
+@pytest.mark.parametrize("shape", ["{}", "_{}", "find_{}", "{}_of", "Class"])
+def test_a_retired_part_of_a_name_is_found(part: str, shape: str):
+    name = f"Open{part.title()}Reader" if shape == "Class" else shape.format(part)
+    (wrong,) = retired_parts(name)
+    assert NAMES[part] in wrong
+
+
+@pytest.mark.parametrize("name", ["dead_letter", "DeadLetters", "Watermark", "SharedCluster", "notebook"])
+def test_a_name_with_the_letters_of_a_retired_part_is_left_alone(name: str):
+    assert retired_parts(name) == []
