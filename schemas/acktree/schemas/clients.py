@@ -1,13 +1,13 @@
 """librdkafka's clients, and what is asked of a broker before it is relied on."""
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, admin_settings
 from acktree.schemas.errors import AcktreeError, MissingTopic
 from acktree.schemas.kafka_errors import (
@@ -40,13 +40,13 @@ _log.addHandler(logging.NullHandler())
 def make_consumer(settings: Mapping[str, Any]) -> Consumer:
     """Return a Consumer that logs to ``acktree.kafka``; a property that does not exist is refused."""
     with clear_settings():
-        return Consumer(dict(settings), logger=_log)
+        return world.consumer(dict(settings), _log)
 
 
 def make_producer(settings: Mapping[str, Any]) -> Producer:
     """Return a Producer that logs to ``acktree.kafka``; a property that does not exist is refused."""
     with clear_settings():
-        return Producer(dict(settings), logger=_log)
+        return world.producer(dict(settings), _log)
 
 
 def make_admin(bootstrap: str, user: Settings) -> AdminClient:
@@ -59,8 +59,8 @@ def make_admin(bootstrap: str, user: Settings) -> AdminClient:
     errors = ClientErrors()
     with clear_settings():
         settings: dict[str, Any] = {**admin_settings(bootstrap, user), "error_cb": errors}
-        admin = AdminClient(settings, logger=_log)
-    deadline_s, wait_s = time.monotonic() + BROKER_TIMEOUT_S, FIRST_CHECK_S
+        admin = world.admin(settings, _log)
+    deadline_s, wait_s = world.monotonic_s() + BROKER_TIMEOUT_S, FIRST_CHECK_S
     while True:
         try:
             admin.list_topics(timeout=wait_s)
@@ -69,7 +69,7 @@ def make_admin(bootstrap: str, user: Settings) -> AdminClient:
             admin.poll(0)
             if (refusal := errors.refusal(bootstrap)) is not None:
                 raise refusal from error
-            left_s = deadline_s - time.monotonic()
+            left_s = deadline_s - world.monotonic_s()
             if left_s <= 0:
                 raise unreachable(bootstrap, error.args[0], errors.hint()) from error
             wait_s = min(2 * wait_s, left_s)
@@ -105,9 +105,9 @@ def refuse_missing(admin: AdminClient, bootstrap: str, topic: str, text: str) ->
         NotAuthorized: the topic may exist, and this principal may not see it.
         MissingTopic: it does not exist; ``text`` is the error text.
     """
-    deadline_s = time.monotonic() + NEW_TOPIC_S
+    deadline_s = world.monotonic_s() + NEW_TOPIC_S
     while not existing_topics(admin, bootstrap, [topic]):
-        if time.monotonic() > deadline_s:
+        if world.monotonic_s() > deadline_s:
             raise MissingTopic(text)
         admin.poll(0.1)
 
@@ -121,7 +121,7 @@ def retry_until_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) 
     Raises:
         The last error of ``ask``; at once an error that waiting cannot fix.
     """
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    deadline_s = world.monotonic_s() + READY_TIMEOUT_S
     while True:
         try:
             return ask()
@@ -130,10 +130,10 @@ def retry_until_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) 
             if not isinstance(cause, KafkaException) or not isinstance(cause.args[0], KafkaError):
                 raise
             passes = is_transient if wait_if_away else is_not_ready
-            if not passes(cause.args[0]) or time.monotonic() > deadline_s:
+            if not passes(cause.args[0]) or world.monotonic_s() > deadline_s:
                 raise
             _log.warning("the broker is not ready yet: %s", error, extra={"action": "not_ready"})
-            time.sleep(READY_PAUSE_S)
+            world.sleep(READY_PAUSE_S)
 
 
 def metadata_of(commit: Any) -> str:

@@ -1,0 +1,195 @@
+"""What a process takes from the machine it runs on: time, randomness, threads and Kafka clients.
+
+Invariant: product code takes them from here and nowhere else, so that a simulated world can stand in for the
+real one (FoundationDB's idea): it decides when time passes, what is drawn and what a client answers.
+"""
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+
+class Thread(Protocol):
+    """A thread that has been started."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, at most ``timeout`` seconds."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Return whether it still runs."""
+        ...
+
+
+class Event(Protocol):
+    """A flag that threads wait for; see threading.Event."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class World(Protocol):
+    """Where a process runs."""
+
+    is_simulated: bool
+    """Whether clients are Python objects, without librdkafka behind them."""
+
+    def monotonic_s(self) -> float:
+        """Return the time of a clock that never steps."""
+        ...
+
+    def wall_s(self) -> float:
+        """Return the time since 1970; it may step."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+    def random_bits(self, bits: int) -> int:
+        """Return a random number of so many bits."""
+        ...
+
+    def start_thread(self, run: Callable[[], object], name: str) -> Thread:
+        """Start a daemon thread of this process."""
+        ...
+
+    def event(self) -> Event:
+        """Return a flag that is not set."""
+        ...
+
+    def process_id(self) -> int:
+        """Return a number that no other running process of this machine has."""
+        ...
+
+    def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Consumer:
+        """Return a new consumer."""
+        ...
+
+    def producer(self, settings: dict[str, Any], logger: logging.Logger) -> Producer:
+        """Return a new producer."""
+        ...
+
+    def admin(self, settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+        """Return a new admin client."""
+        ...
+
+
+class RealWorld:
+    """This machine, and librdkafka."""
+
+    is_simulated = False
+    monotonic_s = staticmethod(time.monotonic)
+    wall_s = staticmethod(time.time)
+    sleep = staticmethod(time.sleep)
+    random_bits = staticmethod(secrets.randbits)
+    event = staticmethod(threading.Event)
+    process_id = staticmethod(os.getpid)
+
+    def start_thread(self, run: Callable[[], object], name: str) -> Thread:
+        """See World."""
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Consumer:
+        """See World."""
+        return Consumer(settings, logger=logger)
+
+    def producer(self, settings: dict[str, Any], logger: logging.Logger) -> Producer:
+        """See World."""
+        return Producer(settings, logger=logger)
+
+    def admin(self, settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+        """See World."""
+        return AdminClient(settings, logger=logger)
+
+
+_world: World = RealWorld()
+
+
+@contextmanager
+def use_world(world: World) -> Iterator[None]:
+    """Run everything in another world until the block ends."""
+    global _world
+    before, _world = _world, world
+    try:
+        yield
+    finally:
+        _world = before
+
+
+def is_simulated() -> bool:
+    """Return whether clients are simulated ones."""
+    return _world.is_simulated
+
+
+def monotonic_s() -> float:
+    """Return the time of a clock that never steps."""
+    return _world.monotonic_s()
+
+
+def wall_s() -> float:
+    """Return the time since 1970."""
+    return _world.wall_s()
+
+
+def wall_ms() -> int:
+    """Return the time since 1970 in milliseconds."""
+    return int(_world.wall_s() * 1000)
+
+
+def sleep(seconds: float) -> None:
+    """Let time pass."""
+    _world.sleep(seconds)
+
+
+def random_bits(bits: int) -> int:
+    """Return a random number of so many bits."""
+    return _world.random_bits(bits)
+
+
+def random_fraction() -> float:
+    """Return a random number in [0, 1)."""
+    return _world.random_bits(53) / (1 << 53)
+
+
+def start_thread(run: Callable[[], object], name: str) -> Thread:
+    """Start a daemon thread."""
+    return _world.start_thread(run, name)
+
+
+def event() -> Event:
+    """Return a flag that is not set."""
+    return _world.event()
+
+
+def process_id() -> int:
+    """Return a number that no other running process of this machine has."""
+    return _world.process_id()
+
+
+def consumer(settings: dict[str, Any], logger: logging.Logger) -> Consumer:
+    """Return a new consumer."""
+    return _world.consumer(settings, logger)
+
+
+def producer(settings: dict[str, Any], logger: logging.Logger) -> Producer:
+    """Return a new producer."""
+    return _world.producer(settings, logger)
+
+
+def admin(settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+    """Return a new admin client."""
+    return _world.admin(settings, logger)
