@@ -1,0 +1,1 @@
+"""Whole topologies without Kafka, in virtual time."""

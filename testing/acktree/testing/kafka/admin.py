@@ -1,0 +1,211 @@
+"""The simulated AdminClient: the part of confluent's that acktree uses."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+    TopicDescription,
+)
+
+from acktree.testing.errors import NotSimulated
+from acktree.testing.kafka.log import TOPIC_DEFAULTS
+from acktree.testing.kafka.metadata import list_topics
+from acktree.testing.kafka.network import Network, timed_out
+from acktree.testing.kafka.transactions import Refused
+
+
+class SimulatedFuture(Future[Any]):
+    """A future whose ``result`` waits in virtual time."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self._kernel = network.kernel
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the answer. Raises KafkaException, TimeoutError."""
+        until_s = self._kernel.now_s + (float("inf") if timeout is None else timeout)
+        while not self.done():
+            if self._kernel.now_s >= until_s:
+                raise TimeoutError
+            self._kernel.wait(min(0.005, until_s - self._kernel.now_s), "an answer of the broker")
+        return super().result(0)
+
+
+class SimulatedAdmin:
+    """See the module."""
+
+    def __init__(self, network: Network, _settings: dict[str, Any]) -> None:
+        self._network, self._kernel, self._cluster = network, network.kernel, network.cluster
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotSimulated(f"AdminClient.{name} is not simulated; test this against a real Kafka")
+
+    def poll(self, timeout: float = 0) -> int:
+        """Serve callbacks: there is none."""
+        self._network.enter("admin.poll")
+        if timeout:
+            self._kernel.sleep(timeout)
+        return 0
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Return metadata."""
+        self._network.request("admin.list_topics", timeout)
+        found = list_topics(self._cluster, topic)
+        self._network.respond("admin.list_topics")
+        return found
+
+    def _answer(self, call: str, ask: Callable[[], Any], timeout_s: float = 60.0) -> SimulatedFuture:
+        """Return the future answer to a request that is sent now."""
+        self._network.enter(call)
+        future = SimulatedFuture(self._network)
+        until_s = self._kernel.now_s + timeout_s
+
+        def send() -> None:
+            if not self._network.is_up:
+                if self._kernel.now_s >= until_s:
+                    future.set_exception(timed_out())
+                else:
+                    self._kernel.call_after(0.1, send)
+                return
+            try:
+                answer = ask()
+            except Refused as refusal:
+                error = KafkaException(KafkaError(refusal.code, refusal.reason or None))
+                self._kernel.call_after(self._network.delay_s(), lambda: future.set_exception(error))
+                return
+            if self._network.lose_response(self._network.process, call):
+                self._kernel.call_after(timeout_s, lambda: future.set_exception(timed_out()))
+            else:
+                self._kernel.call_after(self._network.delay_s(), lambda: future.set_result(answer))
+
+        self._kernel.call_after(self._network.delay_s(), send)
+        return future
+
+    # Topics.
+
+    def describe_topics(self, topics: Any, **_options: Any) -> dict[str, SimulatedFuture]:
+        """Return what topics are, by name."""
+        return {name: self._describe(name) for name in topics.topic_names}
+
+    def _describe(self, name: str) -> SimulatedFuture:
+        def ask() -> TopicDescription:
+            topic: Any = self._cluster.topic(name)
+            return TopicDescription(name, topic.topic_id, False, list(topic.partitions))
+
+        return self._answer("admin.describe_topics", ask)
+
+    def create_topics(self, new_topics: Sequence[Any], **_options: Any) -> dict[str, SimulatedFuture]:
+        """Create topics."""
+
+        def create(new: Any) -> SimulatedFuture:
+            return self._answer(
+                "admin.create_topics",
+                lambda: (
+                    self._cluster.create_topic(new.topic, max(new.num_partitions, 1), new.config) and None
+                ),
+            )
+
+        return {new.topic: create(new) for new in new_topics}
+
+    def create_partitions(self, new_partitions: Sequence[Any], **_options: Any) -> dict[str, SimulatedFuture]:
+        """Add partitions."""
+
+        def grow(new: Any) -> SimulatedFuture:
+            return self._answer(
+                "admin.create_partitions", lambda: self._cluster.grow_topic(new.topic, new.new_total_count)
+            )
+
+        return {new.topic: grow(new) for new in new_partitions}
+
+    def delete_topics(self, topics: Sequence[str], **_options: Any) -> dict[str, SimulatedFuture]:
+        """Delete topics."""
+
+        def delete(name: str) -> SimulatedFuture:
+            return self._answer("admin.delete_topics", lambda: self._cluster.delete_topic(name))
+
+        return {name: delete(name) for name in topics}
+
+    # Offsets.
+
+    def list_offsets(
+        self,
+        topic_partition_offsets: Mapping[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        request_timeout: float = 60.0,
+    ) -> dict[TopicPartition, SimulatedFuture]:
+        """Return where partitions begin or end, or the first offset of a time."""
+        is_committed_only = isolation_level == IsolationLevel.READ_COMMITTED
+
+        def ask(place: TopicPartition, spec: OffsetSpec) -> SimulatedFuture:
+            def answer() -> ListOffsetsResultInfo:
+                log = self._cluster.log(place.topic, place.partition)
+                end = log.stable_offset if is_committed_only else log.end_offset
+                if spec == OffsetSpec.latest():
+                    return ListOffsetsResultInfo(end, -1, 0)
+                if spec == OffsetSpec.earliest():
+                    return ListOffsetsResultInfo(log.start_offset, -1, 0)
+                wanted_ms = spec._value
+                for record in log.records:
+                    if record.timestamp_ms >= wanted_ms and record.offset < end:
+                        return ListOffsetsResultInfo(record.offset, record.timestamp_ms, 0)
+                return ListOffsetsResultInfo(-1, -1, -1)
+
+            return self._answer("admin.list_offsets", answer, request_timeout)
+
+        return {place: ask(place, spec) for place, spec in topic_partition_offsets.items()}
+
+    # Settings.
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], **_options: Any
+    ) -> dict[ConfigResource, SimulatedFuture]:
+        """Return the settings of topics and groups."""
+
+        def ask(resource: ConfigResource) -> SimulatedFuture:
+            return self._answer("admin.describe_configs", lambda: self._settings_of(resource))
+
+        return {resource: ask(resource) for resource in resources}
+
+    def _settings_of(self, resource: ConfigResource) -> dict[str, ConfigEntry]:
+        if resource.restype is ConfigResource.Type.TOPIC:
+            defaults, found = TOPIC_DEFAULTS, self._cluster.topic(resource.name).config
+        elif resource.restype is ConfigResource.Type.GROUP:
+            defaults = {"consumer.session.timeout.ms": "45000", "consumer.heartbeat.interval.ms": "5000"}
+            found = {**defaults, **self._cluster.group(resource.name).config}
+        else:
+            defaults = {"offset.metadata.max.bytes": "4096", "offsets.retention.minutes": "10080"}
+            found = defaults
+        return {
+            name: ConfigEntry(name, value, is_default=defaults.get(name) == value)
+            for name, value in found.items()
+        }
+
+    def incremental_alter_configs(
+        self, resources: Iterable[ConfigResource], **_options: Any
+    ) -> dict[ConfigResource, SimulatedFuture]:
+        """Change settings of topics and groups."""
+
+        def alter(resource: ConfigResource) -> None:
+            if resource.restype is ConfigResource.Type.TOPIC:
+                config = self._cluster.topic(resource.name).config
+            else:
+                config = self._cluster.group(resource.name).config
+            for entry in resource.incremental_configs:
+                if entry.incremental_operation is not AlterConfigOpType.SET:
+                    raise Refused(KafkaError.INVALID_CONFIG, "only SET is simulated")
+                config[entry.name] = str(entry.value)
+
+        return {
+            resource: self._answer(
+                "admin.incremental_alter_configs", lambda resource=resource: alter(resource)
+            )
+            for resource in resources
+        }

@@ -1,0 +1,96 @@
+"""A simulated cluster: topics, groups and transactions behind one door."""
+
+import uuid
+from collections.abc import Iterable
+
+from confluent_kafka import KafkaError
+
+from acktree.testing.kafka.groups import Group
+from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog, Topic
+from acktree.testing.kafka.transactions import Pending, Refused, TransactionCoordinator
+from acktree.testing.kernel import START_S, Kernel
+
+LEADER = 1
+"""The only broker's number."""
+
+
+class Cluster:
+    """One simulated Kafka cluster of one broker."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.transactions = TransactionCoordinator(kernel, self._commit_pending, self.pending_changed)
+        self.is_up = True
+        self.clock_step_s = 0.0
+        self.waiting: dict[str, list[object]] = {}
+        self._created = 0
+
+    def now_ms(self) -> int:
+        """The broker's wall clock."""
+        return int((START_S + self.kernel.now_s + self.clock_step_s) * 1000)
+
+    # Topics.
+
+    def create_topic(self, name: str, partitions: int, config: dict[str, str] | None = None) -> Topic:
+        """Create a topic. Raises Refused: it exists."""
+        if name in self.topics:
+            raise Refused(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        self._created += 1
+        topic_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}/{self._created}"))
+        topic = Topic(name, topic_id, {**TOPIC_DEFAULTS, **(config or {})})
+        self.topics[name] = topic
+        self.grow_topic(name, partitions)
+        return topic
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """Add partitions, up to a number. Raises Refused."""
+        topic = self.topic(name)
+        if topic.partitions and partitions <= len(topic.partitions):
+            raise Refused(KafkaError.INVALID_PARTITIONS)
+        for number in range(len(topic.partitions), partitions):
+            topic.partitions.append(PartitionLog(topic, number, self.now_ms))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and what groups have committed of it. Raises Refused."""
+        topic = self.topic(name)
+        topic.is_deleted = True
+        del self.topics[name]
+        for group in self.groups.values():
+            for place in [place for place in group.offsets if place[0] == name]:
+                del group.offsets[place]
+        for log in topic.partitions:
+            log.wake()
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic. Raises Refused: there is none of that name."""
+        if (found := self.topics.get(name)) is None:
+            raise Refused(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return found
+
+    def log(self, topic: str, partition: int) -> PartitionLog:
+        """Return the log of a partition. Raises Refused: there is none."""
+        found = self.topic(topic)
+        if not 0 <= partition < len(found.partitions):
+            raise Refused(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return found.partitions[partition]
+
+    # Groups.
+
+    def group(self, name: str) -> Group:
+        """Return a group; one that nobody has used yet is empty."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups[name] = Group(name, self.kernel, self._partitions_of)
+        return found
+
+    def _partitions_of(self, topics: Iterable[str]) -> dict[str, int]:
+        return {name: len(self.topics[name].partitions) for name in topics if name in self.topics}
+
+    def _commit_pending(self, pending: Pending) -> None:
+        group, topic, partition, offset, metadata = pending
+        self.group(group).commit([(topic, partition, offset, metadata)], "", -1, "", in_transaction=True)
+
+    def pending_changed(self, _group: str) -> None:
+        """Called when the offsets that a transaction holds have changed."""

@@ -1,0 +1,198 @@
+"""Topics and the logs of their partitions, as a broker keeps them.
+
+Invariant: offsets only grow, control records take one each, and a read_committed reader sees nothing beyond
+the first offset of the oldest open transaction, and no record of an aborted one.
+"""
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+Header = tuple[str, bytes | None]
+CREATE_TIME, LOG_APPEND_TIME = 1, 2
+
+
+class Outcome(Enum):
+    """What became of a transaction."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(eq=False, slots=True)
+class Transaction:
+    """One transaction of a producer."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    outcome: Outcome = Outcome.OPEN
+
+
+@dataclass(eq=False, slots=True)
+class StoredRecord:
+    """One record of a log."""
+
+    offset: int
+    timestamp_type: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    transaction: Transaction | None = None
+    is_control: bool = False
+    producer: str = ""
+    """Which simulated process wrote it; for those who judge a run."""
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether no open or aborted transaction holds it."""
+        return self.transaction is None or self.transaction.outcome is Outcome.COMMITTED
+
+
+class PartitionLog:
+    """The log of one partition."""
+
+    def __init__(self, topic: "Topic", number: int, now_ms: Callable[[], int]) -> None:
+        self.topic, self.number, self._now_ms = topic, number, now_ms
+        self.records: list[StoredRecord] = []
+        self._offsets: list[int] = []
+        self.start_offset = 0
+        self.end_offset = 0
+        self.open: dict[Transaction, int] = {}
+        """Open transactions, by the offset of their first record."""
+        self.waiting: dict[Callable[[], None], None] = {}
+        """Called once when something changes, then forgotten."""
+
+    @property
+    def stable_offset(self) -> int:
+        """The last stable offset: where a read_committed reader ends."""
+        return min(self.open.values(), default=self.end_offset)
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[Header] = (),
+        timestamp_ms: int | None = None,
+        transaction: Transaction | None = None,
+        producer: str = "",
+    ) -> StoredRecord:
+        """Append a record."""
+        is_log_time = self.topic.config["message.timestamp.type"] == "LogAppendTime"
+        now_ms = self._now_ms()
+        if transaction is not None:
+            self.open.setdefault(transaction, self.end_offset)
+        record = StoredRecord(
+            self.end_offset,
+            LOG_APPEND_TIME if is_log_time else CREATE_TIME,
+            now_ms if is_log_time or timestamp_ms is None else timestamp_ms,
+            key,
+            value,
+            tuple(headers),
+            transaction,
+            False,
+            producer,
+        )
+        self._add(record)
+        return record
+
+    def append_marker(self, transaction: Transaction) -> None:
+        """Append the control record that ends a transaction here, and show its records or hide them."""
+        self.open.pop(transaction, None)
+        self._add(
+            StoredRecord(
+                self.end_offset, LOG_APPEND_TIME, self._now_ms(), None, None, (), transaction, is_control=True
+            )
+        )
+
+    def _add(self, record: StoredRecord) -> None:
+        self.records.append(record)
+        self._offsets.append(record.offset)
+        self.end_offset += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Call everyone who waits for a change."""
+        waiting, self.waiting = self.waiting, {}
+        for call in waiting:
+            call()
+
+    def read(self, offset: int, is_committed_only: bool) -> Iterator[StoredRecord]:
+        """Return the records from an offset on that a reader may see; control records are left in."""
+        end = self.stable_offset if is_committed_only else self.end_offset
+        for index in range(self.index_of(offset), len(self.records)):
+            record = self.records[index]
+            if record.offset >= end:
+                return
+            hidden = is_committed_only and not record.is_committed and not record.is_control
+            if not hidden:
+                yield record
+
+    def index_of(self, offset: int) -> int:
+        """Return the index of the first record at or behind an offset."""
+        first = offset - self.start_offset
+        if 0 <= first < len(self._offsets) and self._offsets[first] == offset:
+            return first
+        return bisect_left(self._offsets, offset)
+
+    # What operators and time do to a log.
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records before an offset, as retention and ``delete_records`` do."""
+        offset = min(offset, self.end_offset)
+        if offset <= self.start_offset:
+            return
+        index = self.index_of(offset)
+        del self.records[:index], self._offsets[:index]
+        self.start_offset = offset
+        self.wake()
+
+    def delete_older(self, than_ms: int) -> None:
+        """Delete the records from the start that are older."""
+        old = itertools.takewhile(lambda record: record.timestamp_ms < than_ms, self.records)
+        if (last := next(reversed(list(old)), None)) is not None:
+            self.delete_before(min(last.offset + 1, self.stable_offset))
+
+    def compact(self) -> None:
+        """Keep the last committed record of each key, below the last stable offset; drop aborted ones."""
+        stable = self.stable_offset
+        last = {record.key: record.offset for record in self.records if self._is_compacted(record, stable)}
+        kept = [
+            record
+            for record in self.records
+            if record.offset >= stable
+            or (record.is_control and record.offset == self.end_offset - 1)
+            or (self._is_compacted(record, stable) and last[record.key] == record.offset)
+        ]
+        self.records, self._offsets = kept, [record.offset for record in kept]
+
+    def _is_compacted(self, record: StoredRecord, stable: int) -> bool:
+        return record.offset < stable and record.is_committed and not record.is_control
+
+
+TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+
+
+@dataclass(eq=False)
+class Topic:
+    """One topic; a topic that is deleted and created again is another one."""
+
+    name: str
+    topic_id: str
+    config: dict[str, str]
+    partitions: list[PartitionLog] = field(default_factory=list)
+    is_deleted: bool = False

@@ -1,0 +1,177 @@
+"""The transaction coordinator: producer ids, epochs, and what becomes of transactions.
+
+Invariant: at most one producer of a transactional id may write, that of the newest epoch; a transaction ends
+once, by its producer, by the next one's start, or by its timeout. Its markers reach the partitions one by one.
+The protocol is that of KIP-98 and KIP-360, as librdkafka speaks it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
+
+from acktree.testing.kafka.log import Outcome, PartitionLog, Transaction
+from acktree.testing.kernel import Kernel, Timer
+
+Pending = tuple[str, str, int, int, str]
+"""A pending offset: group, topic, partition, offset, metadata."""
+
+
+class Refused(Exception):
+    """A broker's refusal, as one of Kafka's error codes."""
+
+    def __init__(self, code: int, reason: str = "") -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+
+@dataclass(eq=False)
+class TransactionalId:
+    """What the coordinator knows about one transactional id."""
+
+    name: str
+    producer_id: int
+    epoch: int = -1
+    timeout_ms: int = 60_000
+    transaction: Transaction | None = None
+    is_ending: bool = False
+    partitions: dict[PartitionLog, None] = field(default_factory=dict)
+    offsets: list[Pending] = field(default_factory=list)
+    groups: dict[str, None] = field(default_factory=dict)
+    fenced_epoch: int = -1
+    """The epoch whose transaction ran into its timeout: its producer may start again, as KIP-360 says."""
+    timer: Timer | None = None
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+
+
+class TransactionCoordinator:
+    """All transactional ids of a cluster."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        commit_offsets: Callable[[Pending], None],
+        pending_changed: Callable[[str], None],
+    ) -> None:
+        self._kernel, self._commit_offsets, self._pending_changed = kernel, commit_offsets, pending_changed
+        self.ids: dict[str, TransactionalId] = {}
+        self._next_producer_id = 0
+        self.marker_delay_s: Callable[[], float] = lambda: 0.0
+        """How long the next marker takes to its partition."""
+        self.ended: list[Transaction] = []
+
+    def new_producer_id(self) -> int:
+        """Return a producer id for a producer that is idempotent only."""
+        self._next_producer_id += 1
+        return self._next_producer_id
+
+    def init(
+        self, name: str, timeout_ms: int, known: tuple[int, int] | None = None
+    ) -> tuple[int, int] | None:
+        """Return producer id and epoch for a producer that starts, None while its predecessor is being ended.
+
+        ``known``: the id and epoch of a producer that goes on after an error (KIP-360).
+        """
+        entry = self.ids.get(name)
+        if entry is None:
+            entry = self.ids[name] = TransactionalId(name, self.new_producer_id())
+        if known is not None and known != (entry.producer_id, entry.epoch):
+            if known != (entry.producer_id, entry.fenced_epoch):
+                raise Refused(KafkaError.PRODUCER_FENCED, "a newer producer has this transactional id")
+        if entry.is_ending:
+            return None
+        if entry.transaction is not None:
+            entry.epoch += 1
+            self._end(entry, Outcome.ABORTED)
+            return None
+        entry.epoch += 1
+        entry.timeout_ms, entry.fenced_epoch = timeout_ms, -1
+        return entry.producer_id, entry.epoch
+
+    def check(self, name: str, producer_id: int, epoch: int, code: int) -> TransactionalId:
+        """Return the entry of a producer; raise ``code`` if a newer one has its id."""
+        entry = self.ids.get(name)
+        if entry is None or entry.producer_id != producer_id:
+            raise Refused(KafkaError.INVALID_PRODUCER_ID_MAPPING)
+        if entry.epoch != epoch:
+            raise Refused(code, "Producer attempted an operation with an old epoch")
+        return entry
+
+    def begin(self, name: str, producer_id: int, epoch: int) -> TransactionalId | None:
+        """Return the entry, with an open transaction; None while the last one is being ended."""
+        entry = self.check(name, producer_id, epoch, KafkaError.PRODUCER_FENCED)
+        if entry.is_ending:
+            return None
+        if entry.transaction is None:
+            entry.transaction = Transaction(name, producer_id, epoch)
+            entry.timer = self._kernel.call_after(entry.timeout_ms / 1000, lambda: self._time_out(entry))
+        return entry
+
+    def add_offsets(self, entry: TransactionalId, offsets: list[Pending]) -> None:
+        """Keep offsets that are committed with the transaction."""
+        entry.offsets += offsets
+        for group, *_ in offsets:
+            entry.groups[group] = None
+            self._pending_changed(group)
+
+    def pending(self, group: str) -> set[tuple[str, int]]:
+        """Return the partitions whose committed offset an open transaction may still change."""
+        return {
+            (topic, partition)
+            for entry in self.ids.values()
+            for of, topic, partition, *_ in entry.offsets
+            if of == group
+        }
+
+    def end(self, name: str, producer_id: int, epoch: int, is_commit: bool) -> None:
+        """Commit or abort; repeating the last decision is harmless."""
+        entry = self.check(name, producer_id, epoch, KafkaError.PRODUCER_FENCED)
+        if entry.transaction is not None and not entry.is_ending:
+            self._end(entry, Outcome.COMMITTED if is_commit else Outcome.ABORTED)
+
+    def _time_out(self, entry: TransactionalId) -> None:
+        if entry.transaction is not None and not entry.is_ending:
+            entry.fenced_epoch = entry.epoch
+            entry.epoch += 1
+            self._end(entry, Outcome.ABORTED)
+
+    def _end(self, entry: TransactionalId, outcome: Outcome) -> None:
+        """Decide, then write the markers one by one; only then may the next transaction begin."""
+        transaction = entry.transaction
+        assert transaction is not None
+        if entry.timer is not None:
+            entry.timer.cancel()
+        entry.is_ending = True
+        transaction.outcome = outcome
+        places: list[PartitionLog | str] = [*entry.partitions, *entry.groups]
+        left = len(places)
+
+        def finish() -> None:
+            entry.transaction, entry.is_ending = None, False
+            entry.partitions.clear()
+            entry.offsets.clear()
+            entry.groups.clear()
+            self.ended.append(transaction)
+            at_end, entry.at_end = entry.at_end, []
+            for call in at_end:
+                call()
+
+        def mark(place: PartitionLog | str) -> None:
+            nonlocal left
+            if isinstance(place, PartitionLog):
+                place.append_marker(transaction)
+            else:
+                mine = [pending for pending in entry.offsets if pending[0] == place]
+                entry.offsets = [pending for pending in entry.offsets if pending[0] != place]
+                if outcome is Outcome.COMMITTED:
+                    for pending in mine:
+                        self._commit_offsets(pending)
+                self._pending_changed(place)
+            left -= 1
+            if not left:
+                finish()
+
+        for place in places:
+            self._kernel.call_after(self.marker_delay_s(), lambda place=place: mark(place))
+        if not places:
+            finish()

@@ -1,0 +1,99 @@
+"""The simulated world: what acktree.schemas.world offers, answered by a kernel and a simulated cluster.
+
+Invariant: it is asked only by tasks of simulated processes, and every answer follows from the seed.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from acktree.schemas.world import Event, Thread
+from acktree.testing.kafka.admin import SimulatedAdmin
+from acktree.testing.kafka.cluster import Cluster
+from acktree.testing.kafka.consumer import SimulatedConsumer
+from acktree.testing.kafka.network import Network
+from acktree.testing.kafka.producer import SimulatedProducer
+from acktree.testing.kernel import START_S, Kernel, Process, Task
+
+SHORTEST_S, LONGEST_S = 0.0002, 0.002
+"""How long a request, and an answer, usually takes."""
+
+
+class SimulatedEvent:
+    """A flag in virtual time."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._is_set = kernel, False
+        self._waiting: list[Task] = []
+
+    def set(self) -> None:
+        """Set it, and wake whoever waits."""
+        self._is_set = True
+        for task in self._waiting:
+            self._kernel.wake(task)
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set."""
+        if not self._is_set:
+            self._waiting.append(self._kernel.current)
+            self._kernel.wait(timeout, "an event")
+        return self._is_set
+
+
+class SimulatedWorld:
+    """See the module."""
+
+    is_simulated = True
+
+    def __init__(self, kernel: Kernel, cluster: Cluster) -> None:
+        self.kernel, self.cluster = kernel, cluster
+        self._drawn = random.Random(kernel.random.getrandbits(64))
+        self._networks: dict[Process, Network] = {}
+        self.lose_response: Callable[[Process, str], bool] = lambda _process, _call: False
+
+    def monotonic_s(self) -> float:
+        """See acktree.schemas.world, as all below."""
+        return self.kernel.now_s
+
+    def wall_s(self) -> float:
+        step_s = self.kernel.current.process.clock_step_s if self.kernel.is_in_task else 0.0
+        return START_S + self.kernel.now_s + step_s
+
+    def sleep(self, seconds: float) -> None:
+        self.kernel.sleep(seconds)
+
+    def random_bits(self, bits: int) -> int:
+        return self._drawn.getrandbits(bits)
+
+    def start_thread(self, run: Callable[[], object], name: str) -> Thread:
+        return self.kernel.spawn(self.kernel.current.process, run, name)
+
+    def event(self) -> Event:
+        return SimulatedEvent(self.kernel)
+
+    def process_id(self) -> int:
+        return self.kernel.current.process.number if self.kernel.is_in_task else 0
+
+    def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Any:
+        return SimulatedConsumer(self._network(), settings)
+
+    def producer(self, settings: dict[str, Any], logger: logging.Logger) -> Any:
+        return SimulatedProducer(self._network(), settings)
+
+    def admin(self, settings: dict[str, Any], logger: logging.Logger) -> Any:
+        return SimulatedAdmin(self._network(), settings)
+
+    def _network(self) -> Network:
+        process = self.kernel.current.process
+        found = self._networks.get(process)
+        if found is None:
+            draw = self.kernel.random
+            found = Network(self.cluster, process, lambda: draw.uniform(SHORTEST_S, LONGEST_S))
+            found.lose_response = lambda process, call: self.lose_response(process, call)
+            self._networks[process] = found
+        return found
