@@ -7,7 +7,6 @@ ends: its successor waits.
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings, is_kip_848
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.schemas.errors import RefusedSetting
@@ -119,7 +119,7 @@ class Member:
             self._settings["group.instance.id"],
         )
         self.consumer.close()
-        time.sleep(RELEASE_PAUSE_S)
+        world.sleep(RELEASE_PAUSE_S)
         self._is_id_in_use = False
         self.consumer = make_consumer(self._settings)
         self.join()
@@ -129,4 +129,4 @@ class Member:
 def _ask(answers: Mapping[ConfigResource, Future[Any]]) -> Any:
     """Return the answer for the single resource requested."""
     (future,) = answers.values()
-    return future.result(BROKER_TIMEOUT_S)
+    return world.wait_for(future, BROKER_TIMEOUT_S)

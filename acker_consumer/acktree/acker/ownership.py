@@ -6,7 +6,6 @@ own calls.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from acktree.acker.cut import Positions
 from acktree.acker.errors import NotCoPartitioned
 from acktree.acker.partition import Partition
+from acktree.schemas import world
 
 HALF_GRACE_S = 10.0
 COMMITTED_DEADLINE_S, RETRY_PAUSE_S = 30.0, 0.1
@@ -45,7 +45,7 @@ class Ownership:
         flush: Callable[[], bool],
         read_committed: Callable[[Consumer, list[TopicPartition]], list[TopicPartition]],
         now_s: Callable[[], float],
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = world.sleep,
     ) -> None:
         self._read_committed, self._pause = read_committed, pause
         self.topics, self._is_incremental = topics, is_incremental
@@ -185,8 +185,8 @@ class Ownership:
         if ahead == self._paused:
             return
         mine = {(topic, number) for number, owned in self._owned.items() for topic in owned.halves}
-        consumer.resume([TopicPartition(*place) for place in (self._paused - ahead) & mine])
-        consumer.pause([TopicPartition(*place) for place in ahead - self._paused])
+        consumer.resume([TopicPartition(*place) for place in sorted((self._paused - ahead) & mine)])
+        consumer.pause([TopicPartition(*place) for place in sorted(ahead - self._paused)])
         self._paused = ahead
 
     def refuse_halves(self, partition_counts: Callable[[], set[int]]) -> None:

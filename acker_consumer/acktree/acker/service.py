@@ -6,10 +6,6 @@ Invariant: a result is with the broker before a cut that no longer covers its ro
 """
 
 import logging
-import os
-import random
-import socket
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -28,6 +24,7 @@ from acktree.acker.results import EncodedResult, encode_finished, encode_timed_o
 from acktree.acker.slices import PolledBatch, Slice, slice_messages
 from acktree.acker.validation import RecordValidator
 from acktree.acker.warm_up import warm_up
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
 from acktree.schemas.group_offsets import read_committed
@@ -48,8 +45,8 @@ log = logging.getLogger("acktree.acker")
 
 def steady_wall() -> Callable[[], int]:
     """Return a wall clock in milliseconds that is read once and advanced by the monotonic clock."""
-    start_ms = 1000 * (time.time() - time.monotonic())
-    return lambda: int(start_ms + 1000 * time.monotonic())
+    start_ms = 1000 * (world.wall_s() - world.monotonic_s())
+    return lambda: int(start_ms + 1000 * world.monotonic_s())
 
 
 class Acker:
@@ -63,7 +60,7 @@ class Acker:
         user: Settings | None = None,
         ready: Ready = lambda _text: None,
         wall_ms: Callable[[], int] | None = None,
-        now_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = world.monotonic_s,
         seed: int | None = None,
     ) -> None:
         """Connect and compile; :meth:`run` joins the group.
@@ -73,7 +70,7 @@ class Acker:
         """
         self._bootstrap, self._user, self._ready = bootstrap, user or {}, ready
         self._wall_ms, self._now_s = wall_ms or steady_wall(), now_s
-        self._seed = random.SystemRandom().getrandbits(64) if seed is None else seed
+        self._seed = world.random_bits(64) if seed is None else seed
         self._admin = make_admin(bootstrap, self._user)
         self._registry = Registry(bootstrap, topology, self._user)
         latest = self.latest
@@ -108,7 +105,7 @@ class Acker:
         self._ends = LogEnds(self._admin, self._wall_ms)
         self._end_sums: dict[int, int] = {}
         self.reported: dict[str, Value] = {}
-        self._instance = f"{socket.gethostname()}:{os.getpid()}"
+        self._instance = world.process_name()
         self._due: dict[str, float] = {}
         self._is_ready = self._is_stopping = self._is_crashing = False
         warm_up()

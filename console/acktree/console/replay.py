@@ -134,7 +134,7 @@ def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) ->
     published = cluster.topology
     for topic, partition, _ in wanted:
         _slot_of(published, topic, partition)
-    places = cluster.partitions({topic for topic, _, _ in wanted})
+    places = cluster.partitions(topic for topic, _, _ in wanted)
     about = describe(make_admin(cluster.bootstrap, user), cluster.bootstrap, [topic for topic, _ in places])
     starts, ends = cluster.starts(places), cluster.ends(places)
     commits: dict[Place, CommittedOffset] = {}

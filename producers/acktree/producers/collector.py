@@ -9,8 +9,6 @@ takes (topic, value, key, headers).
 import logging
 from collections.abc import Iterable
 from functools import partial
-from threading import get_ident
-from time import monotonic
 from typing import NoReturn
 
 from acktree.producers.errors import (
@@ -35,6 +33,7 @@ from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.faults import Faults
 from acktree.producers.worker.targets import Target, Targets
+from acktree.schemas import world
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import emitted_value
 from acktree.schemas.registry import History
@@ -68,6 +67,7 @@ class Collector:
         self._take_edge = (edges or EdgePool()).take
         self._origins = Origins(history)
         self._fatal_error: Exception | None = None
+        self._thread_id = world.current().thread_id
 
     def emit(
         self,
@@ -147,7 +147,7 @@ class Collector:
                 or (key is not None and key.__class__ is not bytes)
                 or headers
                 or timestamp_ms is not None
-                or get_ident() != self.faults.thread
+                or self._thread_id() != self.faults.thread
             ):
                 self.faults.check_emission(value, key, headers, timestamp_ms)
             if parent._collector is not self or parent._state is not IN_HAND:
@@ -294,7 +294,7 @@ class Collector:
         """
         if not self.faults.check_in_hand(tuple, "reset the timeout of"):
             return
-        tuple._since_s = monotonic()
+        tuple._since_s = world.monotonic_s()
         if tuple._anchors:
             try:
                 for version, root, _ in tuple.anchors:
@@ -304,7 +304,9 @@ class Collector:
 
     def _finish(self, tuple: Tuple, verb: str) -> bool:
         if (
-            tuple._collector is not self or tuple._state is not IN_HAND or get_ident() != self.faults.thread
+            tuple._collector is not self
+            or tuple._state is not IN_HAND
+            or self._thread_id() != self.faults.thread
         ) and not self.faults.check_in_hand(tuple, verb):
             return False
         tuple._state = ACKED

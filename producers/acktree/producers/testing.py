@@ -4,7 +4,6 @@ Invariant: the bolt runs through the worker's own code, down to the bytes of hea
 broker, the clock and the other members of its group are missing. Every given value is a tree of its own.
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
@@ -19,6 +18,7 @@ from acktree.producers.native.columns import NO_TIMESTAMP
 from acktree.producers.tuples import IN_HAND, Hand, Record
 from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
 from acktree.producers.worker.counters import Counters
+from acktree.schemas import world
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header
@@ -91,11 +91,11 @@ class BoltDouble:
             TimeoutError: an AsyncBolt has not finished within END_TIMEOUT_S.
         """
         self.begin(*values, key=key, headers=headers)
-        deadline_s = time.monotonic() + END_TIMEOUT_S
+        deadline_s = world.monotonic_s() + END_TIMEOUT_S
         while self.is_busy:
-            if time.monotonic() > deadline_s:
+            if world.monotonic_s() > deadline_s:
                 raise TimeoutError(f"tuples {self.in_hand} have not ended within {END_TIMEOUT_S:g} s")
-            time.sleep(CHECK_INTERVAL_S)
+            world.sleep(CHECK_INTERVAL_S)
             self._execution.collect()
         self._flush()
 

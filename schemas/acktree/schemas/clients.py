@@ -86,7 +86,7 @@ def existing_topics(admin: AdminClient, bootstrap: str, topics: Collection[str])
     with clear_errors(bootstrap):
         for topic, future in admin.describe_topics(TopicCollection(list(topics))).items() if topics else ():
             try:
-                future.result(BROKER_TIMEOUT_S)
+                world.wait_for(future, BROKER_TIMEOUT_S)
                 existing.add(topic)
             except KafkaException as error:
                 if is_forbidden(error.args[0]):

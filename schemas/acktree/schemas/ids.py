@@ -4,13 +4,13 @@ Invariant: every function is pure and works on unsigned 64-bit values; the numpy
 scalar ones on every input. Random edges come from :class:`EdgeSource`, the only state here.
 """
 
-import os
 import random
 from typing import NamedTuple, NewType, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from acktree.schemas import world
 from acktree.schemas.errors import AcktreeError
 
 RootId = NewType("RootId", int)
@@ -222,18 +222,18 @@ class EdgeSource:
         self._reseed()
 
     def _reseed(self) -> None:
-        self._pid = os.getpid()
-        self._scalar = random.Random(os.urandom(32))
-        self._vector = np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16), "little")))
+        self._pid = world.process_id()
+        self._scalar = random.Random(world.random_bits(256))
+        self._vector = np.random.Generator(np.random.SFC64(world.random_bits(128)))
 
     def one(self) -> EdgeId:
         """Return one edge id."""
-        if self._pid != os.getpid():
+        if self._pid != world.process_id():
             self._reseed()
         return EdgeId(self._scalar.getrandbits(64) or 1)
 
     def many(self, count: int) -> IdArray:
         """Return ``count`` edge ids."""
-        if self._pid != os.getpid():
+        if self._pid != world.process_id():
             self._reseed()
         return self._vector.integers(1, MASK, count, dtype=np.uint64, endpoint=True)

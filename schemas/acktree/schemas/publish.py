@@ -4,7 +4,6 @@ Invariant: applying a topology twice changes nothing the second time. Two operat
 serialized by a transactional producer that reads the registry after fencing the other.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -21,6 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology
@@ -67,7 +67,7 @@ def describe(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[
     found: dict[str, ExistingTopic] = {}
     with clear_errors(bootstrap):
         for topic, future in admin.describe_topics(TopicCollection(list(dict.fromkeys(topics)))).items():
-            about = future.result(timeout=BROKER_TIMEOUT_S)
+            about = world.wait_for(future, BROKER_TIMEOUT_S)
             found[topic] = ExistingTopic(str(about.topic_id), len(about.partitions))
     return found
 
@@ -112,11 +112,11 @@ def _await_visible(admin: AdminClient, registry_topic: str) -> None:
     def end(isolation: IsolationLevel) -> int:
         asked = {place: cast(Any, OffsetSpec).latest()}
         (answer,) = admin.list_offsets(asked, isolation_level=isolation).values()
-        return int(answer.result(BROKER_TIMEOUT_S).offset)
+        return int(world.wait_for(answer, BROKER_TIMEOUT_S).offset)
 
-    deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+    deadline_s = world.monotonic_s() + BROKER_TIMEOUT_S
     while end(IsolationLevel.READ_COMMITTED) < end(IsolationLevel.READ_UNCOMMITTED):
-        if time.monotonic() > deadline_s:
+        if world.monotonic_s() > deadline_s:
             raise BrokerUnreachable(
                 f"the new version is on {registry_topic}, and readers do not see it after "
                 f"{BROKER_TIMEOUT_S:g} s; look with: acktree topology show"
@@ -159,7 +159,7 @@ def _change_topics(admin: AdminClient, bootstrap: str, plan: Plan) -> None:
         pending |= admin.incremental_alter_configs(resources)
     for future in pending.values():
         try:
-            future.result(timeout=BROKER_TIMEOUT_S)
+            world.wait_for(future, BROKER_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise as_clear_error(error.args[0], bootstrap) from error

@@ -4,13 +4,13 @@ Invariant: versions only grow; a slot assigned to a (topic, topic id, partition)
 and a spout task number never to another task. All versions stay readable: old roots need them.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
@@ -200,10 +200,10 @@ class Registry:
 
     def _read_one(self, timeout_s: float) -> bool:
         """Read one record; return True at the end of the topic (or, with timeout 0, if none is here yet)."""
-        until_s = time.monotonic() + timeout_s
+        until_s = world.monotonic_s() + timeout_s
         message = self._consumer.poll(timeout_s)
-        while timeout_s and _is_transient_error(message) and time.monotonic() < until_s:
-            message = self._consumer.poll(until_s - time.monotonic())
+        while timeout_s and _is_transient_error(message) and world.monotonic_s() < until_s:
+            message = self._consumer.poll(until_s - world.monotonic_s())
         if message is None:
             if timeout_s:
                 raise BrokerUnreachable(f"no answer from {self.bootstrap} while reading {self._topic}")

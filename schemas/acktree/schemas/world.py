@@ -1,20 +1,26 @@
 """What a process takes from the machine it runs on: time, randomness, threads and Kafka clients.
 
 Invariant: product code takes them from here and nowhere else, so that a simulated world can stand in for the
-real one (FoundationDB's idea): it decides when time passes, what is drawn and what a client answers.
+real one (FoundationDB's idea): it decides when time passes, what is drawn and what a client answers. The
+processes of a simulated world share one Python process, so what a process keeps is in ``process_state``.
 """
 
+import asyncio
 import logging
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+
+Answer = TypeVar("Answer")
 
 
 class Thread(Protocol):
@@ -65,12 +71,36 @@ class World(Protocol):
         """Start a daemon thread of this process."""
         ...
 
+    def thread_id(self) -> int:
+        """Return a number that no other running thread has."""
+        ...
+
+    def thread_name(self) -> str:
+        """Return the name of this thread."""
+        ...
+
     def event(self) -> Event:
         """Return a flag that is not set."""
         ...
 
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return a new event loop."""
+        ...
+
+    def wait_for(self, future: Future[Answer], timeout_s: float) -> Answer:
+        """Return a future's result, or raise its error, or TimeoutError after so long."""
+        ...
+
     def process_id(self) -> int:
         """Return a number that no other running process of this machine has."""
+        ...
+
+    def process_state(self) -> dict[Any, Any]:
+        """Return what modules keep for this process alone, by a key of their own: a fork's is empty."""
+        ...
+
+    def host_name(self) -> str:
+        """Return the name of this machine."""
         ...
 
     def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Consumer:
@@ -94,14 +124,32 @@ class RealWorld:
     wall_s = staticmethod(time.time)
     sleep = staticmethod(time.sleep)
     random_bits = staticmethod(secrets.randbits)
+    thread_id = staticmethod(threading.get_ident)
     event = staticmethod(threading.Event)
+    event_loop = staticmethod(asyncio.new_event_loop)
     process_id = staticmethod(os.getpid)
+    host_name = staticmethod(socket.gethostname)
+
+    def __init__(self) -> None:
+        self._states: dict[int, dict[Any, Any]] = {}
 
     def start_thread(self, run: Callable[[], object], name: str) -> Thread:
         """See World."""
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread
+
+    def thread_name(self) -> str:
+        """See World."""
+        return threading.current_thread().name
+
+    def wait_for(self, future: Future[Answer], timeout_s: float) -> Answer:
+        """See World."""
+        return future.result(timeout_s)
+
+    def process_state(self) -> dict[Any, Any]:
+        """See World; what a fork inherits is neither used nor freed."""
+        return self._states.setdefault(os.getpid(), {})
 
     def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Consumer:
         """See World."""
@@ -128,6 +176,11 @@ def use_world(world: World) -> Iterator[None]:
         yield
     finally:
         _world = before
+
+
+def current() -> World:
+    """Return the world itself: a loop over tuples takes its function once, and saves a call per tuple."""
+    return _world
 
 
 def is_simulated() -> bool:
@@ -170,14 +223,44 @@ def start_thread(run: Callable[[], object], name: str) -> Thread:
     return _world.start_thread(run, name)
 
 
+def thread_id() -> int:
+    """Return a number that no other running thread has."""
+    return _world.thread_id()
+
+
+def thread_name() -> str:
+    """Return the name of this thread."""
+    return _world.thread_name()
+
+
 def event() -> Event:
     """Return a flag that is not set."""
     return _world.event()
 
 
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop."""
+    return _world.event_loop()
+
+
+def wait_for(future: Future[Answer], timeout_s: float) -> Answer:
+    """Return a future's result, or raise its error, or TimeoutError after so long."""
+    return _world.wait_for(future, timeout_s)
+
+
 def process_id() -> int:
     """Return a number that no other running process of this machine has."""
     return _world.process_id()
+
+
+def process_state() -> dict[Any, Any]:
+    """Return what modules keep for this process alone, by a key of their own: a fork's is empty."""
+    return _world.process_state()
+
+
+def process_name() -> str:
+    """Return HOST:PROCESS."""
+    return f"{_world.host_name()}:{_world.process_id()}"
 
 
 def consumer(settings: dict[str, Any], logger: logging.Logger) -> Consumer:

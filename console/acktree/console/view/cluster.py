@@ -4,7 +4,6 @@ Invariant: reading changes nothing on the cluster. One thread at a time: the con
 every scan. Knows Kafka, and nothing of what the records mean.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, existing_topics, make_admin, make_consumer, metadata_of
 from acktree.schemas.errors import BrokerUnreachable
@@ -130,7 +130,7 @@ class Cluster:
             answers = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
             for place, future in answers.items():
                 try:
-                    found[place.topic, place.partition] = future.result(BROKER_TIMEOUT_S).offset
+                    found[place.topic, place.partition] = world.wait_for(future, BROKER_TIMEOUT_S).offset
                 except KafkaException as error:
                     if not is_missing(error.args[0]):
                         raise
@@ -144,7 +144,7 @@ class Cluster:
         with clear_errors(self.bootstrap, f"group {group}"):
             asked = [ConsumerGroupTopicPartitions(group, wanted)]
             answer = self._admin.list_consumer_group_offsets(asked, request_timeout=BROKER_TIMEOUT_S)
-            found = answer[group].result(BROKER_TIMEOUT_S).topic_partitions
+            found = world.wait_for(answer[group], BROKER_TIMEOUT_S).topic_partitions
         return {
             (entry.topic, entry.partition): CommittedOffset(entry.offset, metadata_of(entry))
             for entry in found
@@ -163,7 +163,7 @@ class Cluster:
         for name, future in answers.items():
             with clear_errors(self.bootstrap, f"group {name}"):
                 try:
-                    about = future.result(BROKER_TIMEOUT_S)
+                    about = world.wait_for(future, BROKER_TIMEOUT_S)
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                         raise
@@ -194,10 +194,10 @@ class Cluster:
                 self._consumer.unassign()
 
     def _read(self, left: dict[Place, OffsetRange], deadline_s: float | None) -> Iterator[list[Message]]:
-        last_message_s = time.monotonic()
+        last_message_s = world.monotonic_s()
         while left:
             messages = self._consumer.consume(BATCH, 0) or self._consumer.consume(1, SILENCE_S)
-            now_s = time.monotonic()
+            now_s = world.monotonic_s()
             if messages:
                 last_message_s = now_s
             elif now_s - last_message_s > BROKER_TIMEOUT_S:

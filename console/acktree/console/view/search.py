@@ -6,7 +6,6 @@ root mod n of `T.ack` is searched, for the eight bytes of the root, before anyth
 Invariant: reading stops at a deadline, and the notes say what was left unread.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.console.view.tree import At, ControlEntry, FoundTuple, RootFindings, TraceResult
+from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.control_records import AckInit, Result
 from acktree.schemas.errors import MalformedRecord
@@ -75,7 +75,7 @@ class Search:
             last = batch[-1]
             place = last.topic() or "", last.partition() or 0
             left[place] = OffsetRange((last.offset() or 0) + 1, spans[place].end)
-        if time.monotonic() > self.deadline_s:
+        if world.monotonic_s() > self.deadline_s:
             topics = ", ".join(sorted({place[0] for place in spans}))
             self.notes.append(f"the time was up while reading {topics}; allow more with --time-limit")
 

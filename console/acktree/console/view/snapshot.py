@@ -4,7 +4,6 @@ Invariant: the ends of the logs are read before the commits, so records written 
 read of control topics is bounded by the ackers' cut and the drivers' result positions.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from acktree.console.view.open_roots import AppendedRecord, OpenRoots
 from acktree.console.view.reports import Reports
 from acktree.console.view.source_view import SlotView, add_open, add_results
 from acktree.producers.kafka.claim import DamagedClaim, decode_claim
+from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.control_records import Absent, ReplayCommand, Result
 from acktree.schemas.errors import MalformedRecord
@@ -80,7 +80,7 @@ def read_snapshot(cluster: Cluster, *, fold: bool = True) -> Snapshot:
         )
         for slot in live_slots(topology, (place[0] for place in places))
     }
-    snapshot = Snapshot(topology, int(time.time() * 1000), starts, ends, groups, commits, views, 0, bolts, 0)
+    snapshot = Snapshot(topology, world.wall_ms(), starts, ends, groups, commits, views, 0, bolts, 0)
     lags = [
         end - max(starts.get(p, 0), cuts[p].next_offset if p in cuts else 0)
         for p, end in ends.items()
@@ -112,7 +112,7 @@ def _add_results(cluster: Cluster, snapshot: Snapshot, topics: Iterable[str]) ->
             except DamagedClaim as error:
                 snapshot.notes.append(str(error))
     results_read: list[tuple[int, Result | Absent]] = []
-    for batch in cluster.scan(spans, time.monotonic() + FOLD_LIMIT_S):
+    for batch in cluster.scan(spans, world.monotonic_s() + FOLD_LIMIT_S):
         for message in batch:
             try:
                 record = decode_result_record(message.value() or b"")
@@ -134,7 +134,7 @@ def _add_open(
             start = cuts[place].next_offset if place in cuts else 0
             spans[place] = OffsetRange(max(snapshot.starts[place], start), end)
     roots = OpenRoots()
-    deadline_s = time.monotonic() + FOLD_LIMIT_S
+    deadline_s = world.monotonic_s() + FOLD_LIMIT_S
     for batch in cluster.scan(spans, deadline_s):
         appended = []
         for message in batch:
@@ -146,7 +146,7 @@ def _add_open(
                 continue
             appended.append(AppendedRecord(record, message.offset() or 0, message.timestamp()[1]))
         roots.fold(appended)
-    if time.monotonic() > deadline_s:
+    if world.monotonic_s() > deadline_s:
         snapshot.notes.append(
             f"the open roots are not complete: more control records lie above the ackers' cut than were read "
             f"in {FOLD_LIMIT_S:g} s"
@@ -161,7 +161,7 @@ def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:
         return
     end = cluster.ends([place])[place]
     if not reports.next_offset:
-        since_ms = int((time.time() - since_s) * 1000)
+        since_ms = int((world.wall_s() - since_s) * 1000)
         reports.next_offset = cluster.at_time([place], since_ms).get(place, end)
     for batch in cluster.scan({place: OffsetRange(reports.next_offset, end)}):
         for message in batch:

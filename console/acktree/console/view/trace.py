@@ -3,7 +3,6 @@
 Invariant: the state comes from the spout's commit and the dead letters, emissions from the control topics.
 """
 
-import time
 from dataclasses import dataclass, replace
 
 from acktree.console.view.cluster import Cluster
@@ -19,6 +18,7 @@ from acktree.console.view.search import (
     find_tuples,
 )
 from acktree.console.view.tree import TracedEmission, make_emission
+from acktree.schemas import world
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published, Slot
@@ -86,7 +86,7 @@ def find_trace(
     Raises:
         BrokerUnreachable, BrokerRefused: see there.
     """
-    began_s = time.monotonic()
+    began_s = world.monotonic_s()
     cluster.refresh()
     target = replace(target, block=cluster.history.largest_block(target.slot.spout))
     search = Search(cluster, target, began_s + limit_s, since_ms)
@@ -118,7 +118,7 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         notes.append(f"up to {search.target.block} records share a root: what is shown is of their tree")
     if not emissions and state in ("done", "pending"):
         notes.append("no emission is in the control topics: they keep records for control_retention_s only")
-    now_ms = int(time.time() * 1000)
+    now_ms = world.wall_ms()
     begun = [emission.init.at.time_ms for emission in emissions if emission.init]
     return Trace(
         topology=topology.name,
@@ -137,7 +137,7 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         time_ms=now_ms,
         searched_records=search.records,
         searched_bytes=search.bytes,
-        took_s=round(time.monotonic() - began_s, 3),
+        took_s=round(world.monotonic_s() - began_s, 3),
         notes=tuple(notes),
     )
 

@@ -4,7 +4,6 @@ Invariant: input offsets are committed only after the broker has acknowledged al
 a crash repeats inputs and loses none.
 """
 
-import time
 from collections.abc import Callable, Sequence
 
 from confluent_kafka import Consumer, TopicPartition
@@ -14,6 +13,7 @@ from acktree.producers.kafka.fencing import end_transactions
 from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 
 
@@ -89,7 +89,7 @@ class AtLeastOnce(BufferedProducer):
 
     def _may_wait(self) -> bool:
         """Return True: a commit may take longer. Raises DeliveryFailed when a stop has waited long enough."""
-        if time.monotonic() > self._deadline_s:
+        if world.monotonic_s() > self._deadline_s:
             raise DeliveryFailed(
                 f"the broker did not take the last offsets within {STOP_TIMEOUT_S:g} s of the stop; "
                 "their inputs will be read again unless they were committed"

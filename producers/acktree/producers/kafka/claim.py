@@ -7,7 +7,6 @@ error.
 
 import binascii
 import json
-import secrets
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from acktree.producers.kafka.outside_commit import commit_offsets
+from acktree.schemas import world
 from acktree.schemas.clients import (
     BROKER_TIMEOUT_S,
     FIRST_CHECK_S,
@@ -196,7 +196,7 @@ def _first_claim(consumer: Consumer, result_topic: str, bootstrap: str) -> Claim
 
 def next_epoch(epoch: int) -> int:
     """Return a higher epoch; 16 random bits make those of two processes that claim at once differ."""
-    return (epoch >> 16) + 1 << 16 | secrets.randbits(16)
+    return (epoch >> 16) + 1 << 16 | world.random_bits(16)
 
 
 def commit_claim(consumer: Consumer, result_topic: str, claim: Claim, group: str, bootstrap: str) -> None:

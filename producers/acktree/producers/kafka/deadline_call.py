@@ -8,12 +8,12 @@ be made this way inside the consumer's callback.
 """
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from confluent_kafka import Consumer
+
+from acktree.schemas import world
 
 CHECK_INTERVAL_S = 0.1
 """How often to check whether to wait any longer."""
@@ -44,8 +44,7 @@ def call_with_deadline(call: Callable[[], Answer], may_wait: Callable[[], bool])
         except BaseException as error:
             raised.append(error)
 
-    thread = threading.Thread(target=run, name="kafka call", daemon=True)
-    thread.start()
+    thread = world.start_thread(run, "kafka call")
     thread.join(CHECK_INTERVAL_S)
     while thread.is_alive():
         if not may_wait():
@@ -58,9 +57,9 @@ def call_with_deadline(call: Callable[[], Answer], may_wait: Callable[[], bool])
 
 def close_consumer(consumer: Consumer) -> None:
     """Leave the group; a consumer that cannot do so within CLOSE_S is abandoned and ends with the process."""
-    until_s = time.monotonic() + CLOSE_S
+    until_s = world.monotonic_s() + CLOSE_S
     try:
-        call_with_deadline(consumer.close, lambda: time.monotonic() < until_s)
+        call_with_deadline(consumer.close, lambda: world.monotonic_s() < until_s)
     except CallTimedOut:
         log.warning(
             "the consumer has not left its group within %g s; the group removes it after its session timeout",

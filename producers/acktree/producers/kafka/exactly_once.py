@@ -6,7 +6,6 @@ is done above it, so tuples may be acked in any order (``done_above.py``, ``work
 """
 
 import math
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadli
 from acktree.producers.kafka.fencing import TRANSACTION_TIMEOUT_MS, end_transactions, transactional_id_of
 from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer, log
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, retry_until_ready
 from acktree.schemas.kafka_errors import clear_errors, is_forbidden, is_producer_lost
@@ -49,7 +49,7 @@ class ExactlyOnce(BufferedProducer):
         process of that name left open when it died ends here, before this one is a member of the group.
         """
         name = user.get("group.instance.id")
-        owner = uuid.uuid5(NAMES, f"{group}/{name}") if name else uuid.uuid4()
+        owner = uuid.uuid5(NAMES, f"{group}/{name}") if name else uuid.UUID(int=world.random_bits(128))
         self.owner, self._group = owner.bytes, group
         settings = producer_settings(
             bootstrap,
@@ -189,7 +189,7 @@ class ExactlyOnce(BufferedProducer):
             KafkaException: a retry cannot help.
         """
         while True:
-            until_s = time.monotonic() + CALL_DEADLINE_S
+            until_s = world.monotonic_s() + CALL_DEADLINE_S
             try:
                 call_with_deadline(call, partial(self._may_wait, until_s))
                 return
@@ -211,7 +211,7 @@ class ExactlyOnce(BufferedProducer):
 
     def _may_wait(self, until_s: float) -> bool:
         """Return whether a call may take longer. Raises DeliveryFailed when a stop has waited long enough."""
-        now_s = time.monotonic()
+        now_s = world.monotonic_s()
         if now_s > self._deadline_s:
             raise DeliveryFailed(
                 f"the broker did not end the last transaction within {STOP_TIMEOUT_S:g} s of the stop; "

@@ -6,7 +6,6 @@ the broker does not answer, nothing is assumed: it aborts such transactions itse
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from acktree.producers.kafka.deadline_call import CHECK_INTERVAL_S, CallTimedOut, call_with_deadline
 from acktree.producers.kafka.done_above import decode_owner
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import make_producer, metadata_of
 from acktree.schemas.group_offsets import read_committed
@@ -68,13 +68,13 @@ def end_transactions(
     committed offsets. If the broker does not answer within FENCING_TIMEOUT_S, it aborts the transactions
     itself when they time out. Raises what ``may_wait`` raises.
     """
-    until_s = time.monotonic() + FENCING_TIMEOUT_S
+    until_s = world.monotonic_s() + FENCING_TIMEOUT_S
 
     def has_time() -> bool:
-        return may_wait() and time.monotonic() < until_s
+        return may_wait() and world.monotonic_s() < until_s
 
     kept = {name: value for name, value in user.items() if name not in _DELIVERY_SETTINGS}
-    for owner in find_owners(bootstrap, user, group, places, has_time) - {own}:
+    for owner in sorted(find_owners(bootstrap, user, group, places, has_time) - {own}):
         settings = producer_settings(bootstrap, kept, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         fence(settings, transactional_id_of(group, owner), has_time)
 
@@ -106,4 +106,4 @@ def _retry_request(request: Callable[[], object], may_wait: MayWait, what: str) 
             if not is_transient(kafka_error) or not may_wait():
                 log.warning("no answer: %s: %s", what, kafka_error.str(), extra={"action": "not_taken_over"})
                 return False
-        time.sleep(CHECK_INTERVAL_S)
+        world.sleep(CHECK_INTERVAL_S)

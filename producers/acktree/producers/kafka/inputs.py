@@ -7,7 +7,6 @@ here, and are discarded when their partition is revoked.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
@@ -17,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.done_above import DoneAbove, decode_done, encode_done
 from acktree.producers.tuples import Hand, Record, Tuple
+from acktree.schemas import world
 from acktree.schemas.clients import metadata_of
 from acktree.schemas.errors import MissingTopic
 from acktree.schemas.kafka_errors import as_clear_error, is_membership_lost, is_missing, is_transient
@@ -186,7 +186,7 @@ class Inputs:
 
     def _pause(self, places: set[Place], count: int) -> None:
         if places:
-            self.consumer.pause([TopicPartition(*place) for place in places])
+            self.consumer.pause([TopicPartition(*place) for place in sorted(places)])
             self._paused |= places
             log.warning(
                 "%d tuples in hand: %s paused until some are acked or failed",
@@ -197,7 +197,7 @@ class Inputs:
 
     def _resume(self, places: set[Place]) -> None:
         if places:
-            self.consumer.resume([TopicPartition(*place) for place in places])
+            self.consumer.resume([TopicPartition(*place) for place in sorted(places)])
             self._paused -= places
 
     @property
@@ -292,7 +292,7 @@ class Inputs:
                 if self.stopping:
                     raise as_clear_error(kafka_error, self._bootstrap) from error
                 log.warning("no committed offsets yet: %s", kafka_error.str(), extra={"action": "ask_again"})
-                time.sleep(RETRY_INTERVAL_S)
+                world.sleep(RETRY_INTERVAL_S)
 
     def close(self) -> None:
         """Leave the group; partitions that are assigned meanwhile go to the next member."""

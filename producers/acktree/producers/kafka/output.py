@@ -6,7 +6,6 @@ A record that the broker rejects for good stops the worker; its inputs stay unco
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from acktree.producers.kafka.record_limits import NO_LIMITS, Limits, payload_of
 from acktree.producers.native.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
 from acktree.producers.native.columns_out import Cells, ColumnsOut, FirstError, find_cells
 from acktree.producers.native.librdkafka import NoColumns
+from acktree.schemas import world
 from acktree.schemas.clients import make_producer
 from acktree.schemas.header import HEADER
 from acktree.schemas.kafka_errors import is_forbidden
@@ -248,8 +248,8 @@ class BufferedProducer:
                     raise refused(error.args[0], topic) from error
                 if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                     raise
-                deadline_s = deadline_s or time.monotonic() + self.growth_timeout_s
-                if time.monotonic() >= deadline_s:
+                deadline_s = deadline_s or world.monotonic_s() + self.growth_timeout_s
+                if world.monotonic_s() >= deadline_s:
                     raise missing_partition(topic, partition) from error
                 self._refresh_metadata(topic)
 
@@ -299,11 +299,11 @@ class BufferedProducer:
 
     def begin_stop(self) -> None:
         """From now on, wait no longer than STOP_TIMEOUT_S; may be called from a signal handler."""
-        self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_TIMEOUT_S)
+        self._deadline_s = min(self._deadline_s, world.monotonic_s() + STOP_TIMEOUT_S)
 
     def _check(self) -> None:
         self.delivery_error.check()
-        if len(self.producer) and time.monotonic() > self._deadline_s:
+        if len(self.producer) and world.monotonic_s() > self._deadline_s:
             raise DeliveryFailed(
                 f"the broker did not take all records within {STOP_TIMEOUT_S:g} s of the stop; "
                 "their inputs were not committed and will be read again"

@@ -5,7 +5,6 @@ not say for which of its records. Limits are read once; the broker enforces one 
 """
 
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from acktree.producers.errors import InvalidTimestamp, MissingKey, TooLarge
 from acktree.producers.native.columns import NO_TIMESTAMP
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
 
@@ -61,7 +61,7 @@ class Limits:
     ) -> None:
         """Raise TooLarge, MissingKey or InvalidTimestamp for a record that its topic would reject."""
         if timestamp_ms not in _WITHOUT_TIME and topic in self.times:
-            self._check_time(topic, timestamp_ms, int(time.time() * 1000))
+            self._check_time(topic, timestamp_ms, world.wall_ms())
         if key is None and topic in self.compacted:
             raise MissingKey(
                 f"a record without a key cannot be written to the compacted topic {topic}; give it one"
@@ -135,7 +135,7 @@ def _describe(
     unknown: dict[str, str] = {}
     for resource, future in answers.items():
         try:
-            config = future.result(BROKER_TIMEOUT_S)
+            config = world.wait_for(future, BROKER_TIMEOUT_S)
             known[resource.name] = {name: config[name].value for name in _CONFIG_KEYS if name in config}
         except (KafkaException, TimeoutError) as error:
             unknown[resource.name] = str(error)

@@ -17,6 +17,8 @@ from typing import Any
 
 import confluent_kafka
 
+from acktree.schemas import world
+
 _HANDLE_BYTES = 16_384
 """More than the size of a handle."""
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -45,15 +47,19 @@ class NoColumns(Exception):
 
 
 def is_native_off() -> bool:
-    """Tell whether ACKTREE_NATIVE=off forbids all use of other libraries' private parts."""
-    return os.environ.get("ACKTREE_NATIVE") == "off"
+    """Tell whether ACKTREE_NATIVE=off, or a simulated world, forbids all use of libraries' private parts."""
+    return world.is_simulated() or os.environ.get("ACKTREE_NATIVE") == "off"
 
 
-@cache
 def librdkafka() -> Any:
     """Return the library that confluent-kafka uses. Raises NoColumns."""
     if is_native_off():
         raise NoColumns("ACKTREE_NATIVE=off")
+    return _linked_library()
+
+
+@cache
+def _linked_library() -> Any:
     if sys.platform != "linux" or sys.byteorder != "little":
         raise NoColumns(f"they need Linux on a little-endian machine, this is {sys.platform}")
     try:

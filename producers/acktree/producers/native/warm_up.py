@@ -4,10 +4,10 @@ The machine code is cached on disk: a container image built with this starts wit
 """
 
 import numpy as np
-from confluent_kafka import Producer
 
 from acktree.producers.kafka.packing import MIN_COMPILED_ENTRIES, fold_entries
 from acktree.producers.native.columns_out import ColumnsOut, find_cells
+from acktree.schemas.clients import make_producer
 
 
 def load() -> None:
@@ -23,7 +23,7 @@ def warm_up() -> None:
         NoColumns: records are moved one by one on this machine, so there is nothing to compile.
     """
     load()
-    producer = Producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})
+    producer = make_producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})
     columns = [cells for cells in (find_cells(column, 1) for column in ([b""], None, None)) if cells]
     ColumnsOut(producer).produce("warm-up", columns, [], 0)
     producer.purge()

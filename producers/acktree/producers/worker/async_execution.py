@@ -6,11 +6,8 @@ The event loop's thread uses the collector only to check what is emitted and to 
 """
 
 import asyncio
-import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from threading import get_ident
 from typing import NamedTuple
 
 from acktree.producers.bolt import AsyncBolt, Context, Emit
@@ -22,6 +19,7 @@ from acktree.producers.tuples import DROPPED, IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
 from acktree.producers.worker.execution import HELD_TOO_LONG, Execution, FindHand, fail, find_late
 from acktree.producers.worker.loop_thread import LoopThread
+from acktree.schemas import world
 
 WAITING_TUPLES = 10_000
 """How many tuples may wait in memory in addition to those that are being executed."""
@@ -52,7 +50,7 @@ class BufferedEmit(Emit):
         self.tuple = self.current = tuple
         self.resets = resets
         self.children: list[BufferedChild] = []
-        self.thread = get_ident()
+        self.thread = world.thread_id()
 
     def __call__(
         self,
@@ -85,9 +83,9 @@ class BufferedEmit(Emit):
     def _check(self) -> None:
         if self.current is None:
             raise EmitAfterAck(f"cannot emit for {self.tuple!r}: its execute has ended; await what emits")
-        if get_ident() != self.thread:
+        if world.thread_id() != self.thread:
             raise WrongThread(
-                f"cannot emit for {self.tuple!r} in thread {threading.current_thread().name!r}: an AsyncBolt "
+                f"cannot emit for {self.tuple!r} in thread {world.thread_name()!r}: an AsyncBolt "
                 "emits on its event loop only; let the thread return what to emit"
             )
 
@@ -112,7 +110,7 @@ class AsyncExecution(Execution):
         self._executing: dict[Tuple, asyncio.Task[None]] = {}
         self._ended: deque[End] = deque()
         self._resets: deque[Tuple] = deque()
-        self._runners: set[asyncio.Task[None]] = set()
+        self._runners: dict[asyncio.Task[None], None] = {}
         self._given_up: set[Tuple] = set()
         self._timed_out: set[Tuple] = set()
         self._open = 0
@@ -162,8 +160,8 @@ class AsyncExecution(Execution):
         """Start as many runners as there are waiting tuples and free places."""
         for _ in range(min(len(self._waiting), self._bolt.max_concurrent - len(self._runners))):
             runner = asyncio.ensure_future(self._execute_waiting())
-            self._runners.add(runner)
-            runner.add_done_callback(self._runners.discard)
+            self._runners[runner] = None
+            runner.add_done_callback(self._runners.pop)
 
     async def _execute_waiting(self) -> None:
         """Execute waiting tuples one after the other until none is left, or until a stop."""
@@ -173,9 +171,9 @@ class AsyncExecution(Execution):
             tuple = self._waiting.popleft()
             emit = BufferedEmit(self._collector, tuple, self._resets)
             ended_by: BaseException | None = None
-            began_s = time.perf_counter()
+            began_s = world.monotonic_s()
             if tuple._state is IN_HAND:
-                tuple._since_s = time.monotonic()
+                tuple._since_s = began_s
                 self._executing[tuple] = task
                 try:
                     await self._bolt.execute(tuple, emit)
@@ -185,7 +183,7 @@ class AsyncExecution(Execution):
                 while task.cancelling():  # even if the bolt caught it: it must not cancel the next tuple
                     task.uncancel()
             emit.current = None
-            self.busy_s += time.perf_counter() - began_s
+            self.busy_s += world.monotonic_s() - began_s
             self._ended.append((emit, ended_by))
             executed += 1
             if executed % EXECUTED_IN_A_ROW == 0:
@@ -194,7 +192,7 @@ class AsyncExecution(Execution):
     def collect(self) -> None:
         """Send what ended tuples emitted, and ack or fail them. Raises DeliveryFailed."""
         collector = self._collector
-        collector.faults.thread = get_ident()
+        collector.faults.thread = world.thread_id()
         self._loop.check()
         collector.fail_reported()
         while self._resets:
@@ -231,7 +229,7 @@ class AsyncExecution(Execution):
             return
         self._timed_out.update(late)
         self._loop.soon(self._cancel, late)
-        self._collector.faults.thread = get_ident()
+        self._collector.faults.thread = world.thread_id()
         for tuple in late:
             self._collector.fail_for_fault(tuple, HELD_TOO_LONG)
         self._collector.check()
@@ -246,8 +244,8 @@ class AsyncExecution(Execution):
     async def _end(self, tuples: set[Tuple]) -> list[Tuple]:
         """Return the waiting ones, which will not be executed; cancel what takes longer than the timeout."""
         dropped = self._remove_waiting(tuples)
-        deadline_s = time.monotonic() + self._bolt.finish_timeout_s
-        while not tuples.isdisjoint(self._executing) and time.monotonic() < deadline_s:
+        deadline_s = world.monotonic_s() + self._bolt.finish_timeout_s
+        while not tuples.isdisjoint(self._executing) and world.monotonic_s() < deadline_s:
             await asyncio.sleep(CHECK_INTERVAL_S)
         self._give_up(tuples)
         return dropped
@@ -264,9 +262,9 @@ class AsyncExecution(Execution):
         self._waiting.extend(kept)
         return taken
 
-    def _give_up(self, tuples: Iterable[Tuple]) -> None:
+    def _give_up(self, tuples: set[Tuple]) -> None:
         """Cancel those of the tuples that are being executed, without outcome: they are read again."""
-        executed = [tuple for tuple in tuples if tuple in self._executing]
+        executed = [tuple for tuple in self._executing if tuple in tuples]
         self._given_up.update(executed)
         self._cancel(executed)
 

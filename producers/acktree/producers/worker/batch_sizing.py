@@ -40,7 +40,7 @@ class Turn:
 
     def __init__(self) -> None:
         self.until_s = math.inf
-        """By ``time.monotonic``; to be checked after each tuple."""
+        """By ``world.monotonic_s``; to be checked after each tuple."""
         self.is_stopped = False
 
     def begin(self, until_s: float) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from acktree.schemas import world
 from acktree.schemas.ids import EdgeSource
 
 BLOCK_EDGES = 4_096
@@ -19,7 +20,8 @@ class EdgePool:
         self._source = EdgeSource()
         self._block: list[bytes] = []
         self.take: Callable[[], bytes] = chain.from_iterable(self._blocks()).__next__
-        os.register_at_fork(after_in_child=lambda: self._block.clear())
+        if not world.is_simulated():  # where nothing forks, and pools come by the million
+            os.register_at_fork(after_in_child=lambda: self._block.clear())
 
     def _blocks(self) -> Iterator[list[bytes]]:
         """Yield blocks; one that is cleared while it is in use ends, and the next one is drawn."""

@@ -6,11 +6,8 @@ and stops the worker. Bolts executed tuple by tuple stop when the turn is over; 
 """
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
-from time import monotonic
 
 from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import BasicBolt, BatchBolt, Bolt, Context, Emit, SyncBolt
@@ -20,6 +17,7 @@ from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
+from acktree.schemas import world
 
 log = logging.getLogger("acktree.bolt")
 
@@ -111,16 +109,16 @@ class SyncExecution(Execution):
         # Life of an ack, step 2.
         if self._turn.is_stopped:
             return records
-        self._collector.faults.thread = get_ident()
+        self._collector.faults.thread = world.thread_id()
         taken, anchors = read_anchors(records, self._intake, self._check, self._collector)
         if not taken:
             return ()
-        faults, began_s = self._collector.faults, time.perf_counter()
+        faults, began_s = self._collector.faults, world.monotonic_s()
         try:
             done = self.execute(taken, anchors)
         finally:
             faults.executing = None
-        busy_s = time.perf_counter() - began_s
+        busy_s = world.monotonic_s() - began_s
         self.busy_s += busy_s
         self.process_s += busy_s * self.process_weight(done)
         return taken[done:]
@@ -131,7 +129,7 @@ class SyncExecution(Execution):
 
     def collect(self) -> None:
         """Fail the tuples named by refused calls of other threads."""
-        self._collector.faults.thread = get_ident()
+        self._collector.faults.thread = world.thread_id()
         self._collector.fail_reported()
 
     def finish(self, tuples: Sequence[Tuple]) -> None:
@@ -157,6 +155,7 @@ class BasicExecution(SyncExecution):
     def execute(self, records: Sequence[Record], anchors: Sequence[bytes]) -> int:
         """Execute and ack or fail tuples."""
         collector, execute, turn = self._collector, self._bolt.execute, self._turn
+        monotonic_s = world.current().monotonic_s
         faults, emit, done = collector.faults, Emit(collector), 0
         for record, own in zip(records, anchors, strict=True):
             faults.executing = emit.current = tuple = Tuple(record, own, collector)
@@ -167,7 +166,7 @@ class BasicExecution(SyncExecution):
             else:
                 collector.ack(tuple)
             done += 1
-            if monotonic() >= turn.until_s:
+            if monotonic_s() >= turn.until_s:
                 break
         emit.current = None
         collector.counters.executed += done
@@ -255,7 +254,7 @@ class HandExecution(SyncExecution):
 
     def tick(self) -> None:
         """Call the bolt's ``tick``. Raises what it raises, and the collector's fatal error."""
-        self._collector.faults.thread = get_ident()
+        self._collector.faults.thread = world.thread_id()
         self._bolt.tick(self._collector)
         self._collector.check()
 
@@ -265,7 +264,7 @@ class HandExecution(SyncExecution):
         An untracked tuple is in no tree and would never be replayed, so it stays in hand.
         """
         collector, faults = self._collector, self._collector.faults
-        faults.thread = get_ident()
+        faults.thread = world.thread_id()
         for tuple in find_late(tuples, timeout_s):
             if tuple._state is not IN_HAND:
                 continue
@@ -282,7 +281,8 @@ class HandExecution(SyncExecution):
     def execute(self, records: Sequence[Record], anchors: Sequence[bytes]) -> int:
         """Execute tuples; the bolt acks or fails them now or later."""
         collector, turn, done = self._collector, self._turn, 0
-        faults, now_s = collector.faults, monotonic()
+        monotonic_s = world.current().monotonic_s
+        faults, now_s = collector.faults, monotonic_s()
         for record, own in zip(records, anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
             faults.executing = tuple = Tuple(record, own, collector, hand)
@@ -294,7 +294,7 @@ class HandExecution(SyncExecution):
             except Exception as error:
                 fail(tuple, error, collector)
             done += 1
-            now_s = monotonic()
+            now_s = monotonic_s()
             if now_s >= turn.until_s:
                 break
         return done
@@ -302,7 +302,7 @@ class HandExecution(SyncExecution):
 
 def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
     """Return, and log, the tracked tuples in hand that began, or were reset, ``timeout_s`` ago or earlier."""
-    since_s = monotonic() - timeout_s
+    since_s = world.monotonic_s() - timeout_s
     late = [tup for tup in tuples if tup._state is IN_HAND and tup._since_s <= since_s and tup.tracked]
     if late:
         text, action = "%d tuples in hand, first %r: %s", {"action": "held_too_long"}

@@ -5,10 +5,8 @@ acked, even if the bolt swallows the exception. In ``execute`` of one tuple, tha
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from threading import get_ident
 from typing import NoReturn
 
 from acktree.producers.errors import AckedTwice, EmitAfterAck, Misuse, NotInHand, WrongThread, reason_of
@@ -17,6 +15,7 @@ from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Owner, Tuple, is_over
 from acktree.producers.worker.counters import Counters
+from acktree.schemas import world
 
 log = logging.getLogger("acktree.bolt")
 
@@ -29,16 +28,16 @@ class Faults:
         """What the bolt is executing; None between tuples, as in ``tick``."""
         self.raises_between_tuples = True
         """Whether a refused call between tuples raises; not in a worker, as ``tick`` handles many tuples."""
-        self.thread = get_ident()
+        self.thread = world.thread_id()
         """The only thread that may call the collector."""
         self._owner, self._counters, self._undo_ack = owner, counters, undo_ack
         self._reported: deque[list[Tuple]] = deque()
 
     def check_thread(self, verb: str) -> None:
         """Raise WrongThread for another thread."""
-        if get_ident() != self.thread:
+        if world.thread_id() != self.thread:
             raise WrongThread(
-                f"cannot {verb} in thread {threading.current_thread().name!r}: a collector is called only by "
+                f"cannot {verb} in thread {world.thread_name()!r}: a collector is called only by "
                 "the thread that calls execute; return results to that thread, or write an AsyncBolt"
             )
 
@@ -87,7 +86,7 @@ class Faults:
         whole batch fails and it raises the misuse. It raises the misuse where one tuple is executed, which
         fails, and in another thread.
         """
-        if get_ident() != self.thread:
+        if world.thread_id() != self.thread:
             self.report(misuse, *tuples)
         reason = _log(misuse)
         handed_out = self._handed_out(tuples)

@@ -7,10 +7,6 @@ requested; the others wait. Callbacks run inside the loop's own calls; there is 
 
 import logging
 import math
-import os
-import socket
-import time
-import uuid
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
@@ -30,6 +26,7 @@ from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import BatchSizer, Turn
 from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.schemas.group_offsets import read_committed
@@ -95,7 +92,7 @@ class Worker:
         self._registry = Registry(bootstrap, topology, self._user)
         self._history = self._registry.history
         self.name = find_bolt_name(self._registry, bolt, name)
-        self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}-{uuid.uuid4().hex[:4]}"
+        self.task = f"{self.name}@{world.process_name()}-{world.random_bits(16):04x}"
         latest = self._history.latest
         group = latest.group_of(self.name)
         settings = group_settings(bootstrap, group, self._user, exactly_once=self._exactly_once)
@@ -127,7 +124,7 @@ class Worker:
         self._next_tick_s = self._next_time_out_s = 0.0
         self._executed_at_commit, self._ready_without_partition_s = 0, math.inf
         self._held_s = 0.0
-        self._measured_s = time.monotonic()
+        self._measured_s = world.monotonic_s()
         self.reported: tuple[Report, ...] = ()
 
     @property
@@ -205,14 +202,14 @@ class Worker:
             self._commit_or_rewind()
             records = self._inputs.read(0, max_records)
         if records:
-            began_s = time.monotonic()
+            began_s = world.monotonic_s()
             self._turn_limit.begin(began_s + self._execution.turn_s)
             left = self._execution.run(records)
             self._inputs.put_back(left)
             if len(left) < len(records):
-                self._batch_sizer.update(len(records) - len(left), time.monotonic() - began_s)
+                self._batch_sizer.update(len(records) - len(left), world.monotonic_s() - began_s)
         self._execution.collect()
-        now_s = time.monotonic()
+        now_s = world.monotonic_s()
         self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._measured_s)
         self._measured_s = now_s
         if now_s >= self._next_ack_s:
@@ -233,7 +230,7 @@ class Worker:
         if now_s >= self._next_commit_s or executed - self._executed_at_commit >= self.output.commit_records:
             self._commit_or_rewind()
             self._executed_at_commit = executed
-            self._next_commit_s = time.monotonic() + self.output.commit_interval_s
+            self._next_commit_s = world.monotonic_s() + self.output.commit_interval_s
             self._follow_topology()
         if now_s >= self._ready_without_partition_s:
             self._report_ready(NO_PARTITION)
@@ -247,7 +244,7 @@ class Worker:
         if self._collector.has_unsent:
             due_s = min(due_s, self._next_ack_s)
         max_wait_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S
-        return min(max_wait_s, max(0.0, due_s - time.monotonic()))
+        return min(max_wait_s, max(0.0, due_s - world.monotonic_s()))
 
     def _flush_and_commit(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
         """Send everything, then commit the frontiers of the inputs."""
@@ -280,7 +277,7 @@ class Worker:
         self._reads = table.reads
         self._inputs.subscribe(self._reads, self._assigned, self._revoked, self._lost)
         if is_kip_848(self._user):
-            self._ready_without_partition_s = time.monotonic() + JOIN_GRACE_S
+            self._ready_without_partition_s = world.monotonic_s() + JOIN_GRACE_S
 
     def _follow_topology(self) -> None:
         """Apply a version that was published since: its topics and its readers."""
@@ -290,11 +287,11 @@ class Worker:
 
     def _load_version(self, version: int) -> None:
         """Read the registry to its end for an unknown version in a header, at most once a second."""
-        now_s = time.monotonic()
+        now_s = world.monotonic_s()
         if now_s < self._next_load_s:
             return
         self._registry.catch_up()
-        self._next_load_s = time.monotonic() + LOAD_INTERVAL_S
+        self._next_load_s = world.monotonic_s() + LOAD_INTERVAL_S
 
     def _assigned(self, places: list[Place]) -> None:
         held = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)) or NO_PARTITION
@@ -339,7 +336,7 @@ class Worker:
             "busy_s": round(self._execution.busy_s, 6),
             "process_s": round(self._execution.process_s + self._held_s, 6),
         }
-        report = Report("bolt", self.name, self.task, int(time.time() * 1000), values)
+        report = Report("bolt", self.name, self.task, world.wall_ms(), values)
         self.reported = (report,)
         topic = self._history.latest.stats_topic
         self.output.produce(topic, report.encode(), report.key(), None)

@@ -4,11 +4,12 @@ Invariant: nobody waits for a dead loop: the exception that ended it is raised i
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, TypeVar
+
+from acktree.schemas import world
 
 CHECK_INTERVAL_S = 0.5
 """How often a waiting thread checks whether the loop still runs."""
@@ -20,16 +21,15 @@ class LoopThread:
     """Runs from ``start`` to ``close``."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="acktree-loop", daemon=True)
+        self._loop = world.event_loop()
+        self._thread: world.Thread | None = None
         self.ended_by: BaseException | None = None
 
     def start(self) -> None:
         """Start the thread; called once."""
-        self._thread.start()
+        self._thread = world.start_thread(self._run, "acktree-loop")
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         except BaseException as error:
@@ -52,7 +52,7 @@ class LoopThread:
         """Wait for a started coroutine; return its result, or raise its error or what ended the loop."""
         while True:
             try:
-                return future.result(CHECK_INTERVAL_S)
+                return world.wait_for(future, CHECK_INTERVAL_S)
             except NotYet:
                 if future.done():
                     raise
@@ -65,7 +65,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel all tasks and end the thread."""
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
             self._thread.join()
         self._loop.close()
@@ -74,6 +74,7 @@ class LoopThread:
 async def _cancel_all() -> None:
     loop = asyncio.get_running_loop()
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    others.sort(key=lambda task: (len(task.get_name()), task.get_name()))  # as they began: Task-1, Task-2
     for task in others:
         task.cancel()
     await asyncio.wait(others, timeout=CHECK_INTERVAL_S) if others else None

@@ -7,9 +7,6 @@ pending when the process ends get no result: the source must emit again whatever
 
 import logging
 import math
-import os
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -34,6 +31,7 @@ from acktree.producers.spout import (
     SpoutEmitter,
     ValueSpout,
 )
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, retry_until_ready
 from acktree.schemas.codec import decode_result
@@ -101,7 +99,7 @@ class SpoutWorker:
         if not 0 <= task < latest.spouts[self.name].tasks:
             raise UnknownComponent(f"spout {self.name} has {latest.spouts[self.name].tasks} tasks, no {task}")
         number = latest.spout_tasks[self.name][task]
-        self.task = f"{self.name}@{socket.gethostname()}:{os.getpid()}"
+        self.task = f"{self.name}@{world.process_name()}"
         self._result_topic = latest.result_topic(number)
         self._group = latest.group_of(self.name)
         self._settings = consumer_settings(bootstrap, self._group, user or {})
@@ -130,7 +128,7 @@ class SpoutWorker:
         self.rejected = self.timed_out = 0
         self.reported: tuple[Report, ...] = ()
         self._task_index = task
-        self._pending_s, self._measured_s = 0.0, time.monotonic()
+        self._pending_s, self._measured_s = 0.0, world.monotonic_s()
         self._stopping = False
         self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
 
@@ -171,7 +169,7 @@ class SpoutWorker:
                 self._registry.close()
 
     def _turn(self) -> None:
-        now_s = time.monotonic()
+        now_s = world.monotonic_s()
         self._pending_s += self.pending * (now_s - self._measured_s)
         self._measured_s = now_s
         emitted = self._emit(now_s)
@@ -184,7 +182,7 @@ class SpoutWorker:
         if now_s >= self._next_claim_s:
             self._renew_claim()
             self._fail_expired(now_s)
-            self._next_claim_s = time.monotonic() + CLAIM_INTERVAL_S
+            self._next_claim_s = world.monotonic_s() + CLAIM_INTERVAL_S
         if now_s >= self._next_report_s:
             self._report()
             if self._registry.refresh():
@@ -265,10 +263,10 @@ class SpoutWorker:
 
     def _renew_claim(self) -> None:
         """Check that the task is still ours, and renew the claim; if the broker is away, do it later."""
-        until_s = time.monotonic() + BROKER_TIMEOUT_S
+        until_s = world.monotonic_s() + BROKER_TIMEOUT_S
         try:
             reserved = call_with_deadline(
-                self._check_and_commit_claim, lambda: not self._stopping and time.monotonic() < until_s
+                self._check_and_commit_claim, lambda: not self._stopping and world.monotonic_s() < until_s
             )
             self.emitter.sequences.extend(reserved)
         except CallTimedOut:
@@ -304,7 +302,7 @@ class SpoutWorker:
             "pending_s": round(self._pending_s, 3),
             "task": self._task_index,
         }
-        report = Report("spout", self.name, self.task, int(time.time() * 1000), values)
+        report = Report("spout", self.name, self.task, world.wall_ms(), values)
         self.reported = (report,)
         self._output.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
 

@@ -131,11 +131,13 @@ class TransactionalCollector(Collector):
 
     def release(self) -> None:
         """Send the groups whose tuples are all acked or failed, except those beyond a partition's window."""
-        ready = {group for group in self._groups.values() if len(group.outcomes) == len(group.tuples)}
+        in_order = dict.fromkeys(self._groups.values())
+        ready = {group for group in in_order if len(group.outcomes) == len(group.tuples)}
         while beyond := self._beyond_window(ready):
             ready -= beyond
-        for group in ready:
-            self._send_group(group)
+        for group in in_order:
+            if group in ready:
+                self._send_group(group)
 
     def _beyond_window(self, ready: set[TransactionGroup]) -> set[TransactionGroup]:
         """Return the groups with a tuple too far above the frontier left once the others are sent."""

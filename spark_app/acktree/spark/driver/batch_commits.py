@@ -6,13 +6,13 @@ again, so a partition keeps its newest record only. Whoever finds a record commi
 offsets of a group without members, and a batch that fails at every start is run again for as long as it does.
 """
 
-import time
 import zlib
 from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from acktree.producers.kafka.outside_commit import commit_offsets
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, metadata_of, why_unanswered
 from acktree.schemas.kafka_errors import is_not_ready
@@ -83,16 +83,16 @@ class BatchCommits:
         Raises:
             KafkaException: the broker does not answer, or the transaction does not end in time.
         """
-        deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+        deadline_s = world.monotonic_s() + BROKER_TIMEOUT_S
         while True:
             try:
                 return self._newest(record) == metadata_of(record)
             except KafkaException as error:
                 if (why := why_unanswered(self.consumer)) is not None:
                     raise KafkaException(why) from None
-                if not is_not_ready(error.args[0]) or time.monotonic() > deadline_s:
+                if not is_not_ready(error.args[0]) or world.monotonic_s() > deadline_s:
                     raise
-                time.sleep(RETRY_INTERVAL_S)
+                world.sleep(RETRY_INTERVAL_S)
 
     def _newest(self, record: TopicPartition) -> str:
         (found,) = self.consumer.committed([TopicPartition(record.topic, record.partition)], BROKER_TIMEOUT_S)

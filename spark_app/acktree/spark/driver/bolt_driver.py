@@ -4,13 +4,12 @@ Invariant: an offset is committed for the bolt's group only after the batch that
 tuples and acks in the log. Offsets are committed again from time to time, or Kafka would expire them.
 """
 
-import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S, commit_offsets
+from acktree.schemas import world
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_consumer
 from acktree.schemas.kafka_errors import clear_errors
@@ -29,7 +28,7 @@ from acktree.spark.runtime.logged_batch import PlannedBatch, Range
 class BoltDriver:
     """All partitions that one bolt reads, for one streaming query."""
 
-    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = world.monotonic_s) -> None:
         """Connect and describe the topics.
 
         Raises:
@@ -47,7 +46,7 @@ class BoltDriver:
         self._renew_at_s = self._check_at_s = 0.0
         self._reporter = Reporter(options)
         self._executed, self._next_report_s = 0, 0.0
-        self._instance = f"{options.bolt}-{uuid.uuid4().hex[:8]}"
+        self._instance = f"{options.bolt}-{world.random_bits(32):08x}"
         self._bolt = options.bolt
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
 
@@ -168,13 +167,13 @@ class BoltDriver:
             self._commit(self._committed)
         self._consumer.poll(wait_s)
         self._reporter.check()
-        if time.monotonic() >= self._next_report_s:
+        if world.monotonic_s() >= self._next_report_s:
             self._report()
-            self._next_report_s = time.monotonic() + STATS_INTERVAL_S
+            self._next_report_s = world.monotonic_s() + STATS_INTERVAL_S
 
     def _report(self) -> None:
         values = {"executed": self._executed, "acked": self._executed, "version": self.topology.version}
-        report = Report("bolt", self._bolt, self._instance, int(time.time() * 1000), values)
+        report = Report("bolt", self._bolt, self._instance, world.wall_ms(), values)
         self._reporter.send(self.topology.stats_topic, [report])
 
     def progress(self, ends: Mapping[int, int]) -> dict[str, int]:

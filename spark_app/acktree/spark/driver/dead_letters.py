@@ -4,10 +4,9 @@ Invariant: the record is on the dead-letter topic before its offset counts as do
 headers are those that existing tools know (Spring Kafka's names and encodings).
 """
 
-import time
-
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Producer, TopicPartition
 
+from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
@@ -60,7 +59,7 @@ class DeadLetterWriter:
     ) -> list[tuple[str, bytes]]:
         source = record.source
         place = f"{source.topic}/{source.partition}/{record.offset}"
-        last_ms = int(time.time() * 1000)
+        last_ms = world.wall_ms()
         first_ms = last_ms - int(record.failing_s * 1000)
         kind = "LogAppendTime" if timestamp_type == TIMESTAMP_LOG_APPEND_TIME else "CreateTime"
         return [

@@ -5,11 +5,11 @@ that comes too late for a planned offset raises the same error.
 """
 
 import logging
-import time
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, TopicPartition
 
+from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import MAX_OFFSET, OffsetTooLarge
@@ -103,7 +103,7 @@ def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[
         beyond = [s for s in topics.partitions if next_offsets[s.slot] > ends[s.slot]]
         if not beyond:
             return {}
-        time.sleep(END_CHECK_INTERVAL_S)
+        world.sleep(END_CHECK_INTERVAL_S)
     if options.fail_on_data_loss:
         topic, partition, slot = beyond[0].topic, beyond[0].partition, beyond[0].slot
         raise DataLoss(
@@ -136,7 +136,7 @@ def next_available(consumer: Consumer, place: TopicPartition, end: int, options:
             return position
         if position < low:
             break
-        time.sleep(END_CHECK_INTERVAL_S)
+        world.sleep(END_CHECK_INTERVAL_S)
     following = min(low, end) if position < low else end
     name = f"{place.topic}/{place.partition}"
     if options.fail_on_data_loss:

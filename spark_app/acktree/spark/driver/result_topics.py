@@ -3,12 +3,12 @@
 Invariant: every record is returned with its task and offset, in the order of its topic.
 """
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.codec import decode_result_record
 from acktree.schemas.control_records import Absent, ReplayCommand, Result
@@ -51,12 +51,12 @@ class ResultTopics:
         Raises:
             BrokerUnreachable: nothing came for a while, and not every end was reached. Else as ``read``.
         """
-        deadline_s = time.monotonic() + BROKER_TIMEOUT_S
+        deadline_s = world.monotonic_s() + BROKER_TIMEOUT_S
         while not self.are_read:
             for record in self.read(WAIT_S):
                 yield record
-                deadline_s = time.monotonic() + BROKER_TIMEOUT_S
-            if time.monotonic() > deadline_s:
+                deadline_s = world.monotonic_s() + BROKER_TIMEOUT_S
+            if world.monotonic_s() > deadline_s:
                 raise BrokerUnreachable(f"{', '.join(sorted(self._unread))}: not read to the end in time")
 
     def read(self, wait_s: float) -> Iterator[ResultRecord]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S, refuse_missing
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.kafka_errors import clear_errors, is_missing
@@ -72,12 +73,12 @@ class TopicEnds:
             answers = self._admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
             try:
                 found: Mapping[tuple[str, int], int] = {
-                    (place.topic, place.partition): future.result(timeout=BROKER_TIMEOUT_S).offset
+                    (place.topic, place.partition): world.wait_for(future, BROKER_TIMEOUT_S).offset
                     for place, future in answers.items()
                 }
             except KafkaException as error:
                 if is_missing(error.args[0]):
-                    self._refuse_missing({source.topic for source in sources})
+                    self._refuse_missing(dict.fromkeys(source.topic for source in sources))
                     places = ", ".join(f"{source.topic}/{source.partition}" for source in sources)
                     raise VanishedPartition(
                         f"of {places}, which {self._component} reads, a partition is gone: its topic was "

@@ -4,11 +4,11 @@ Invariant: a partition is read only under a slot that the registry knows, and no
 ``failOnDataLoss=false``.
 """
 
-import time
 from collections.abc import Callable, Mapping
 
 from confluent_kafka.admin import AdminClient
 
+from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
 from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
 from acktree.schemas.publish import apply_topology
@@ -57,12 +57,12 @@ class SourceWatch:
                 f"client may not publish it ({refused}); do it with: acktree topology apply FILE"
             ) from refused
         wanted = plan.publish.version if plan.publish else latest.version
-        deadline = time.monotonic() + BROKER_TIMEOUT_S
+        deadline = world.monotonic_s() + BROKER_TIMEOUT_S
         while self._registry.history.latest.version < wanted:
-            if time.monotonic() > deadline:
+            if world.monotonic_s() > deadline:
                 raise BrokerUnreachable(f"version {wanted} of topology {latest.name} could not be read")
             self._registry.refresh()
-            time.sleep(0.02)
+            world.sleep(0.02)
 
     def changed_topics(
         self, known: SpoutTopics, version: int, next_offsets: Mapping[int, int]
@@ -137,7 +137,7 @@ def check_source(options: SourceOptions) -> None:
     registry = Registry(options.bootstrap, options.topology, options.kafka)
     try:
         if options.spout:
-            SourceWatch(admin, options, registry, time.monotonic).topics()
+            SourceWatch(admin, options, registry, world.monotonic_s).topics()
         else:
             BoltTopics(admin, options, registry.history.latest)
     finally:

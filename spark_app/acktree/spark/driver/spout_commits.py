@@ -5,7 +5,6 @@ before its first use. Nothing is committed by a driver that could know of a newe
 nothing has changed, except that offsets are committed again from time to time, or Kafka would expire them.
 """
 
-import random
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from confluent_kafka import Consumer, TopicPartition
@@ -13,6 +12,7 @@ from pyroaring import BitMap64
 
 from acktree.producers.kafka.claim import Claim, claim_run, next_epoch, read_claims
 from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
+from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.ids import MAX_RUN, next_run, run_at_least
 from acktree.schemas.kafka_errors import clear_errors
@@ -88,7 +88,7 @@ class SpoutCommits:
         logged_runs = [range_.run for range_ in logged.ranges] if logged else []
         highest = max((entry.ours.epoch for entry in committed.values() if entry.ours), default=0)
         if not self.floors and (highest or logged_runs or self._have_results()):
-            run = next_run(max(logged_runs)) if logged_runs else random.randint(1, MAX_RUN)
+            run = next_run(max(logged_runs)) if logged_runs else 1 + int(world.random_fraction() * MAX_RUN)
         self._outrank(highest)
         self.use_run(run)
         return committed

@@ -4,11 +4,10 @@ Invariant: nothing is committed that is not done, and the result position only f
 or a written batch holds. It runs inside Spark's calls to ``latestOffset``; there is no thread.
 """
 
-import random
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from acktree.schemas import world
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_admin, make_consumer
 from acktree.schemas.registry import Published, Registry
@@ -40,8 +39,8 @@ class SpoutDriver:
     def __init__(
         self,
         options: SourceOptions,
-        monotonic: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
+        monotonic: Callable[[], float] = world.monotonic_s,
+        jitter: Callable[[], float] = world.random_fraction,
     ) -> None:
         """Connect and describe the source topics; nothing is claimed yet.
 

@@ -4,9 +4,9 @@ Invariant: a waiting slot is logged once, until it has gone on. Changes none of 
 """
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 
+from acktree.schemas import world
 from acktree.schemas.stats import Report
 from acktree.spark.ledger.task import TaskLedger
 from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
@@ -30,7 +30,7 @@ def progress(tasks: Iterable[TaskLedger], ends: Mapping[int, int]) -> dict[str, 
 
 def reports(spout: str, tasks: Iterable[TaskLedger], version: int, now_s: float) -> tuple[Report, ...]:
     """Return what each task reports of itself under a version of the topology."""
-    now_ms = int(time.time() * 1000)
+    now_ms = world.wall_ms()
     return tuple(
         Report("spout", spout, f"{spout}-{task.task}", now_ms, task.figures(now_s) | {"version": version})
         for task in tasks

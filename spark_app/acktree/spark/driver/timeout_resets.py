@@ -9,13 +9,13 @@ What the batch reads is asked of Spark and, for a bolt, read once more from Kafk
 
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame
 
+from acktree.schemas import world
 from acktree.spark.driver.batch_commits import ReadTaskName
 from acktree.spark.tasks.reading.read_task import ReadTask, task_anchors
 from acktree.spark.tasks.writing.producers import task_producer
@@ -32,7 +32,7 @@ class Resets:
         self._tasks: list[ReadTask] | None = None
         self._anchors: dict[ReadTaskName, bytes] = {}
 
-    def send(self, ended: threading.Event) -> None:
+    def send(self, ended: world.Event) -> None:
         """Restart the timeout of every root whose init or ack is not sent yet, until the batch ends."""
         if self._tasks is None:
             self._tasks = read_tasks_of(self._batch)
@@ -44,7 +44,7 @@ class Resets:
                     return
                 acker_updates.reset(anchors)
 
-    def _read(self, task: ReadTask, ended: threading.Event) -> bytes:
+    def _read(self, task: ReadTask, ended: world.Event) -> bytes:
         parts: list[bytes] = []
         for part in task_anchors(task):
             if ended.is_set():
@@ -63,7 +63,7 @@ def read_tasks_of(batch: DataFrame) -> list[ReadTask]:
 
 
 @contextmanager
-def resetting(interval_s: float, send: Callable[[threading.Event], None]) -> Iterator[None]:
+def resetting(interval_s: float, send: Callable[[world.Event], None]) -> Iterator[None]:
     """Call ``send`` every ``interval_s`` seconds, in a thread, until the block ends; 0 is never.
 
     ``send`` is given what is set when the block ends: the block waits for it.
@@ -71,7 +71,7 @@ def resetting(interval_s: float, send: Callable[[threading.Event], None]) -> Ite
     if not interval_s:
         yield
         return
-    ended = threading.Event()
+    ended = world.event()
 
     def run() -> None:
         while not ended.wait(interval_s):
@@ -80,8 +80,7 @@ def resetting(interval_s: float, send: Callable[[threading.Event], None]) -> Ite
             except Exception as error:
                 log.warning("trees may time out: %s", error, extra={"action": "reset_failed"})
 
-    thread = threading.Thread(target=run, name="acktree-resets", daemon=True)
-    thread.start()
+    thread = world.start_thread(run, "acktree-resets")
     try:
         yield
     finally:

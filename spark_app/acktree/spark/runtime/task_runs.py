@@ -7,11 +7,12 @@ stage anew and counts the tasks' attempts from 0. A stage that Spark no longer k
 counts as run anew.
 """
 
-import time
 from typing import NamedTuple
 
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import AccumulatorParam
+
+from acktree.schemas import world
 
 STAGE_INFO_TIMEOUT_S = 1.0
 
@@ -59,9 +60,9 @@ def _may_have_run_anew(context: SparkContext, stage: int) -> bool:
 
     Spark updates its stage information after the job, so a stage may be missing for a moment.
     """
-    deadline_s = time.monotonic() + STAGE_INFO_TIMEOUT_S
+    deadline_s = world.monotonic_s() + STAGE_INFO_TIMEOUT_S
     while (info := context.statusTracker().getStageInfo(stage)) is None:
-        if time.monotonic() > deadline_s:
+        if world.monotonic_s() > deadline_s:
             return True
-        time.sleep(0.02)
+        world.sleep(0.02)
     return bool(info.currentAttemptId)

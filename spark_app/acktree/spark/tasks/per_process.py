@@ -4,20 +4,16 @@ Invariant: a process gets only what it made itself. A fork takes no threads alon
 inherits never answers, and would wait for ever when it is closed or freed.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
+
+from acktree.schemas import world
 
 Kept = TypeVar("Kept")
 
 
 class PerProcess(Generic[Kept]):
     """Values by what they are for, such as an address, a topic and settings; the oldest first."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], Kept] = {}
-        self._inherited: dict[tuple[Any, ...], Kept] = {}
-        self._pid = os.getpid()
 
     def get(self, make: Callable[[], Kept], *purpose: Any) -> Kept:
         """Return what is kept for a purpose, or make it."""
@@ -41,10 +37,8 @@ class PerProcess(Generic[Kept]):
             yield kept.pop(next(iter(kept)))
 
     def _own(self) -> dict[tuple[Any, ...], Kept]:
-        if self._pid != os.getpid():
-            self._inherited |= self._kept
-            self._pid, self._kept = os.getpid(), {}
-        return self._kept
+        kept: dict[tuple[Any, ...], Kept] = world.process_state().setdefault(self, {})
+        return kept
 
 
 def _key_of(purpose: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,8 +1,7 @@
 """The compiled loops of Spark's tasks called once, so that no task waits for the compiler."""
 
-from confluent_kafka import Consumer
-
 from acktree.producers.native import warm_up as producers
+from acktree.schemas.clients import make_consumer
 from acktree.spark.tasks.reading.columns_in import ColumnsIn, compiled_loops
 
 
@@ -36,7 +35,7 @@ def warm_up() -> None:
     """
     producers.warm_up()
     load()
-    consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0, "group.id": "warm-up"})
+    consumer = make_consumer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0, "group.id": "warm-up"})
     columns_in = ColumnsIn(consumer, "warm-up", 0)
     columns_in.take(1, 0.0)
     columns_in.close()

@@ -4,10 +4,9 @@ Invariant: a record is said to be gone only where the log holds one behind it, o
 log that ends before it proves nothing: a new leader may lag.
 """
 
-import time
-
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
@@ -22,8 +21,8 @@ def read_record(consumer: Consumer, place: TopicPartition, bootstrap: str) -> Me
         BrokerUnreachable, BrokerRefused: it could not be read, or the log ends before it; nothing is known.
     """
     consumer.assign([place])
-    deadline = time.monotonic() + BROKER_TIMEOUT_S
-    while time.monotonic() < deadline:
+    deadline = world.monotonic_s() + BROKER_TIMEOUT_S
+    while world.monotonic_s() < deadline:
         message = consumer.poll(1.0)
         if message is None:
             continue

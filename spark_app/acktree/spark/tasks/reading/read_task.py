@@ -4,7 +4,6 @@ Invariant: a task ends only when it has read up to the end of its range; offsets
 (compaction, transaction markers) are proven absent by reading past them, and reported to the ledger.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
+from acktree.schemas import world
 from acktree.schemas.codec import encode_absent
 from acktree.schemas.control_records import Absent, Span
 from acktree.schemas.errors import AcktreeError
@@ -218,7 +218,7 @@ def read_records(range_: ReadRange) -> Iterator[Fetched]:
     known, source.position = source.position, None
     if known != range_.start:
         source.assign(range_.start)
-    position, last_progress_s = range_.start, time.monotonic()
+    position, last_progress_s = range_.start, world.monotonic_s()
     while position < range_.end:
         fetched = source.fetch(min(MAX_ROWS, range_.end - position), 1.0)
         if len(fetched.offsets):
@@ -231,10 +231,10 @@ def read_records(range_: ReadRange) -> Iterator[Fetched]:
             elif not error.retriable():
                 raise as_clear_error(error, range_.options.bootstrap)
         if len(fetched.offsets) or fetched.errors:
-            last_progress_s = time.monotonic()
+            last_progress_s = world.monotonic_s()
         if (rows := fetched.where(fetched.offsets < range_.end)).offsets.size:
             yield rows
-        if time.monotonic() - last_progress_s > STALL_S:
+        if world.monotonic_s() - last_progress_s > STALL_S:
             following = _go_on(range_, source, position)
             if following == position:
                 raise ReadStalled(

@@ -7,8 +7,6 @@ are sent the next ones are laid out, and no more memory is taken.
 
 import asyncio
 import logging
-import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +25,7 @@ from acktree.producers.kafka.output import POLL_INTERVAL_S, missing_partition, r
 from acktree.producers.native.columns import Pairs, Payload, Rows, Unwritten, produce_each
 from acktree.producers.native.columns_out import Cells, find_cells
 from acktree.producers.worker.loop_thread import LoopThread
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, admin_settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.ids import EdgeSource
@@ -149,7 +148,7 @@ class BatchTransaction:
             reason = f"{sizes[row]} bytes, and message.max.bytes is {self._sizes.record_bytes}"
             return [(row, TooLarge(f"a record is too large for topic {topic}: {reason}"))]
         if len(sizes):
-            turn = self._turns[topic] if topic in self._turns else random.getrandbits(16)
+            turn = self._turns[topic] if topic in self._turns else world.random_bits(16)
             max_bytes = min(BATCH_BYTES, self._sizes.batch_bytes)
             batches = list(encode(columns, others, counts, self._partitions(topic), turn, max_bytes))
             self._turns[topic] = turn + len(batches)
@@ -163,9 +162,9 @@ class BatchTransaction:
             MissingPartition: the broker does not show the partition within ``growth_timeout_s``.
             DeliveryFailed: a record before was refused for good.
         """
-        deadline_s = time.monotonic() + self.growth_timeout_s
+        deadline_s = world.monotonic_s() + self.growth_timeout_s
         while partition >= self._partitions(topic):
-            if time.monotonic() >= deadline_s:
+            if world.monotonic_s() >= deadline_s:
                 raise missing_partition(topic, partition)
             self._loop.wait(self._refresh_metadata())
             self._counts.clear()
@@ -208,7 +207,7 @@ class BatchTransaction:
 
     async def _queue(self, place: TopicPartition, batch: EncodedBatch) -> asyncio.Future[Any]:
         """Queue a batch, behind one at most of the same partition; return what will be its answer."""
-        deadline_s = time.monotonic() + FLUSH_TIMEOUT_S
+        deadline_s = world.monotonic_s() + FLUSH_TIMEOUT_S
         while True:
             try:
                 answer: asyncio.Future[Any] = await self._producer.send_batch(
@@ -216,7 +215,7 @@ class BatchTransaction:
                 )
                 return answer
             except KafkaTimeoutError as error:
-                if time.monotonic() > deadline_s:
+                if world.monotonic_s() > deadline_s:
                     raise refused(as_kafka_error(error), place.topic) from error
             except BatchClientError as error:
                 raise refused(as_kafka_error(error), place.topic) from error

@@ -7,7 +7,6 @@ Invariant: a batch holds the rows of one partition in their order; its bytes cha
 """
 
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from acktree.producers.native.columns import Pairs
 from acktree.producers.native.columns_out import Cells, find_cells
+from acktree.schemas import world
 from acktree.schemas.avro import zigzag
 from acktree.schemas.header import HEADER
 from acktree.spark.tasks.writing import batch_loop as loop
@@ -61,7 +61,7 @@ class EncodedBatch(BatchBuilder):  # type: ignore[misc]
 
     def _build(self) -> bytes:
         if self._bytes is None:
-            now_ms = int(time.time() * 1000)
+            now_ms = world.wall_ms()
             state = (_IN_TRANSACTION, self._count - 1, now_ms, now_ms, *self._producer_state, self._count)
             _STATE.pack_into(self._memory.data, _STATE_AT, *state)
             checked = self._memory[_STATE_AT:]

@@ -1,7 +1,6 @@
 """The transaction of a Spark task by librdkafka, record by record: it supports every setting."""
 
 import logging
-import time
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
 from acktree.producers.kafka.output import POLL_INTERVAL_S
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import AcktreeError
@@ -89,10 +89,10 @@ class RecordTransaction(TaskProducer):
     def _add_commit_record(self, commit_record: TopicPartition, commits: BatchCommits) -> None:
         """Add the batch commit record to the transaction; a call that ignores its timeout is abandoned."""
         group = commits.consumer.consumer_group_metadata()
-        until_s = time.monotonic() + COMMIT_RECORD_TIMEOUT_S
+        until_s = world.monotonic_s() + COMMIT_RECORD_TIMEOUT_S
         send = partial(self.producer.send_offsets_to_transaction, [commit_record], group, BROKER_TIMEOUT_S)
         try:
-            call_with_deadline(send, lambda: time.monotonic() < until_s)
+            call_with_deadline(send, lambda: world.monotonic_s() < until_s)
         except CallTimedOut as error:
             self.is_spent = True
             text = f"no answer for {COMMIT_RECORD_TIMEOUT_S:g} s; the producer is given up"

@@ -1,0 +1,242 @@
+"""Product code takes time, randomness, threads and clients from ``world.py``: another world can stand in."""
+
+import ast
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acktree.producers.native import librdkafka
+from acktree.producers.native.columns import Rows
+from acktree.schemas.ids import EdgeSource
+from acktree.schemas.world import RealWorld, use_world
+from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.tasks.writing import transactions
+from acktree.spark.tasks.writing.aiokafka_client import NoBatches
+from acktree.spark.tasks.writing.producers import TaskProducer
+
+HOUSE = Path(__file__).parents[1]
+PRODUCT = [
+    path
+    for root in ("schemas", "producers", "acker_consumer", "spark_app", "console/acktree/console/view")
+    for path in sorted((HOUSE / root).rglob("*.py"))
+]
+
+FORBIDDEN = (
+    "time",
+    "random",
+    "secrets",
+    "uuid",
+    "threading",
+    "_thread",
+    "contextvars",
+    "multiprocessing",
+    "numpy.random",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.date.today",
+    "os.urandom",
+    "os.getpid",
+    "os.getrandom",
+    "socket.gethostname",
+    "asyncio.run",
+    "asyncio.new_event_loop",
+    "asyncio.get_event_loop",
+    "asyncio.set_event_loop",
+    "asyncio.to_thread",
+    "concurrent.futures.ThreadPoolExecutor",
+    "concurrent.futures.ProcessPoolExecutor",
+    "confluent_kafka.aio",
+)
+"""Modules and functions that no product code names."""
+FORBIDDEN_CALLS = (
+    "confluent_kafka.Consumer",
+    "confluent_kafka.Producer",
+    "confluent_kafka.admin.AdminClient",
+)
+"""Classes that product code names only as types."""
+SEEDED = {"random.Random", "numpy.random.Generator", "numpy.random.SFC64", "uuid.UUID", "uuid.uuid5"}
+"""What draws nothing by itself: the seed, or the whole value, is an argument."""
+EXCEPTIONS = {
+    ("schemas/acktree/schemas/world.py", "*"): "the one place",
+    (
+        "spark_app/acktree/spark/tasks/writing/writers.py",
+        "threading.Lock",
+    ): "guards the environment of a SparkContext, which only a real Spark has",
+}
+
+
+def names(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Yield each name that a module uses, as a dotted path from its import, and whether it is called."""
+    origins: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                origins[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                origins[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield f"{node.module}.{alias.name}", False
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        attributes, root = [], node
+        while isinstance(root, ast.Attribute):
+            attributes.append(root.attr)
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in origins and id(node) not in inner:
+            yield ".".join((origins[root.id], *reversed(attributes))), id(node) in called
+
+
+def own_ways(source: str) -> list[str]:
+    """Return what a module takes from the machine past the world."""
+    return [
+        name
+        for name, is_called in names(ast.parse(source))
+        if (is_called and name in FORBIDDEN_CALLS)
+        or (name not in SEEDED and any(f"{name}.".startswith(f"{prefix}.") for prefix in FORBIDDEN))
+    ]
+
+
+def test_product_code_takes_everything_from_the_world():
+    wrong: dict[str, list[str]] = {}
+    unused = dict(EXCEPTIONS)
+    for path in PRODUCT:
+        file = str(path.relative_to(HOUSE))
+        for name in own_ways(path.read_text("utf-8")):
+            used = (file, "*") if (file, "*") in EXCEPTIONS else (file, name)
+            if used in EXCEPTIONS:
+                unused.pop(used, None)
+            else:
+                wrong.setdefault(file, []).append(name)
+    assert wrong == {}
+    assert unused == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ndef f(now=time.monotonic): ...",
+        "from time import sleep\nsleep(1)",
+        "import time as t\nt.time()",
+        "from threading import Thread",
+        "import threading\nthreading.local()",
+        "import os\nos.getpid()",
+        "import socket\nsocket.gethostname()",
+        "import random\nrandom.random()",
+        "import uuid\nuuid.uuid4().hex",
+        "import secrets\nsecrets.randbits(8)",
+        "import numpy as np\nnp.random.default_rng()",
+        "from datetime import datetime\ndatetime.now()",
+        "import asyncio\nasyncio.new_event_loop()",
+        "from confluent_kafka import Consumer\nConsumer({})",
+        "import confluent_kafka\nconfluent_kafka.Producer({})",
+        "from confluent_kafka.admin import AdminClient as Admin\nAdmin({})",
+    ],
+)
+def test_a_way_of_its_own_is_found(source: str):
+    assert own_ways(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from acktree.schemas import world\nworld.monotonic_s()",
+        "import random\nrandom.Random(7)",
+        "import uuid\nNAMES = uuid.UUID('6f0c3f1e-6a43-4d0c-9d0b-5d1f6f1c2a77')\nuuid.uuid5(NAMES, 'a')",
+        "import numpy as np\nnp.random.Generator(np.random.SFC64(7))",
+        "from confluent_kafka import Consumer\ndef f(consumer: Consumer) -> None: ...",
+        "import os\nos.environ.get('A')",
+        "import asyncio\nasync def f(): await asyncio.sleep(1)",
+    ],
+)
+def test_a_right_way_is_let_through(source: str):
+    assert own_ways(source) == []
+
+
+class SimulatedWorld(RealWorld):
+    """The real world with draws that repeat, several processes, and clients that are not librdkafka's."""
+
+    is_simulated = True
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__()
+        self._draws = random.Random(seed)
+        self._by_process: dict[int, dict[Any, Any]] = {}
+        self.process = 1
+
+    def random_bits(self, bits: int) -> int:
+        return self._draws.getrandbits(bits)
+
+    def process_id(self) -> int:
+        return self.process
+
+    def process_state(self) -> dict[Any, Any]:
+        return self._by_process.setdefault(self.process, {})
+
+    def producer(self, settings: dict[str, Any], logger: object) -> Any:
+        return ListProducer()
+
+
+class ListProducer:
+    """As much of a producer as a task needs to write rows."""
+
+    def __init__(self) -> None:
+        self.produced: list[tuple[Any, ...]] = []
+
+    def produce(self, *record: Any) -> None:
+        self.produced.append(record)
+
+
+@pytest.fixture
+def simulated() -> Iterator[SimulatedWorld]:
+    with use_world(found := SimulatedWorld()):
+        yield found
+
+
+def test_the_same_draws_give_the_same_edges():
+    edges = []
+    for _ in range(2):
+        with use_world(SimulatedWorld(seed=7)):
+            source = EdgeSource()
+            edges.append([source.one(), *source.many(3).tolist()])
+    assert edges[0] == edges[1]
+    assert len(set(edges[0])) == 4
+
+
+def test_another_process_draws_other_edges(simulated: SimulatedWorld):
+    source = EdgeSource()
+    before = source.many(2)
+    simulated.process = 2
+    assert not np.isin(source.many(100), before).any()
+
+
+def test_processes_of_a_world_and_worlds_share_nothing_they_keep(simulated: SimulatedWorld):
+    kept: PerProcess[int] = PerProcess()
+    numbers = itertools.count()
+    found = {}
+    for process in (1, 2, 1, 2):
+        simulated.process = process
+        found.setdefault(process, set()).add(kept.get(lambda: next(numbers), "broker"))
+    with use_world(SimulatedWorld()):
+        found["another world"] = {kept.get(lambda: next(numbers), "broker")}
+    assert found == {1: {0}, 2: {1}, "another world": {2}}
+    assert next(numbers) == 3
+
+
+def test_a_simulated_client_is_never_taken_for_one_of_librdkafka():
+    librdkafka.librdkafka()  # kept by the process
+    with use_world(SimulatedWorld()):
+        with pytest.raises(librdkafka.NoColumns):
+            librdkafka.librdkafka()
+        with pytest.raises(NoBatches):
+            transactions.batch_transaction()
+        producer = TaskProducer("broker", {})
+        assert producer.produce_rows("words", Rows([b"a", b"b"])) == []
+        assert [record[:2] for record in producer.producer.produced] == [("words", b"a"), ("words", b"b")]
+    assert librdkafka.librdkafka()
