@@ -12,6 +12,7 @@ import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
@@ -42,6 +43,8 @@ class Process:
     """What its clients do when it dies: in this order, before any of its code notices."""
     error: BaseException | None = None
     """What ended it, if that was not a kill or an ordinary end."""
+    state: dict[Any, Any] = field(default_factory=dict)
+    """What modules keep for this process alone."""
     calls: int = 0
     """How many calls its clients have made."""
 
@@ -200,7 +203,7 @@ class Kernel:
     # Faults.
 
     def kill(self, process: Process) -> None:
-        """End a process as kill -9 does: what its clients had not sent is lost, and no code of it cleans up."""
+        """End a process as kill -9 does: what was not sent is lost, and no code of it cleans up."""
         if not process.is_alive:
             return
         process.is_alive = False

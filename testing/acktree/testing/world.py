@@ -3,10 +3,12 @@
 Invariant: it is asked only by tasks of simulated processes, and every answer follows from the seed.
 """
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from acktree.schemas.world import Event, Thread
 from acktree.testing.kafka.admin import SimulatedAdmin
@@ -15,6 +17,9 @@ from acktree.testing.kafka.consumer import SimulatedConsumer
 from acktree.testing.kafka.network import Network
 from acktree.testing.kafka.producer import SimulatedProducer
 from acktree.testing.kernel import START_S, Kernel, Process, Task
+from acktree.testing.virtual_loop import VirtualLoop, wait_for
+
+Answer = TypeVar("Answer")
 
 SHORTEST_S, LONGEST_S = 0.0002, 0.002
 """How long a request, and an answer, usually takes."""
@@ -53,6 +58,7 @@ class SimulatedWorld:
     def __init__(self, kernel: Kernel, cluster: Cluster) -> None:
         self.kernel, self.cluster = kernel, cluster
         self._drawn = random.Random(kernel.random.getrandbits(64))
+        self._outside: dict[Any, Any] = {}
         self._networks: dict[Process, Network] = {}
         self.lose_response: Callable[[Process, str], bool] = lambda _process, _call: False
 
@@ -73,11 +79,29 @@ class SimulatedWorld:
     def start_thread(self, run: Callable[[], object], name: str) -> Thread:
         return self.kernel.spawn(self.kernel.current.process, run, name)
 
+    def thread_id(self) -> int:
+        return id(self.kernel.current) if self.kernel.is_in_task else 0
+
+    def thread_name(self) -> str:
+        return self.kernel.current.name if self.kernel.is_in_task else "main"
+
     def event(self) -> Event:
         return SimulatedEvent(self.kernel)
 
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        return VirtualLoop(self.kernel)
+
+    def wait_for(self, future: Future[Answer], timeout_s: float) -> Answer:
+        return wait_for(self.kernel, future, timeout_s)
+
     def process_id(self) -> int:
         return self.kernel.current.process.number if self.kernel.is_in_task else 0
+
+    def process_state(self) -> dict[Any, Any]:
+        return self.kernel.current.process.state if self.kernel.is_in_task else self._outside
+
+    def host_name(self) -> str:
+        return self.kernel.current.process.name if self.kernel.is_in_task else "outside"
 
     def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Any:
         return SimulatedConsumer(self._network(), settings)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -19,6 +20,9 @@ from acktree.testing.kafka.log import TOPIC_DEFAULTS
 from acktree.testing.kafka.metadata import list_topics
 from acktree.testing.kafka.network import Network, timed_out
 from acktree.testing.kafka.transactions import Refused
+
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 
 
 class SimulatedFuture(Future[Any]):
@@ -148,9 +152,9 @@ class SimulatedAdmin:
             def answer() -> ListOffsetsResultInfo:
                 log = self._cluster.log(place.topic, place.partition)
                 end = log.stable_offset if is_committed_only else log.end_offset
-                if spec == OffsetSpec.latest():
+                if spec is _LATEST:
                     return ListOffsetsResultInfo(end, -1, 0)
-                if spec == OffsetSpec.earliest():
+                if spec is _EARLIEST:
                     return ListOffsetsResultInfo(log.start_offset, -1, 0)
                 wanted_ms = spec._value
                 for record in log.records:
@@ -204,8 +208,6 @@ class SimulatedAdmin:
                 config[entry.name] = str(entry.value)
 
         return {
-            resource: self._answer(
-                "admin.incremental_alter_configs", lambda resource=resource: alter(resource)
-            )
+            resource: self._answer("admin.incremental_alter_configs", partial(alter, resource))
             for resource in resources
         }

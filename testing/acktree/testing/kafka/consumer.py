@@ -60,7 +60,7 @@ class SimulatedConsumer:
         self._reset = str(settings.get("auto.offset.reset", "latest"))
         self._on_commit: Callable[..., object] | None = settings.get("on_commit")
         self._callbacks: dict[str, Callable[..., object] | None] = {}
-        self._events: deque[Event | Callable[[], None]] = deque()
+        self._events: deque[Event | Callable[[], object]] = deque()
         self._errors: deque[SimulatedMessage] = deque()
         self._fetches: dict[Place, Fetch] = {}
         self._pending_seeks = False
@@ -368,7 +368,7 @@ class SimulatedConsumer:
             first = next((place.error for place in answer if place.error is not None), None)
             if self._on_commit is not None:
                 on_commit = self._on_commit
-                self._events.append(lambda: on_commit(first, answer) and None)
+                self._events.append(lambda: on_commit(first, answer))
                 self._wake()
 
         self._kernel.call_after(self._network.delay_s(), send)
@@ -475,7 +475,7 @@ class AnsweredPartition(TopicPartition):
 
     failure: KafkaError | None = None
 
-    @property
+    @property  # type: ignore[override]
     def error(self) -> KafkaError | None:
         """Why the broker refused."""
         return self.failure

@@ -1,12 +1,13 @@
 """The transaction coordinator: producer ids, epochs, and what becomes of transactions.
 
 Invariant: at most one producer of a transactional id may write, that of the newest epoch; a transaction ends
-once, by its producer, by the next one's start, or by its timeout. Its markers reach the partitions one by one.
-The protocol is that of KIP-98 and KIP-360, as librdkafka speaks it.
+once, by its producer, by the next one's start, or by its timeout. Its markers reach the partitions one by
+one. The protocol is that of KIP-98 and KIP-360, as librdkafka speaks it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from confluent_kafka import KafkaError
 
@@ -75,9 +76,9 @@ class TransactionCoordinator:
         entry = self.ids.get(name)
         if entry is None:
             entry = self.ids[name] = TransactionalId(name, self.new_producer_id())
-        if known is not None and known != (entry.producer_id, entry.epoch):
-            if known != (entry.producer_id, entry.fenced_epoch):
-                raise Refused(KafkaError.PRODUCER_FENCED, "a newer producer has this transactional id")
+        latest = (entry.producer_id, entry.epoch), (entry.producer_id, entry.fenced_epoch)
+        if known is not None and known not in latest:
+            raise Refused(KafkaError.PRODUCER_FENCED, "a newer producer has this transactional id")
         if entry.is_ending:
             return None
         if entry.transaction is not None:
@@ -172,6 +173,6 @@ class TransactionCoordinator:
                 finish()
 
         for place in places:
-            self._kernel.call_after(self.marker_delay_s(), lambda place=place: mark(place))
+            self._kernel.call_after(self.marker_delay_s(), partial(mark, place))
         if not places:
             finish()
