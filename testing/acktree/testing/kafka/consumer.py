@@ -475,7 +475,7 @@ class AnsweredPartition(TopicPartition):
 
     failure: KafkaError | None = None
 
-    @property  # type: ignore[override]
-    def error(self) -> KafkaError | None:
+    @property
+    def error(self) -> KafkaError | None:  # type: ignore[override]
         """Why the broker refused."""
         return self.failure

@@ -1,4 +1,4 @@
-"""What a simulated consumer returns and a simulated producer reports: the interface of confluent's Message."""
+"""What a simulated consumer returns and a simulated producer reports: confluent's Message."""
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError
 
