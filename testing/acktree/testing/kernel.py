@@ -89,6 +89,8 @@ class Task:
         finally:
             self.is_done = True
             process.tasks.remove(self)
+            if not process.tasks:
+                self.kernel.ended.append(process)
             for task in self.joining:
                 self.kernel.wake(task)
 
@@ -114,6 +116,8 @@ class Kernel:
         self.hub = getcurrent()
         self.processes: list[Process] = []
         self.switches = 0
+        self.ended: list[Process] = []
+        """Processes whose last task has ended, until whoever watches takes them out."""
         self.on_call: Callable[[Process, str], None] = lambda _process, _call: None
         """Called before each call of a client, in the process that makes it."""
         self._numbers = itertools.count()
@@ -180,9 +184,11 @@ class Kernel:
         if delay_s is not None and delay_s < FOREVER_S:
             self._run_at(task, max(0.0, delay_s))
         loop = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
+        if loop is not None:
+            asyncio._set_running_loop(None)
         self.hub.switch()
-        asyncio._set_running_loop(loop)
+        if loop is not None:
+            asyncio._set_running_loop(loop)
         task.is_waiting = False
         if not task.process.is_alive:
             raise Killed

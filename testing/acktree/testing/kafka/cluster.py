@@ -24,7 +24,8 @@ class Cluster:
         self.transactions = TransactionCoordinator(kernel, self._commit_pending, self.pending_changed)
         self.is_up = True
         self.clock_step_s = 0.0
-        self.waiting: dict[str, list[object]] = {}
+        self.appended: dict[PartitionLog, None] = {}
+        """Logs that were appended to since whoever watches has last cleared it."""
         self._created = 0
 
     def now_ms(self) -> int:
@@ -50,7 +51,7 @@ class Cluster:
         if topic.partitions and partitions <= len(topic.partitions):
             raise Refused(KafkaError.INVALID_PARTITIONS)
         for number in range(len(topic.partitions), partitions):
-            topic.partitions.append(PartitionLog(topic, number, self.now_ms))
+            topic.partitions.append(PartitionLog(topic, number, self.now_ms, self.appended))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and what groups have committed of it. Raises Refused."""

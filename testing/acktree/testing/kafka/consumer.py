@@ -226,9 +226,9 @@ class SimulatedConsumer:
         return self._consume(num_messages, timeout, "consumer.consume")
 
     def _consume(self, limit: int, timeout: float | None, call: str) -> list[SimulatedMessage]:
-        self._enter(call)
         if self._is_closed:
             raise RuntimeError("Consumer closed")
+        self._network.turn(call)
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         found: list[SimulatedMessage] = []
         while True:
@@ -446,7 +446,7 @@ class SimulatedConsumer:
         """Give everything up and leave the group."""
         if self._is_closed:
             return
-        self._network.enter("consumer.close")
+        self._network.turn("consumer.close")
         if self._membership.is_active:
             self._serve()
             if self._membership.owned:

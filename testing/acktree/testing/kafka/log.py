@@ -56,8 +56,15 @@ class StoredRecord:
 class PartitionLog:
     """The log of one partition."""
 
-    def __init__(self, topic: "Topic", number: int, now_ms: Callable[[], int]) -> None:
-        self.topic, self.number, self._now_ms = topic, number, now_ms
+    def __init__(
+        self,
+        topic: "Topic",
+        number: int,
+        now_ms: Callable[[], int],
+        appended: "dict[PartitionLog, None]",
+    ) -> None:
+        """``appended`` remembers every log that was appended to, for those who watch a run."""
+        self.topic, self.number, self._now_ms, self._appended = topic, number, now_ms, appended
         self.records: list[StoredRecord] = []
         self._offsets: list[int] = []
         self.start_offset = 0
@@ -113,6 +120,7 @@ class PartitionLog:
         self.records.append(record)
         self._offsets.append(record.offset)
         self.end_offset += 1
+        self._appended[self] = None
         self.wake()
 
     def wake(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException
 
 from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kernel import Kernel, Process
+from acktree.testing.kernel import Kernel, Killed, Process
 
 RETRY_S = 0.1
 """How long a client waits before it asks a broker again that did not answer."""
@@ -29,9 +29,15 @@ class Network:
         return self.cluster.is_up
 
     def enter(self, call: str) -> None:
-        """Begin a call of a client, without a request."""
+        """Begin a call of a client that takes no time."""
+        if not self.process.is_alive:
+            raise Killed
         self.kernel.on_call(self.process, call)
         self.process.calls += 1
+
+    def turn(self, call: str) -> None:
+        """Begin a call that others may overtake, so that a loop of such calls lets time pass."""
+        self.enter(call)
         self.kernel.sleep(2e-6)
 
     def request(self, call: str, timeout_s: float | None) -> None:

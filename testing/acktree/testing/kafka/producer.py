@@ -268,7 +268,7 @@ class SimulatedProducer:
 
     def poll(self, timeout: float | None = None) -> int:
         """Serve delivery reports; wait for one if there is none."""
-        self._network.enter("producer.poll")
+        self._network.turn("producer.poll")
         if self._fatal is None and not self._reports and timeout != 0:
             self._wait(timeout)
         return self._serve()
@@ -283,7 +283,7 @@ class SimulatedProducer:
 
     def flush(self, timeout: float = -1) -> int:
         """Wait until nothing is on its way; return how much still is."""
-        self._network.enter("producer.flush")
+        self._network.turn("producer.flush")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         while True:
             self._serve()

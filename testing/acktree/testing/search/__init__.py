@@ -1,0 +1,1 @@
+"""The search: whole systems under random faults, judged by explicit trees."""

@@ -1,0 +1,204 @@
+"""User code of a searched system: a spout and bolts whose every act the judge hears of.
+
+Invariant: each emitted value is unique, so the judge finds a child in the log by its value alone and never
+needs edges.
+"""
+
+import asyncio
+import random
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Failure, Spout
+from acktree.schemas import world
+from acktree.testing.search.judge import Judge
+
+
+class Poisoned(Exception):
+    """What a bolt of the search raises for a tuple that it does not want."""
+
+
+@dataclass
+class Temper:
+    """How a bolt of the search behaves; each chance is drawn per tuple."""
+
+    children: int = 1
+    fail: float = 0.0
+    raises: float = 0.0
+    slow: float = 0.0
+    slow_s: float = 1.0
+    holds: float = 0.0
+    """Chance of holding a tuple until a later tick, out of order."""
+    never: float = 0.0
+    """Chance of neither acking nor failing a tuple: only a replay helps."""
+    is_healed: bool = False
+
+
+@dataclass
+class Mind:
+    """What all workers of one bolt share: the judge, the temper, the draws."""
+
+    judge: Judge
+    bolt: str
+    temper: Temper
+    draw: random.Random
+
+    def chance(self, of: float) -> bool:
+        """Draw; a healed system has no chances."""
+        return not self.temper.is_healed and self.draw.random() < of
+
+    def pause_s(self) -> float:
+        """Return how long this tuple takes."""
+        return self.draw.uniform(0, self.temper.slow_s) if self.chance(self.temper.slow) else 0.0
+
+    def children_of(self, tup: Any) -> list[bytes]:
+        """Return the values of the children of one execution; tell the judge."""
+        return self.judge.execute(
+            self.bolt, tup.topic, tup.partition, tup.offset, tup.value, self.temper.children
+        )
+
+
+class SearchBolt(Bolt):
+    """Acks, fails, raises, holds, or forgets."""
+
+    def __init__(self, mind: Mind) -> None:
+        self.mind = mind
+        self.held: list[Any] = []
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        """See Bolt."""
+        mind = self.mind
+        if pause_s := mind.pause_s():
+            world.sleep(pause_s)
+        if mind.chance(mind.temper.raises):
+            raise Poisoned("drawn")
+        if mind.chance(mind.temper.fail):
+            collector.fail(tup, "drawn")
+        elif mind.chance(mind.temper.never):
+            mind.judge.count("never acked")
+        elif mind.chance(mind.temper.holds):
+            self.held.append(tup)
+        else:
+            self._finish(tup, collector)
+
+    def _finish(self, tup: Any, collector: Any) -> None:
+        for value in self.mind.children_of(tup):
+            collector.emit(value, anchors=[tup], key=value)
+        collector.ack(tup)
+
+    def tick(self, collector: Any) -> None:
+        """Finish what was held, last first."""
+        held, self.held = self.held, []
+        for tup in reversed(held):
+            self.mind.judge.count("acked out of order")
+            self._finish(tup, collector)
+
+    tick_interval_s = 0.5
+
+
+class SearchBasicBolt(BasicBolt):
+    """Raises or returns."""
+
+    def __init__(self, mind: Mind) -> None:
+        self.mind = mind
+
+    def execute(self, tup: Any, emit: Any) -> None:
+        """See BasicBolt."""
+        mind = self.mind
+        if pause_s := mind.pause_s():
+            world.sleep(pause_s)
+        if mind.chance(mind.temper.raises + mind.temper.fail):
+            raise Poisoned("drawn")
+        for value in mind.children_of(tup):
+            emit(value, key=value)
+
+
+class SearchBatchBolt(BatchBolt):
+    """Fails some of a batch, or the whole of it."""
+
+    def __init__(self, mind: Mind) -> None:
+        self.mind = mind
+
+    def execute(self, tuples: Any, collector: Any) -> None:
+        """See BatchBolt."""
+        mind = self.mind
+        if mind.chance(mind.temper.raises):
+            raise Poisoned("drawn")
+        for tup in tuples:
+            if pause_s := mind.pause_s():
+                world.sleep(pause_s)
+            if mind.chance(mind.temper.fail):
+                collector.fail(tup, "drawn")
+                continue
+            values = mind.children_of(tup)
+            if values:
+                collector.emit_many(values, [tup] * len(values), keys=values)
+
+
+class SearchAsyncBolt(AsyncBolt):
+    """Raises or returns, after a while and in any order."""
+
+    def __init__(self, mind: Mind) -> None:
+        self.mind = mind
+
+    async def execute(self, tup: Any, emit: Any) -> None:
+        """See AsyncBolt."""
+        mind = self.mind
+        await asyncio.sleep(mind.draw.uniform(0.0, 0.05) + mind.pause_s())
+        if mind.chance(mind.temper.raises + mind.temper.fail):
+            raise Poisoned("drawn")
+        for value in mind.children_of(tup):
+            emit(value, key=value)
+
+
+BOLTS = {
+    "plain": SearchBolt,
+    "basic": SearchBasicBolt,
+    "batch": SearchBatchBolt,
+    "async": SearchAsyncBolt,
+}
+
+
+@dataclass
+class Messages:
+    """The messages of one spout task: what outlives its process, as a user's database would."""
+
+    count: int
+    interval_s: float
+    done: set[int] = field(default_factory=set)
+    emitted: dict[int, int] = field(default_factory=dict)
+
+
+class SearchSpout(Spout):
+    """Emits its messages until each is acked."""
+
+    def __init__(self, judge: Judge, name: str, messages: Messages) -> None:
+        self.judge, self.name_of_task, self.messages = judge, name, messages
+        self.waiting = [number for number in range(messages.count) if number not in messages.done]
+        self.next_s = 0.0
+
+    def next_tuple(self, emitter: Any) -> None:
+        """See Spout."""
+        now_s = world.monotonic_s()
+        if not self.waiting or now_s < self.next_s:
+            return
+        self.next_s = now_s + self.messages.interval_s
+        number = self.waiting.pop(0)
+        attempt = self.messages.emitted.get(number, 0)
+        self.messages.emitted[number] = attempt + 1
+        value = self.judge.emit(self.name_of_task, number)
+        emitter.emit(value, number, key=value)
+
+    def ack(self, message_id: Hashable) -> None:
+        """See Spout."""
+        assert isinstance(message_id, int)
+        self.judge.message_acked(self.name_of_task, message_id)
+        self.messages.done.add(message_id)
+
+    def fail(self, message_id: Hashable, failure: Failure) -> None:
+        """See Spout."""
+        assert isinstance(message_id, int)
+        self.judge.count(f"failed: {failure.cause.name.lower()}")
+        if message_id not in self.messages.done:
+            self.waiting.append(message_id)

@@ -1,0 +1,218 @@
+"""The judge of a searched system: explicit trees, read from the log, without XOR and without edges.
+
+Invariant: what it calls done was done by the log alone: a record is done for a bolt if an execution of it
+happened all of whose children are in the log, committed, and done. What it calls wrong is a broken promise.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
+from acktree.schemas.control_records import Result
+from acktree.schemas.header import HEADER, decode_header
+from acktree.testing.kafka.cluster import Cluster
+from acktree.testing.kafka.log import Outcome, PartitionLog, StoredRecord
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+
+class BrokenPromise(AssertionError):
+    """The system did what it promises never to do."""
+
+
+@dataclass(eq=False, slots=True)
+class Execution:
+    """One execution of one record by one bolt, and the values it emitted."""
+
+    children: list[bytes]
+    is_done: bool = False
+
+
+@dataclass(eq=False)
+class Judge:
+    """Knows what user code did, and what the log says."""
+
+    cluster: Cluster
+    name: str
+    readers: dict[str, tuple[str, ...]]
+    """The bolts that read each topic."""
+    result_topics: tuple[str, ...] = ()
+    exactly_once: frozenset[str] = frozenset()
+    counters: Counter[str] = field(default_factory=Counter)
+    executions: dict[tuple[str, Place], list[Execution]] = field(default_factory=lambda: defaultdict(list))
+    emissions: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    """The spout task and message of each emitted value."""
+    acked: set[tuple[str, int]] = field(default_factory=set)
+    events: list[str] = field(default_factory=list)
+    _by_value: dict[bytes, list[tuple[str, int, StoredRecord]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    _roots: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    """The values emitted by a spout, by root."""
+    _read_to: dict[PartitionLog, int] = field(default_factory=dict)
+    _inits: Counter[int] = field(default_factory=Counter)
+    _folded_acks: set[int] = field(default_factory=set)
+    _next_value: int = 0
+    _done: set[tuple[str, Place]] = field(default_factory=set)
+
+    def count(self, what: str) -> None:
+        """Count something rare."""
+        self.counters[what] += 1
+
+    def note(self, text: str) -> None:
+        """Write a line of the event log, which a seed gives again and again."""
+        self.events.append(f"{self.cluster.kernel.now_s:.6f} {text}")
+
+    def __post_init__(self) -> None:
+        self._control_topics = (f"{self.name}.ack", f"{self.name}.ack-init")
+
+    # What user code says.
+
+    def emit(self, task: str, number: int) -> bytes:
+        """Return the unique value of one emission of a message."""
+        self._next_value += 1
+        value = b"%s/%d|%d" % (task.encode(), number, self._next_value)
+        self.emissions[value] = task, number
+        self.note(f"emit {value.decode()}")
+        return value
+
+    def execute(
+        self, bolt: str, topic: str, partition: int, offset: int, value: bytes, count: int
+    ) -> list[bytes]:
+        """Return the unique values of the children of an execution that is about to be acked."""
+        children = []
+        for _ in range(count):
+            self._next_value += 1
+            children.append(b"%s|%d" % (value.split(b"|")[0], self._next_value))
+        self.executions[bolt, (topic, partition, offset)].append(Execution(children))
+        self.note(f"execute {bolt} {topic}/{partition}@{offset} -> {b' '.join(children).decode()}")
+        return children
+
+    def message_acked(self, task: str, number: int) -> None:
+        """A spout was told that a message is done."""
+        self.acked.add((task, number))
+        self.note(f"acked {task}/{number}")
+
+    # What the log says.
+
+    def look(self) -> None:
+        """Read what has been appended since the last look, and check every result."""
+        appended = self.cluster.appended
+        while appended:
+            log = next(iter(appended))
+            del appended[log]
+            name = log.topic.name
+            is_data, is_result = name in self.readers, name in self.result_topics
+            if not is_data and not is_result and name not in self._control_topics:
+                continue
+            read_to = self._read_to.get(log, 0)
+            self._read_to[log] = log.end_offset
+            for record in log.records[log.index_of(read_to) :]:
+                if record.is_control:
+                    continue
+                if is_data:
+                    self._add(name, log.number, record)
+                elif is_result:
+                    self._check_result(name, record)
+                else:
+                    self._count_control(name.endswith(".ack-init"), record)
+
+    def _add(self, topic: str, partition: int, record: StoredRecord) -> None:
+        value = record.value or b""
+        self._by_value[value].append((topic, partition, record))
+        self.note(f"append {topic}/{partition}@{record.offset} {value.decode()} by {record.producer}")
+        if value in self.emissions:
+            for name, header in record.headers:
+                if name == HEADER:
+                    for anchor in decode_header(header or b"").anchors:
+                        self._roots[anchor.root].append(value)
+
+    def _count_control(self, is_init: bool, record: StoredRecord) -> None:
+        """Count schedules that the search is after."""
+        if is_init:
+            for root in decode_ack_init(record.value or b"").inits["root"].tolist():
+                if self._inits[root]:
+                    self.count("second init")
+                elif root in self._folded_acks:
+                    self.count("ack before init")
+                self._inits[root] += 1
+        else:
+            ack = decode_ack(record.value or b"")
+            self._folded_acks.update(ack.acks["root"].tolist())
+            if len(ack.resets):
+                self.count("timeout reset")
+
+    def _check_result(self, topic: str, record: StoredRecord) -> None:
+        result = decode_result_record(record.value or b"")
+        if not isinstance(result, Result):
+            return
+        for root in result.acked.tolist():
+            self.note(f"result acked {root:x} on {topic}")
+            self.check_root(root)
+
+    def check_root(self, root: int) -> None:
+        """Raise BrokenPromise unless the tree of a root that is said to be acked is done."""
+        values = self._roots.get(root)
+        if not values:
+            raise BrokenPromise(f"root {root:x} is acked, and no tuple of it is in the log")
+        for value in values:
+            if missing := self.open_part(value):
+                raise BrokenPromise(f"root {root:x} is acked, and {missing}")
+
+    def open_part(self, value: bytes) -> str:
+        """Return what of a value's tree is not done, "" if all of it is."""
+        found = [entry for entry in self._by_value.get(value, ()) if entry[2].is_committed]
+        if not found:
+            return f"{value.decode()} is not in the log"
+        reasons = ""
+        for topic, partition, record in found:
+            reasons = ""
+            for bolt in self.readers.get(topic, ()):
+                place = topic, partition, record.offset
+                if reasons := self._open_execution(bolt, place, value):
+                    break
+            if not reasons:
+                return ""
+        return reasons
+
+    def _open_execution(self, bolt: str, place: Place, value: bytes) -> str:
+        if (bolt, place) in self._done:
+            return ""
+        reasons = f"{value.decode()} at {place} was never executed by {bolt}"
+        for execution in self.executions.get((bolt, place), ()):
+            parts = [part for child in execution.children if (part := self.open_part(child))]
+            if not parts:
+                self._done.add((bolt, place))
+                return ""
+            reasons = parts[0]
+        return reasons
+
+    # At the end.
+
+    def check_exactly_once(self) -> None:
+        """Raise BrokenPromise if a record has committed children of two executions of an exactly-once bolt."""
+        for (bolt, place), executions in self.executions.items():
+            if bolt not in self.exactly_once:
+                continue
+            written = [
+                execution
+                for execution in executions
+                if execution.children and any(self._is_committed(child) for child in execution.children)
+            ]
+            if len(written) > 1:
+                raise BrokenPromise(f"{bolt} has written children of {place} {len(written)} times")
+            for execution in written:
+                copies = [len(self._committed(child)) for child in execution.children]
+                if copies != [1] * len(copies):
+                    raise BrokenPromise(f"{bolt} has written children of {place} in part or twice: {copies}")
+
+    def _committed(self, value: bytes) -> list[StoredRecord]:
+        return [
+            record
+            for _, _, record in self._by_value.get(value, ())
+            if record.transaction is None or record.transaction.outcome is Outcome.COMMITTED
+        ]
+
+    def _is_committed(self, value: bytes) -> bool:
+        return bool(self._committed(value))

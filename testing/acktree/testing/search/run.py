@@ -1,0 +1,69 @@
+"""One seed: a system, its faults, its healing, and the judge's word."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from acktree.producers.worker import spout_loop
+from acktree.schemas.world import use_world
+from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, schedule
+from acktree.testing.search.system import System
+
+IDLE_TURN_S = 0.05
+"""How long a spout without work waits here: its usual 5 ms would be most of what a seed costs."""
+HEALED_S = 900.0
+"""Within what everything must be done after that."""
+
+
+@dataclass
+class Outcome:
+    """What came of a seed."""
+
+    seed: int
+    faults: list[Fault]
+    error: BaseException | None
+    counters: Counter[str]
+    events: list[str]
+    virtual_s: float
+
+
+def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
+    """Run a seed, with its own faults or with others."""
+    system = System(seed)
+    if faults is None:
+        faults = draw_faults(random.Random(f"faults {seed}"))
+    error: BaseException | None = None
+    spout_loop.BUSY_WAIT_S = IDLE_TURN_S
+    with use_world(system.world):
+        try:
+            run_system(system, faults)
+        except Exception as found:
+            error = found
+        finally:
+            kernel = system.kernel
+            kernel.close()
+    return Outcome(seed, faults, error, system.judge.counters, system.judge.events, system.kernel.now_s)
+
+
+def run_system(system: System, faults: list[Fault]) -> None:
+    """Run through both phases. Raises BrokenPromise, TookTooLong, and what ended a process."""
+    kernel, judge = system.kernel, system.judge
+    system.set_up()
+    schedule(system, faults)
+
+    def is_over(end_s: float) -> bool:
+        if judge.cluster.appended:
+            judge.look()
+        if kernel.ended:
+            system.watch()
+        return kernel.now_s >= end_s
+
+    start_s = kernel.now_s
+    kernel.call_after(FAULTY_S, lambda: None)
+    kernel.run(lambda: is_over(start_s + FAULTY_S) or system.is_done, FAULTY_S * 2)
+    system.heal()
+    kernel.run(lambda: is_over(float("inf")) or system.is_done, HEALED_S)
+    end_s = kernel.now_s + 1.0
+    kernel.call_after(1.0, lambda: None)
+    kernel.run(lambda: is_over(end_s), HEALED_S)
+    judge.check_exactly_once()

@@ -1,0 +1,221 @@
+"""One searched system: its topology, its processes, and who starts them again.
+
+Invariant: everything about it follows from the seed.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from acktree.acker.service import Acker
+from acktree.producers.worker.loop import Worker
+from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+from acktree.testing.kafka.cluster import Cluster
+from acktree.testing.kernel import Kernel, Process
+from acktree.testing.search.actors import BOLTS, Messages, Mind, SearchSpout, Temper
+from acktree.testing.search.judge import Judge
+from acktree.testing.world import SimulatedWorld
+from confluent_kafka import KafkaException
+
+NAME, BOOTSTRAP = "t", "simulated"
+RESTART_S = (0.1, 3.0)
+
+
+@dataclass(eq=False)
+class Role:
+    """A place for a process: when one ends, the next is started."""
+
+    name: str
+    kind: str
+    """acker, worker or spout"""
+    make: Callable[[], Any]
+    process: Process | None = None
+    service: Any = None
+    starts: int = 0
+    is_wanted: bool = True
+
+
+@dataclass(eq=False)
+class System:
+    """See the module."""
+
+    seed: int
+    kernel: Kernel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kernel = Kernel(self.seed)
+        self.cluster = Cluster(self.kernel)
+        self.world = SimulatedWorld(self.kernel, self.cluster)
+        self.draw = random.Random(f"system {self.seed}")
+        self.topology = draw_topology(self.draw)
+        readers: dict[str, tuple[str, ...]] = {}
+        for bolt, table in self.topology.bolts.items():
+            for topic in table.reads:
+                readers[topic] = (*readers.get(topic, ()), bolt)
+        self.judge = Judge(
+            self.cluster,
+            NAME,
+            readers,
+            exactly_once=frozenset(name for name, table in self.topology.bolts.items() if table.exactly_once),
+        )
+        self.minds = {name: self._mind(name) for name in self.topology.bolts}
+        self.roles: list[Role] = []
+        self.messages: dict[str, Messages] = {}
+        self.crashes: list[str] = []
+        draw = self.draw
+        delays = draw.choice([lambda: 0.0, lambda: draw.uniform(0, 0.01), lambda: draw.uniform(0, 0.3)])
+        self.cluster.transactions.marker_delay_s = delays
+
+    def _mind(self, bolt: str) -> Mind:
+        draw = self.draw
+        some = draw.choice([0.0, 0.0, 0.02, 0.1])
+        temper = Temper(
+            children=draw.choice([1, 1, 1, 2]) if self.topology.bolts[bolt].emits else 0,
+            fail=draw.choice([0.0, some]),
+            raises=draw.choice([0.0, some]),
+            slow=draw.choice([0.0, some]),
+            slow_s=draw.choice([0.2, 2.0, 8.0]),
+            holds=draw.choice([0.0, some * 3]),
+            never=draw.choice([0.0, 0.0, some / 4]),
+        )
+        return Mind(self.judge, bolt, temper, random.Random(f"{bolt} {self.seed}"))
+
+    # Setting up.
+
+    def set_up(self) -> None:
+        """Create the topics, apply the topology, and start everything."""
+        for topic in self.judge.readers:
+            self.cluster.create_topic(topic, self.draw.randint(1, 4))
+        self.apply(self.topology)
+        self.kernel.run(lambda: not self._applying.tasks, 60)
+        if self._applying.error is not None:
+            raise self._applying.error
+        draw = self.draw
+        protocol = draw.choice(["classic", "classic", "consumer"])
+        acker_protocol = draw.choice(["classic", "classic", "consumer"])
+        for number in range(draw.randint(1, 3)):
+            user = {"group.protocol": acker_protocol}
+            if draw.random() < 0.2:
+                user["group.instance.id"] = f"acker-{number}"
+            self._add(f"acker{number}", "acker", lambda user=user: Acker(BOOTSTRAP, NAME, user=user, seed=1))
+        for bolt in self.topology.bolts:
+            make = BOLTS[draw.choice(list(BOLTS))]
+            for number in range(draw.randint(1, 2)):
+                user = {"group.protocol": protocol}
+                if draw.random() < 0.2:
+                    user["group.instance.id"] = f"{bolt}-{number}"
+                self._add(
+                    f"{bolt}{number}",
+                    "worker",
+                    lambda bolt=bolt, make=make, user=user: Worker(
+                        BOOTSTRAP, NAME, make(self.minds[bolt]), name=bolt, user=user
+                    ),
+                )
+        for name, table in self.topology.spouts.items():
+            for task in range(table.tasks):
+                key = f"{name}-{task}"
+                messages = Messages(draw.randint(5, 40), draw.choice([0.05, 0.3, 0.5]))
+                self.messages[key] = messages
+                self._add(
+                    key,
+                    "spout",
+                    lambda name=name, task=task, key=key, messages=messages: SpoutWorker(
+                        BOOTSTRAP, NAME, SearchSpout(self.judge, key, messages), task=task, name=name
+                    ),
+                )
+        self.message_count = sum(messages.count for messages in self.messages.values())
+        count = sum(table.tasks for table in self.topology.spouts.values())
+        self.judge.result_topics = tuple(f"{NAME}.spout-{task}" for task in range(count))
+        for role in self.roles:
+            self.start(role)
+
+    def apply(self, topology: Topology) -> None:
+        """Publish a topology, as an operator does."""
+        self._applying = self.kernel.process("operator")
+        self.kernel.spawn(self._applying, lambda: apply_topology(BOOTSTRAP, topology, {}), "apply")
+
+    def _add(self, name: str, kind: str, make: Callable[[], Any]) -> None:
+        self.roles.append(Role(name, kind, make))
+
+    def start(self, role: Role) -> None:
+        """Start a process for a role."""
+        role.starts += 1
+        process = self.kernel.process(role.name)
+        role.process, role.service = process, None
+
+        def run() -> None:
+            role.service = role.make()
+            role.service.run()
+
+        self.kernel.spawn(process, run, role.name)
+
+    # Running.
+
+    def watch(self) -> None:
+        """Start again what has ended, a little later, and note why it ended."""
+        ended, self.kernel.ended = self.kernel.ended, []
+        for process in ended:
+            role = next((role for role in self.roles if role.process is process), None)
+            if process.is_alive:
+                for at_death in process.at_death:
+                    at_death()
+                process.is_alive = False
+            if role is None:
+                continue
+            self._judge_end(role, process)
+            role.process = None
+            self.kernel.call_after(self.draw.uniform(*RESTART_S), partial(self.start, role))
+
+    def _judge_end(self, role: Role, process: Process) -> None:
+        error = process.error
+        if error is None:
+            return
+        self.judge.note(f"{role.name} ended: {type(error).__name__}: {error}")
+        self.judge.count(f"ended: {role.kind}: {type(error).__name__}")
+        if not isinstance(error, AcktreeError | KafkaException):
+            raise error
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every message was acked."""
+        return len(self.judge.acked) == self.message_count
+
+    def heal(self) -> None:
+        """End every fault, and let every bolt behave."""
+        self.cluster.is_up = True
+        self.world.lose_response = lambda _process, _call: False
+        self.kernel.on_call = lambda _process, _call: None
+        self.cluster.transactions.marker_delay_s = lambda: 0.0
+        for process in self.kernel.processes:
+            process.is_stopped = False
+        for mind in self.minds.values():
+            mind.temper.is_healed = True
+
+
+def draw_topology(draw: random.Random) -> Topology:
+    """Return a random topology: a chain of bolts, some read by two."""
+    length = draw.randint(1, 3)
+    topics = [f"topic{index}" for index in range(length)]
+    bolts = {}
+    for index, topic in enumerate(topics):
+        emits = (topics[index + 1],) if index + 1 < length else ()
+        bolts[f"bolt{index}"] = BoltTable(reads=(topic,), emits=emits, exactly_once=draw.random() < 0.4)
+    if draw.random() < 0.3:
+        bolts["second"] = BoltTable(reads=(draw.choice(topics),), exactly_once=draw.random() < 0.3)
+    if length > 1 and draw.random() < 0.2:
+        bolts["join"] = BoltTable(reads=tuple(topics))
+    return Topology(
+        name=NAME,
+        ackers=draw.randint(1, 4),
+        message_timeout_s=draw.choice([3.0, 10.0, 30.0]),
+        orphan_timeout_s=draw.choice([60.0, 300.0]),
+        spouts={
+            "s": SpoutTable(emits=(topics[0],), tasks=draw.randint(1, 2), max_pending=draw.choice([5, 1000]))
+        },
+        bolts=bolts,
+    )
