@@ -51,6 +51,7 @@ class System:
         self.kernel = Kernel(self.seed)
         self.cluster = Cluster(self.kernel)
         self.world = SimulatedWorld(self.kernel, self.cluster)
+        self.delay_s = self.world.delay_s
         self.draw = random.Random(f"system {self.seed}")
         self.topology = draw_topology(self.draw)
         readers: dict[str, tuple[str, ...]] = {}
@@ -188,6 +189,10 @@ class System:
     def heal(self) -> None:
         """End every fault, and let every bolt behave."""
         self.cluster.is_up = True
+        self.world.cut_off.clear()
+        self.world.delay_s = self.delay_s
+        for messages in self.messages.values():
+            messages.silent_until_s = 0.0
         self.world.lose_response = lambda _process, _call: False
         self.kernel.on_call = lambda _process, _call: None
         self.cluster.transactions.marker_delay_s = lambda: 0.0
