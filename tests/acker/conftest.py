@@ -1,4 +1,4 @@
-"""What the broker tests of the acker share."""
+"""Fixtures of the broker tests of the acker."""
 
 import pytest
 from hypothesis import Phase, settings

@@ -1,4 +1,4 @@
-"""Rebalances that arrive in pieces, without a broker: the consumer is a recorder of what it was told."""
+"""Rebalances that arrive topic by topic, without a broker: the consumer records the calls."""
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
@@ -13,7 +13,7 @@ INITS, ACKS = "t.ack-init", "t.ack"
 
 
 class Recorder:
-    """A consumer that knows committed offsets and notes assignments, seeks and commits."""
+    """A consumer that knows committed offsets and records assignments, seeks and commits."""
 
     def __init__(self, **committed):
         self.offsets = {INITS: 0, ACKS: 0} | committed
@@ -54,7 +54,7 @@ def dropped():
 
 @pytest.fixture
 def flushed():
-    """Tells whether all results are with the broker; a test may change it."""
+    """Whether all results are with the broker; a test may change it."""
     return [True]
 
 
@@ -77,7 +77,7 @@ def own(dropped, flushed, clock):
     )
 
 
-def test_both_halves_at_once_start_at_the_committed_cut(own):
+def test_a_partition_assigned_with_both_topics_starts_at_the_committed_cut(own):
     consumer = Recorder(**{INITS: 5, ACKS: 7})
     own.on_assign(consumer, places(INITS, ACKS))
     assert consumer.assigned == [(INITS, 0, 5), (ACKS, 0, 7)]
@@ -129,7 +129,7 @@ def test_a_revoked_partition_commits_its_cut_and_a_lost_one_does_not(own):
     assert own.partitions == {}
 
 
-def test_a_partition_given_again_without_a_revocation_is_made_anew(own, dropped):
+def test_a_partition_assigned_again_without_a_revocation_starts_anew(own, dropped):
     """The consumer reads it from the cut again, so the old state would fold twice."""
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))
@@ -139,7 +139,7 @@ def test_a_partition_given_again_without_a_revocation_is_made_anew(own, dropped)
     assert dropped == [first]
 
 
-def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, flushed):
+def test_nothing_is_committed_at_a_revocation_while_results_are_in_flight(own, flushed):
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))
     own.partitions[0].clock.inits.reach(9)
@@ -161,7 +161,7 @@ def test_an_unmoved_cut_is_not_committed_again(own):
     assert len(consumer.commits) == 1
 
 
-def test_a_refused_commit_is_made_again(own):
+def test_a_refused_commit_is_retried(own):
     consumer = Recorder()
     own.on_assign(consumer, places(INITS, ACKS))
     own.partitions[0].clock.acks.reach(2)
@@ -172,7 +172,7 @@ def test_a_refused_commit_is_made_again(own):
     assert own.failed_commits == 1
 
 
-def test_a_stale_epoch_while_asking_for_the_cut_is_asked_again_and_not_for_ever(own):
+def test_reading_the_cut_is_retried_after_a_stale_epoch_but_not_forever(own):
     consumer = Recorder(**{INITS: 5, ACKS: 7})
     consumer.refusals = 3
     own.on_assign(consumer, places(INITS, ACKS))
@@ -182,7 +182,7 @@ def test_a_stale_epoch_while_asking_for_the_cut_is_asked_again_and_not_for_ever(
         own.on_assign(consumer, places(INITS, ACKS, number=1))
 
 
-def test_an_empty_assignment_is_fine(own):
+def test_an_empty_assignment_is_accepted(own):
     own.on_assign(Recorder(), [])
     assert own.partitions == {}
     assert own.assignments == 1
@@ -200,7 +200,7 @@ def test_a_half_partition_is_refused_after_a_while_unless_the_topics_differ(own,
     own.refuse_halves(lambda: {1})
 
 
-def test_what_is_assigned_while_the_acker_leaves_is_not_taken_over(own):
+def test_partitions_assigned_while_the_acker_stops_are_not_started(own):
     consumer = Recorder()
     own.is_leaving = True
     own.on_assign(consumer, places(INITS, ACKS))

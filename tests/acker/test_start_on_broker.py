@@ -53,6 +53,6 @@ class Silent:
         return dict.fromkeys(resources, silence)
 
 
-def test_a_broker_that_does_not_say_the_groups_session_timeout_in_time_does_not_end_the_acker(caplog):
+def test_an_acker_survives_a_broker_that_is_slow_to_report_the_session_timeout(caplog):
     shorten_session(Silent(), "group")
     assert "action=session_not_shortened group=group" in caplog.text

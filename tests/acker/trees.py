@@ -40,7 +40,7 @@ class Tree:
         return len(self.messages) - 1
 
     def is_whole(self, inits=float("inf"), acks=float("inf")):
-        """Tell whether all of the tree lies below these offsets."""
+        """Return whether all of the tree lies below these offsets."""
         ends = [inits, *(acks for _ in self.messages[1:])]
         return not self.open_edges and all(
             any(offset < end for offset, _ in self.arrived.get(number, [])) for number, end in enumerate(ends)

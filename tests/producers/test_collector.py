@@ -111,7 +111,7 @@ def test_a_child_of_a_joined_tuple_carries_each_of_its_roots_once():
     in_any_order(net, [child, parent], offsets=(0, 1, 2))
 
 
-def test_a_join_of_inputs_that_share_one_of_several_roots_closes_all_trees():
+def test_a_join_of_inputs_with_one_of_several_roots_in_common_closes_all_trees():
     net = Net(published(join=(["a"], ["b"]), end=(["b"], [])))
     wide, narrow = net.take("join", net.spout(0, 1)), net.take("join", net.spout(0))
     child = net.take("end", net.emit("join", [wide, narrow]))
@@ -177,7 +177,7 @@ def test_readers_are_those_of_the_newest_version_at_the_emission():
     in_any_order(net, [net.take("two", old), net.take("two", new), net.take("three", new), held])
 
 
-def test_many_acks_of_one_flush_are_one_record_per_partition():
+def test_the_acks_of_one_flush_make_one_record_per_partition():
     net = Net(published(ackers=2, one=(["a"], [])))
     for offset in range(100):
         net.collectors["one"].ack(net.take("one", net.spout(offset)))

@@ -138,7 +138,7 @@ def test_a_window_acks_all_its_tuples_at_a_tick(run: Run):
     assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, set())
 
 
-def test_acking_a_tuple_that_the_double_took_away_does_nothing():
+def test_acking_a_tuple_that_the_double_dropped_does_nothing():
     class Hold(Bolt):
         def execute(self, tuple, collector):
             self.held, self.collector = tuple, collector

@@ -67,7 +67,7 @@ def values(cluster: Cluster, topic: str) -> Counter[int]:
 @pytest.mark.parametrize(
     ("committed", "total"), [(0, 1), (10, 30)], ids=["its first transaction", "a later one"]
 )
-def test_records_behind_a_killed_workers_transaction_become_readable_when_another_takes_over(
+def test_records_after_a_killed_workers_transaction_become_readable_when_another_takes_over(
     cluster: Cluster, tmp_path: Path, committed: int, total: int
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))

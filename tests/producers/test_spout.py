@@ -298,7 +298,7 @@ def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(
     thread = run(worker, cluster)
     until(lambda: len(acker.roots()) == 3)
     (m0,), (m1,) = acker.roots()[b"m0"], acker.roots()[b"m1"]
-    acker.send_result(b"garbage")
+    acker.send_result(b"no result")
     acker.acked(m0, m0, 12345)
     acker.acked(m0)
     acker.failed(m1)

@@ -98,7 +98,7 @@ def test_numbers_rise_from_start_to_start_until_half_of_them_are_used(starts: li
         assert taken == list(range(first, first + count))
 
 
-def test_runs_share_no_root():
+def test_no_two_runs_have_a_root_in_common():
     net = Net(published(one=(["a"], [])))
     for run_number in (1, 2):
         emitter(net, {}, run_number).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)

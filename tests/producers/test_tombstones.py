@@ -113,7 +113,7 @@ def test_a_null_is_written_once_as_null():
 
 @pytest.mark.parametrize(("value", "shown"), [(None, None), (b"", "")])
 def test_a_dead_letter_shows_a_tombstone_as_such(value, shown):
-    letter = dead_letter_of(
+    dead_letter = dead_letter_of(
         Message(topic="t.dead-letter", partition=0, offset=0, value=value, timestamp=(1, 1))
     )
-    assert letter.value == shown
+    assert dead_letter.value == shown

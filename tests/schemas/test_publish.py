@@ -54,14 +54,14 @@ def cluster(bootstrap: str, unique: str) -> Cluster:
     return made
 
 
-def test_a_dry_run_tells_everything_and_changes_nothing(cluster: Cluster) -> None:
+def test_a_dry_run_reports_every_change_and_makes_none(cluster: Cluster) -> None:
     plan = cluster.apply(dry_run=True)
     assert f"create topic {cluster.name}.ack with 2 partition(s)" in plan.lines()
     with pytest.raises(UnknownTopology):
         cluster.latest()
 
 
-def test_the_first_version_gives_out_slots_and_makes_the_topics(cluster: Cluster) -> None:
+def test_the_first_version_assigns_slots_and_creates_the_topics(cluster: Cluster) -> None:
     cluster.apply(tasks=2)
     published = cluster.latest()
     assert published.version == 1
@@ -79,7 +79,7 @@ def test_applying_twice_changes_nothing(cluster: Cluster) -> None:
     assert cluster.latest().version == 1
 
 
-def test_more_ackers_are_a_new_version_and_more_partitions_and_fewer_keep_the_topics(
+def test_a_larger_acker_count_adds_partitions_and_a_smaller_one_keeps_them(
     cluster: Cluster,
 ) -> None:
     cluster.apply()
@@ -102,7 +102,7 @@ class Counting:
         return getattr(self.consumer, name)
 
 
-def test_a_registry_catches_up_with_what_was_published_and_asks_once_when_there_is_nothing(
+def test_a_registry_catches_up_with_published_versions_and_polls_once_when_there_are_none(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.apply(ackers=1)
@@ -150,13 +150,13 @@ def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: C
     assert slots[4].topic_id != slots[0].topic_id
 
 
-def test_a_source_topic_is_never_made(cluster: Cluster) -> None:
+def test_a_source_topic_is_never_created(cluster: Cluster) -> None:
     cluster.admin.delete_topics([f"{cluster.name}.in"])[f"{cluster.name}.in"].result()
     with pytest.raises(MissingTopic, match="never makes them"):
         cluster.apply()
 
 
-def test_garbage_in_the_registry_is_passed_over(cluster: Cluster) -> None:
+def test_invalid_records_in_the_registry_are_skipped(cluster: Cluster) -> None:
     cluster.apply()
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for key, value in ((b"7", b"{}"), (b"x", b"\xff"), (b"9", cluster.latest().model_dump_json().encode())):
@@ -174,7 +174,7 @@ def test_a_view_follows_what_is_published(cluster: Cluster) -> None:
     registry.close()
 
 
-def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
+def test_a_broker_that_does_not_answer_is_reported_in_one_sentence() -> None:
     with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:1 "):
         make_admin("127.0.0.1:1", {"socket.timeout.ms": "1000"})
 
@@ -191,7 +191,7 @@ def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
         "check.crcs=false",
     ],
 )
-def test_a_setting_that_breaks_a_promise_is_refused_with_the_reason(bootstrap: str, key: str) -> None:
+def test_a_setting_that_breaks_a_guarantee_is_refused_with_the_reason(bootstrap: str, key: str) -> None:
     name, _, value = key.partition("=")
     with pytest.raises(RefusedSetting, match=f"{name}={value} is refused: "):
         Registry(bootstrap, "any", {name: value})

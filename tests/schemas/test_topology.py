@@ -44,7 +44,7 @@ def test_timeouts_that_are_left_out_follow_the_message_timeout() -> None:
     assert topology.control_retention_s == 144_000
 
 
-def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs() -> None:
+def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> None:
     topology = parse_topology("message_timeout_s = 0\n" + GOOD)
     assert (topology.message_timeout_s, topology.orphan_timeout_s) == (0, 300)
     assert topology.control_retention_s == 21_600
@@ -88,7 +88,7 @@ def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs
         ('topics = ["lines"]', "block = 2", 5, "fed by Python code: each message has a root of its own"),
     ],
 )
-def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
+def test_a_mistake_is_reported_with_its_key_line_and_valid_values(
     change: str, by: str, line: int, says: str
 ) -> None:
     assert change in GOOD
@@ -98,7 +98,7 @@ def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
     assert "\n" not in sentence
 
 
-def test_a_spout_that_tracks_by_record_is_written_as_it_was_before_there_were_blocks() -> None:
+def test_a_spout_that_tracks_by_record_has_the_encoding_of_releases_without_blocks() -> None:
     table = parse_topology(GOOD).model_dump()["spouts"]["lines"]
     assert "block" not in table
     blocks = parse_topology(GOOD.replace('emits = ["words"]', 'emits = ["words"]\nblock = 100'))
@@ -111,7 +111,7 @@ def test_two_spouts_cannot_read_one_topic() -> None:
     assert "line 15: spouts.more.topics: topic 'lines' is read by a spout already" in sentence
 
 
-def test_text_that_is_not_toml_is_told() -> None:
+def test_text_that_is_not_toml_is_an_error() -> None:
     assert "t.toml is not TOML" in error_of("name = ")
 
 

@@ -162,7 +162,7 @@ def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluste
     entries = np.array([(root_id(0, 16, offset), 0) for offset in range(3)], ENTRY)
 
     def meanwhile() -> None:
-        """Write inits of trees that are done at once, so that there is something to tell."""
+        """Write inits of trees that are done at once, so that there is something to report."""
         producer.produce(
             "guarded.ack-init", encode_ack_init(AckInit(0, cluster.version, entries)), partition=0
         )
@@ -188,7 +188,7 @@ def test_a_bolt_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster,
 
 @pytest.mark.parametrize("name", ["copy", "once"])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_bolt_that_may_not_read_what_its_topics_take_works_and_says_so_once(
+def test_a_bolt_that_may_not_read_topic_limits_works_and_logs_one_warning(
     secure: SecureBroker, cluster: Cluster, name: str, allowed: bool, caplog: pytest.LogCaptureFixture
 ):
     user = next(USERS)
@@ -210,7 +210,7 @@ def test_a_python_spout_needs_each_of_its_rights(secure: SecureBroker, cluster: 
 
 
 def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
-    """Do what a Spark application of a spout does, in this process: read, write, be told of failures, bury.
+    """Run a Spark spout in this process: read, write, receive failures, write dead letters.
 
     Returns when every line is done.
     """
@@ -230,7 +230,7 @@ def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
         driver.service(0.1)
         if (batch := driver.next_batch(ends, None)) is None:
             continue
-        rows = [rows for share in read_tasks(options, published, batch) for rows in read_offsets(share)]
+        rows = [rows for task in read_tasks(options, published, batch) for rows in read_offsets(task)]
         rows = [one.append_column("fail", pa.array(["no", *[None] * (len(one) - 1)])) for one in rows]
         plan = StagePlan(*place, BatchName(uuid.uuid4().hex, 0), spout="lines")
         run_as_sparks_worker_does(write_whole(iter(rows), plan, "guarded.a", in_transaction))
@@ -250,7 +250,7 @@ def run_as_sparks_worker_does(task: Iterable[object]) -> None:
 
 
 def fail(bootstrap: str, result_topic: str, roots: list[int]) -> None:
-    """Tell a spout, as an acker would, that roots have failed."""
+    """Report to a spout, as an acker would, that roots have failed."""
     failed = [Failure(root, Cause.FAILED, "test", "on purpose") for root in roots]
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     producer.produce(result_topic, encode_result(Result(0, failed=failed)), partition=0)
@@ -258,7 +258,7 @@ def fail(bootstrap: str, result_topic: str, roots: list[int]) -> None:
 
 
 class OneTask(TaskContext):
-    """The only Spark task of a job that wants notes."""
+    """The only Spark task of a job that leaves a hand-off."""
 
     def getLocalProperty(self, key: str) -> str:
         return "query.0"
@@ -283,7 +283,7 @@ def test_a_spark_spout_needs_each_of_its_rights(secure: SecureBroker, missing: R
         run_spark(secure, properties)
 
 
-def test_a_forbidden_report_is_said_by_the_call_that_learns_of_it(secure: SecureBroker):
+def test_a_forbidden_report_is_an_error_of_the_call_that_detects_it(secure: SecureBroker):
     missing = Right("topic", "guarded.stats", "Write")
     kafka = {f"kafka.{key}": value for key, value in properties_without(secure, missing, Role.SPARK).items()}
     reporter = Reporter(
@@ -330,7 +330,7 @@ def rewind(secure: SecureBroker) -> None:
 
 
 def uses_apply(right: Right) -> bool:
-    """Tell whether `topology apply` uses a right of the operator; the others look or replay."""
+    """Return whether `topology apply` uses a right of the operator; the others read or replay."""
     return right.operation in ("Create", "Alter", "AlterConfigs") or (
         right.operation == "Write" and not right.is_prefix
     )
@@ -357,7 +357,7 @@ def test_an_operator_needs_each_right_that_apply_uses(secure: SecureBroker, uniq
         apply_topology(secure.scram, grown if is_change else first, secure.properties(user))
 
 
-def test_a_reader_of_figures_may_not_write_acks():
+def test_the_role_that_reads_metrics_may_not_write_acks():
     for right in rights(TOPOLOGY, Role.UI, None):
         assert right.operation in ("Read", "Describe") or right.name == "guarded.stats"
 

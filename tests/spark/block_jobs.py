@@ -13,7 +13,7 @@ def same(rows: DataFrame) -> DataFrame:
 
 
 class RecordExecutions(BasicBolt):
-    """Notes each execution in SQLite; fails every thousandth record in its first emission."""
+    """Records each execution in SQLite; fails every thousandth record in its first emission."""
 
     name = "keep"
 
