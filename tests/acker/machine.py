@@ -205,7 +205,7 @@ class AckerMachine(RuleBasedStateMachine):
         assert is_excused or not tree.is_whole(*at), "a complete tree was timed out"
 
     def _outlived_its_hold(self, tree):
-        """Return whether early acks may no longer hold the cut, with a margin of a bucket and a scan interval."""
+        """Return whether early acks may hold the cut no longer, give or take a bucket and a scan."""
         return tree.longest_silence_ms(self.tester.now_ms) > LIMITS.hold_ms - 1
 
     @invariant()

@@ -238,7 +238,7 @@ class SpoutModel:
         live = LiveReplay.of(0, self.commands, next_run(self.run), asked, end, self.led.block)
         if self.led.command is not None or not live.offsets:
             return
-        if not fits(*self.led.opened(live, self.led.committed_done), self.metadata_chars):
+        if not fits(*live.reopen(self.led.frontier, self.led.committed_done), self.metadata_chars):
             return
         self.led.apply(live)
         self._begin_run()

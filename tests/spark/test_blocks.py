@@ -10,6 +10,7 @@ from acktree.schemas.control_records import Span
 from acktree.schemas.ids import generation_of
 from acktree.spark.driver.spout_figures import CrowdedSlots
 from acktree.spark.ledger.blocks import BlockRange
+from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import FailureOutcome, Replay
@@ -36,7 +37,7 @@ def ack(led: PartitionLedger, *firsts: int, generation: int = FIRST) -> int:
 def test_an_ack_finishes_the_whole_block_and_no_other() -> None:
     led = ledger(35)
     assert ack(led, 10) == 10
-    assert led.held_ranges(9) == [(10, 20)]
+    assert runs(led.done, led.frontier, 9) == [(10, 20)]
     assert ack(led, 0, 30) == 15
     assert (led.frontier, led.pending) == (20, 10)
 

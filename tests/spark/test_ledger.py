@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.schemas.ids import generation_of
+from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import FailureOutcome, Replay, RetryPolicy
 
@@ -46,7 +47,7 @@ def test_one_hole_holds_the_frontier_and_nothing_else() -> None:
     led = ledger()
     ack(led, 0, 1, 2, 4, 5, 6, 7, 8, 9)
     assert (led.frontier, led.pending) == (3, 1)
-    assert led.held_ranges(5) == [(4, 10)]
+    assert runs(led.done, led.frontier, 5) == [(4, 10)]
 
 
 def test_a_second_ack_and_an_ack_below_the_frontier_are_no_ops() -> None:

@@ -104,9 +104,24 @@ class LiveReplay:
         left.remove_range(0, frontier)
         return left
 
+    def reopen(self, frontier: int, done: BitMap64) -> tuple[int, BitMap64]:
+        """Return the frontier once the command is applied, and what is left of ``done`` above it."""
+        lowest = min(frontier, int(self.offsets.min()))
+        done = done.copy()
+        done.add_range(lowest, frontier)
+        return lowest, done - self.offsets
+
     def unemitted(self, left: BitMap64) -> int:
         """Return how many of ``left`` wait to be emitted."""
         return int(left.range_cardinality(self.next_offset, 1 << 62))
+
+    def emit_within(self, left: BitMap64, limit: int, max_ranges: int, now_s: float) -> list[tuple[int, int]]:
+        """Emit some of ``left`` so that at most ``limit`` of it is in flight; return the ranges to read."""
+        waiting = self.unemitted(left)
+        in_flight = len(left) - waiting
+        if not waiting:
+            return []
+        return self.emit(left, max(0, limit - in_flight), max_ranges, now_s, is_idle=not in_flight)
 
     def emit(
         self, left: BitMap64, limit: int, max_ranges: int, now_s: float, *, is_idle: bool = False
