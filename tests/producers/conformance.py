@@ -39,7 +39,7 @@ def in_memory(exactly_once: bool) -> Run:
 
 
 class Sink(BasicBolt):
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 

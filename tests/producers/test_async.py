@@ -23,17 +23,17 @@ class Gate(AsyncBolt):
         self.open, self.loop = asyncio.Event(), asyncio.get_running_loop()
         self.threads = {threading.get_ident()}
 
-    async def execute(self, tuple, emit):
+    async def execute(self, tup, emit):
         self.now += 1
         self.peak = max(self.peak, self.now)
         self.threads.add(threading.get_ident())
         try:
-            if tuple.value in self.values:
-                self.held.append(tuple.value)
+            if tup.value in self.values:
+                self.held.append(tup.value)
                 await self.open.wait()
-            emit(tuple.value)
+            emit(tup.value)
         except asyncio.CancelledError:
-            self.cancelled.append(tuple.value)
+            self.cancelled.append(tup.value)
             raise
         finally:
             self.now -= 1
@@ -87,7 +87,7 @@ def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: Clust
     class Narrow(Gate):
         max_concurrent = 7
 
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             self.now += 1
             self.peak = max(self.peak, self.now)
             await asyncio.sleep(0.0001)
@@ -106,9 +106,9 @@ def test_a_rebalance_waits_for_tuples_being_executed_and_each_child_is_written_o
         max_concurrent = 4
         pause_s = 0.01
 
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             await asyncio.sleep(Slow.pause_s)
-            emit(tuple.value)
+            emit(tup.value)
 
     cluster.apply(exactly_once=True, only=(["a"], ["b"]))
     for partition in range(2):
@@ -144,7 +144,7 @@ def test_an_emission_after_the_end_is_refused_and_counted(caplog: pytest.LogCapt
         async def prepare(self, context):
             self.go, self.loop = asyncio.Event(), asyncio.get_running_loop()
 
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             self.emit, self.later = emit, asyncio.ensure_future(self.emit_later())
 
         async def emit_later(self):
@@ -166,7 +166,7 @@ def test_an_emission_after_the_end_is_refused_and_counted(caplog: pytest.LogCapt
 
 def test_an_error_that_ends_the_event_loop_ends_the_run():
     class Leaves(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             raise SystemExit(3)
 
     double = BoltDouble(Leaves())
@@ -176,7 +176,7 @@ def test_an_error_that_ends_the_event_loop_ends_the_run():
 
 def test_a_cancelled_await_inside_execute_fails_the_tuple():
     class Cancels(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             emit(b"not sent")
             future = asyncio.get_running_loop().create_future()
             future.cancel()
@@ -189,10 +189,10 @@ def test_a_cancelled_await_inside_execute_fails_the_tuple():
 
 def test_timeouts_and_task_groups_work_inside_execute():
     class Modern(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             async with asyncio.timeout(10), asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(0))
-            emit(tuple.value)
+            emit(tup.value)
 
     double = BoltDouble(Modern())
     double.give(*(b"%d" % number for number in range(300)))
@@ -210,7 +210,7 @@ def test_the_double_does_not_wait_forever(monkeypatch):
 
 def test_prepare_and_cleanup_run_on_the_event_loop_and_a_reset_is_sent():
     class Resets(Gate):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             emit.reset_timeout()
 
         async def cleanup(self):
@@ -250,7 +250,7 @@ def test_a_tuple_whose_timeout_is_reset_in_time_may_be_executed_for_longer(clust
     class Renews(Gate):
         resets = 0
 
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             while not self.open.is_set():
                 emit.reset_timeout()
                 self.resets += 1
@@ -276,16 +276,16 @@ class Stubborn(AsyncBolt):
     async def prepare(self, context):
         self.loop, self.open, self.seen = asyncio.get_running_loop(), asyncio.Event(), []
 
-    async def execute(self, tuple, emit):
-        self.seen.append(tuple.value)
-        if tuple.value == b"x":
+    async def execute(self, tup, emit):
+        self.seen.append(tup.value)
+        if tup.value == b"x":
             try:
                 await self.open.wait()
             except asyncio.CancelledError:
                 self.seen.append(b"cancelled")
         else:
             assert asyncio.current_task().cancelling() == 0
-        emit(tuple.value)
+        emit(tup.value)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])

@@ -17,8 +17,8 @@ from producers.conformance import Run, Sink, by_value, conformance, conformance_
 @conformance("broker")
 def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
     class Pass(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value, key=b"k", headers=[("h", b"1")])
+        def execute(self, tup, emit):
+            emit(tup.value, key=b"k", headers=[("h", b"1")])
 
     outcome = run(Pass(), 3)
     expected = [Emission("b", b"%d" % n, b"k", [("h", b"1")], (n,)) for n in range(3)]
@@ -29,9 +29,9 @@ def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
 @conformance("broker")
 def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     class Picky(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value)
-            if tuple.value == b"1":
+        def execute(self, tup, emit):
+            emit(tup.value)
+            if tup.value == b"1":
                 raise ValueError("not one")
 
     outcome = run(Picky(), 3)
@@ -42,11 +42,11 @@ def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
 @conformance_with_exactly_once("broker", "broker-exactly-once")
 def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_failed_ones(run: Run):
     class Late(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             for topic in ("b", "c"):
-                emit(tuple.value, topic=short(topic, tuple), key=b"k", headers=[("h", b"1")])
-            await asyncio.sleep(0.001 * (5 - int(tuple.value)))
-            if tuple.value == b"1":
+                emit(tup.value, topic=short(topic, tup), key=b"k", headers=[("h", b"1")])
+            await asyncio.sleep(0.001 * (5 - int(tup.value)))
+            if tup.value == b"1":
                 raise ValueError("not one")
 
     outcome = run(Late(), 4, emits=("b", "c"))
@@ -65,9 +65,9 @@ def test_a_bolt_that_emits_nothing_closes_its_trees(run: Run):
 @conformance()
 def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
     class Fan(BasicBolt):
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             for topic in ("b", "c", "b"):
-                emit(tuple.value, topic=short(topic, tuple))
+                emit(tup.value, topic=short(topic, tup))
 
     outcome = run(Fan(), 2, emits=("b", "c"))
     assert [(emission.topic, emission.anchors) for emission in by_value(outcome)] == [
@@ -81,11 +81,11 @@ def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
     class Pairs(Bolt):
         left = None
 
-        def execute(self, tuple, collector):
+        def execute(self, tup, collector):
             if self.left is None:
-                self.left = tuple
+                self.left = tup
                 return
-            pair, self.left = (self.left, tuple), None
+            pair, self.left = (self.left, tup), None
             collector.emit(b"+".join(tup.value for tup in pair), anchors=pair)
             for tup in pair:
                 collector.ack(tup)
@@ -101,13 +101,13 @@ def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
 @conformance_with_exactly_once("broker")
 def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
     class ByHand(Bolt):
-        def execute(self, tuple, collector):
-            collector.emit(tuple.value, anchors=())
-            if tuple.value == b"0":
-                collector.reset_timeout(tuple)
-                collector.fail(tuple, "no zero")
+        def execute(self, tup, collector):
+            collector.emit(tup.value, anchors=())
+            if tup.value == b"0":
+                collector.reset_timeout(tup)
+                collector.fail(tup, "no zero")
             else:
-                collector.ack(tuple)
+                collector.ack(tup)
 
     outcome = run(ByHand(), 2)
     assert [emission.anchors for emission in outcome.emitted] == [(), ()]
@@ -123,8 +123,8 @@ def test_a_window_acks_all_its_tuples_at_a_tick(run: Run):
         def prepare(self, context):
             self.held = []
 
-        def execute(self, tuple, collector):
-            self.held.append(tuple)
+        def execute(self, tup, collector):
+            self.held.append(tup)
 
         def tick(self, collector):
             if len(self.held) == 4:
@@ -140,8 +140,8 @@ def test_a_window_acks_all_its_tuples_at_a_tick(run: Run):
 
 def test_acking_a_tuple_that_the_double_dropped_does_nothing():
     class Hold(Bolt):
-        def execute(self, tuple, collector):
-            self.held, self.collector = tuple, collector
+        def execute(self, tup, collector):
+            self.held, self.collector = tup, collector
 
         def drop(self, tuples):
             self.dropped = tuples
@@ -277,23 +277,23 @@ class Keep(Bolt):
     def prepare(self, context):
         self.held, self.late = [], []
 
-    def execute(self, tuple, collector):
-        self.held.append(tuple)
-        if tuple.value == b"1":
+    def execute(self, tup, collector):
+        self.held.append(tup)
+        if tup.value == b"1":
             collector.emit(b"0+1", anchors=self.held)
             collector.ack(self.held[0])
 
-    def timed_out(self, tuple, collector):
-        self.late.append(tuple.value)
-        if tuple.value == b"2":
-            collector.emit(b"2 alone", anchors=tuple)
-            collector.ack(tuple)
-        elif tuple.value == b"3":
+    def timed_out(self, tup, collector):
+        self.late.append(tup.value)
+        if tup.value == b"2":
+            collector.emit(b"2 alone", anchors=tup)
+            collector.ack(tup)
+        elif tup.value == b"3":
             raise LookupError("no such tuple")
 
     def tick(self, collector):
-        for tuple in (self.held[1], *self.held[3:]):
-            collector.ack(tuple)
+        for tup in (self.held[1], *self.held[3:]):
+            collector.ack(tup)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])

@@ -75,12 +75,12 @@ class Pass(Bolt):
 
 
 class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        emit(tup.value)
 
 
 class Sink(BasicBolt):
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 

@@ -42,37 +42,37 @@ EMISSIONS = [
 COUNT = len(EMISSIONS) + 4
 
 
-def emission_of(tuple):
-    number = int(tuple.value)
-    return EMISSIONS[number][1:] if number < len(EMISSIONS) else (tuple.value, {})
+def emission_of(tup):
+    number = int(tup.value)
+    return EMISSIONS[number][1:] if number < len(EMISSIONS) else (tup.value, {})
 
 
 class Basic(BasicBolt):
-    def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+    def execute(self, tup, emit):
+        value, more = emission_of(tup)
         emit(value, **more)
 
 
 class Swallowing(BasicBolt):
-    def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+    def execute(self, tup, emit):
+        value, more = emission_of(tup)
         with contextlib.suppress(Exception):
             emit(value, **more)
 
 
 class ByHand(Bolt):
-    def execute(self, tuple, collector):
-        value, more = emission_of(tuple)
-        collector.emit(value, anchors=tuple, **more)
-        collector.ack(tuple)
+    def execute(self, tup, collector):
+        value, more = emission_of(tup)
+        collector.emit(value, anchors=tup, **more)
+        collector.ack(tup)
 
 
 class SwallowingByHand(Bolt):
-    def execute(self, tuple, collector):
-        value, more = emission_of(tuple)
+    def execute(self, tup, collector):
+        value, more = emission_of(tup)
         with contextlib.suppress(Exception):
-            collector.emit(value, anchors=[tuple], **more)
-        collector.ack(tuple)
+            collector.emit(value, anchors=[tup], **more)
+        collector.ack(tup)
 
 
 class ByClock(Bolt):
@@ -83,47 +83,47 @@ class ByClock(Bolt):
     def __init__(self):
         self.held = []
 
-    def execute(self, tuple, collector):
-        self.held.append(tuple)
+    def execute(self, tup, collector):
+        self.held.append(tup)
 
     def tick(self, collector):
-        for tuple in self.held:
-            value, more = emission_of(tuple)
-            collector.emit(value, anchors=tuple, **more)
-            collector.ack(tuple)
+        for tup in self.held:
+            value, more = emission_of(tup)
+            collector.emit(value, anchors=tup, **more)
+            collector.ack(tup)
         self.held.clear()
 
 
 class Async(AsyncBolt):
-    async def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+    async def execute(self, tup, emit):
+        value, more = emission_of(tup)
         emit(value, **more)
 
 
 class SwallowingAsync(AsyncBolt):
-    async def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+    async def execute(self, tup, emit):
+        value, more = emission_of(tup)
         with contextlib.suppress(Exception):
             emit(value, **more)
 
 
 class Batch(BatchBolt):
     def execute(self, tuples, collector):
-        for tuple in tuples:
-            value, more = emission_of(tuple)
-            collector.emit(value, anchors=tuple, **more)
+        for tup in tuples:
+            value, more = emission_of(tup)
+            collector.emit(value, anchors=tup, **more)
 
 
 class Columns(BatchBolt):
     def execute(self, tuples, collector):
-        for tuple in tuples:
-            value, more = emission_of(tuple)
+        for tup in tuples:
+            value, more = emission_of(tup)
             if "headers" in more or "topic" in more:
-                collector.emit_many([value], [tuple], **more)
+                collector.emit_many([value], [tup], **more)
             elif "timestamp_ms" in more:
-                collector.emit(value, anchors=tuple, **more)
-        rest = [tuple for tuple in tuples if set(emission_of(tuple)[1]) <= {"key"}]
-        emissions = [emission_of(tuple) for tuple in rest]
+                collector.emit(value, anchors=tup, **more)
+        rest = [tup for tup in tuples if set(emission_of(tup)[1]) <= {"key"}]
+        emissions = [emission_of(tup) for tup in rest]
         keys = [more.get("key") for _, more in emissions]
         collector.emit_many([value for value, _ in emissions], rest, keys=keys)
 
@@ -177,8 +177,8 @@ def check_emissions(outcome: Outcome) -> None:
 
 
 class Stranger(Bolt):
-    def execute(self, tuple, collector):
-        self.tuple = tuple
+    def execute(self, tup, collector):
+        self.tuple = tup
 
 
 @pytest.fixture
@@ -188,35 +188,35 @@ def stranger():
     return bolt.tuple
 
 
-def ack_twice(tuple, collector, _):
-    collector.ack(tuple)
-    collector.ack(tuple)
+def ack_twice(tup, collector, _):
+    collector.ack(tup)
+    collector.ack(tup)
 
 
-def emit_late(tuple, collector, _):
-    collector.emit(b"in time", anchors=tuple)
-    collector.ack(tuple)
-    collector.emit(b"late", anchors=tuple)
+def emit_late(tup, collector, _):
+    collector.emit(b"in time", anchors=tup)
+    collector.ack(tup)
+    collector.emit(b"late", anchors=tup)
 
 
-def fail_late(tuple, collector, _):
-    collector.ack(tuple)
-    collector.fail(tuple, "too late")
+def fail_late(tup, collector, _):
+    collector.ack(tup)
+    collector.fail(tup, "too late")
 
 
-def reset_late(tuple, collector, _):
-    collector.ack(tuple)
-    collector.reset_timeout(tuple)
+def reset_late(tup, collector, _):
+    collector.ack(tup)
+    collector.reset_timeout(tup)
 
 
-def ack_a_stranger(tuple, collector, stranger):
-    collector.ack(tuple)
+def ack_a_stranger(tup, collector, stranger):
+    collector.ack(tup)
     collector.ack(stranger)
 
 
-def emit_for_a_stranger(tuple, collector, stranger):
-    collector.emit(b"x", anchors=[tuple, stranger])
-    collector.ack(tuple)
+def emit_for_a_stranger(tup, collector, stranger):
+    collector.emit(b"x", anchors=[tup, stranger])
+    collector.ack(tup)
 
 
 CALLS: list[tuple[str, Callable]] = [
@@ -242,18 +242,18 @@ def test_a_misuse_fails_the_tuple_that_is_executed_and_no_other(run: Run, strang
 
 def check_misuses(run: Run, stranger, swallows: bool) -> None:
     class Misusing(Bolt):
-        def execute(self, tuple, collector):
-            number = int(tuple.value)
+        def execute(self, tup, collector):
+            number = int(tup.value)
             if number >= len(CALLS):
-                collector.ack(tuple)
+                collector.ack(tup)
                 return
             try:
-                CALLS[number][1](tuple, collector, stranger)
+                CALLS[number][1](tup, collector, stranger)
             except Misuse:
                 if not swallows:
                     raise
                 if number == len(CALLS) - 1:
-                    collector.ack(tuple)
+                    collector.ack(tup)
 
     outcome = run(Misusing(), len(CALLS) + 3)
     assert set(outcome.failed) == set(range(len(CALLS)))
@@ -264,8 +264,8 @@ def check_misuses(run: Run, stranger, swallows: bool) -> None:
 
 def test_a_misuse_is_logged_once_with_its_stack_and_counted(caplog: pytest.LogCaptureFixture):
     class Twice(Bolt):
-        def execute(self, tuple, collector):
-            ack_twice(tuple, collector, None)
+        def execute(self, tup, collector):
+            ack_twice(tup, collector, None)
 
     double = BoltDouble(Twice())
     double.give(b"0")
@@ -282,15 +282,15 @@ def test_a_tuple_failed_by_an_exception_may_be_acked_by_the_bolt_that_holds_it(e
         def __init__(self):
             self.held = []
 
-        def execute(self, tuple, collector):
-            self.held.append(tuple)
-            if tuple.value == b"1":
+        def execute(self, tup, collector):
+            self.held.append(tup)
+            if tup.value == b"1":
                 raise ValueError("not one")
 
         def tick(self, collector):
-            for tuple in self.held:
-                collector.emit(b"x", anchors=tuple)
-                collector.ack(tuple)
+            for tup in self.held:
+                collector.emit(b"x", anchors=tup)
+                collector.ack(tup)
 
     double = BoltDouble(Holds(), exactly_once=exactly_once)
     double.give(b"0", b"1", b"2")
@@ -305,14 +305,14 @@ def test_a_second_ack_in_a_tick_does_not_stop_the_acks_after_it(exactly_once: bo
         def __init__(self):
             self.held = []
 
-        def execute(self, tuple, collector):
-            self.held.append(tuple)
-            if tuple.value == b"0":
-                collector.ack(tuple)
+        def execute(self, tup, collector):
+            self.held.append(tup)
+            if tup.value == b"0":
+                collector.ack(tup)
 
         def tick(self, collector):
-            for tuple in self.held:
-                collector.ack(tuple)
+            for tup in self.held:
+                collector.ack(tup)
 
     double = BoltDouble(Window(), exactly_once=exactly_once)
     double.give(b"0", b"1", b"2")
@@ -400,18 +400,18 @@ def test_calls_from_another_thread_are_refused_and_fail_their_tuples(cluster: Cl
         def __init__(self):
             self.refused = []
 
-        def execute(self, tuple, collector):
-            thread = threading.Thread(target=self.work, args=(tuple, collector), name="a pool's")
+        def execute(self, tup, collector):
+            thread = threading.Thread(target=self.work, args=(tup, collector), name="a pool's")
             thread.start()
             thread.join()
 
-        def work(self, tuple, collector):
+        def work(self, tup, collector):
             for call in (
-                lambda: collector.emit(b"x", anchors=tuple),
+                lambda: collector.emit(b"x", anchors=tup),
                 lambda: collector.emit(b"x", anchors=()),
-                lambda: collector.reset_timeout(tuple),
-                lambda: collector.fail(tuple, "r"),
-                lambda: collector.ack(tuple),
+                lambda: collector.reset_timeout(tup),
+                lambda: collector.fail(tup, "r"),
+                lambda: collector.ack(tup),
             ):
                 try:
                     call()
@@ -442,11 +442,11 @@ def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
         thread.join()
 
     class Elsewhere(BasicBolt):
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             elsewhere(lambda: emit(b"x"))
 
     class ElsewhereAsync(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             elsewhere(lambda: emit(b"x"))
 
     for bolt in (Elsewhere(), ElsewhereAsync()):
@@ -459,7 +459,7 @@ def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
 
 def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is_acked(cluster: Cluster):
     class Swallows(BasicBolt):
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             with contextlib.suppress(Exception):
                 emit(b"x")
 

@@ -31,8 +31,8 @@ class Stall(BasicBolt):
 
 
 class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value, key=b"k")
+    def execute(self, tup, emit):
+        emit(tup.value, key=b"k")
 
 
 def start_process(cluster: Cluster, folder: Path, stalls_at: int, *more: str) -> subprocess.Popen[bytes]:

@@ -113,18 +113,18 @@ def test_each_part_of_a_source_record_is_written_once():
     net, once = Net(published(one=(["a"], []))), WriteOnce()
     cursor = sqlite3.connect(":memory:").cursor()
     once.create(cursor)
-    tuple = net.take("one", net.spout(7))
-    assert [once.first(cursor, tuple, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
+    tup = net.take("one", net.spout(7))
+    assert [once.first(cursor, tup, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
 
 
 def test_the_origin_of_a_tuple_in_a_block_is_the_block_and_no_key():
     topology = published(one=(["a"], []))
     table = topology.spouts["s"].model_copy(update={"block": 100})
     net = Net(topology.model_copy(update={"spouts": {"s": table}}))
-    tuple = net.take("one", net.spout(700))
-    assert tuple.origin == SourceOrigin("s", "src", 3, 700, 0, 100, "id")
+    tup = net.take("one", net.spout(700))
+    assert tup.origin == SourceOrigin("s", "src", 3, 700, 0, 100, "id")
     with pytest.raises(NoLastingKey, match="up to 100 records that share a root"):
-        key_of(tuple)
+        key_of(tup)
 
 
 def test_a_record_at_the_same_offset_of_a_recreated_topic_is_written_too():

@@ -77,12 +77,12 @@ def test_a_bare_bolt_is_refused_before_it_fails_every_tuple(bare):
 
 
 class Unawaited(BasicBolt):
-    async def execute(self, tuple, emit):
+    async def execute(self, tup, emit):
         pass
 
 
 class Unawaitable(AsyncBolt):
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 

@@ -16,17 +16,17 @@ with_kip_848 = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTO
 
 
 class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        emit(tup.value)
 
 
 class Hold(Bolt):
     """Holds b"1", passes on and acks the others."""
 
-    def execute(self, tuple, collector):
-        if tuple.value != b"1":
-            collector.emit(tuple.value, anchors=tuple)
-            collector.ack(tuple)
+    def execute(self, tup, collector):
+        if tup.value != b"1":
+            collector.emit(tup.value, anchors=tup)
+            collector.ack(tup)
 
 
 def values(cluster: Cluster) -> Counter[int]:

@@ -24,12 +24,12 @@ NOBODY = "127.0.0.1:1"
 
 
 class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        emit(tup.value)
 
 
 class Sink(BasicBolt):
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 

@@ -119,9 +119,9 @@ def test_the_init_holds_every_emission_of_one_message():
     for root, value in inits.items():
         net.fold[1, root] ^= value
     tuples = [net.take(bolt, record) for bolt in ("one", "two") for record in net.topics["a"]]
-    for tuple in tuples:
+    for tup in tuples:
         assert any(net.fold.values())
-        net.ack(tuple)
+        net.ack(tup)
     assert not any(net.fold.values())
 
 

@@ -16,25 +16,25 @@ from producers.trees import Net, published
 
 
 class Basic(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+    def execute(self, tup, emit):
+        emit(tup.value, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
 
 
 class ByHand(Bolt):
-    def execute(self, tuple, collector):
-        collector.emit(tuple.value, anchors=tuple, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
-        collector.ack(tuple)
+    def execute(self, tup, collector):
+        collector.emit(tup.value, anchors=tup, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
+        collector.ack(tup)
 
 
 class Async(AsyncBolt):
-    async def execute(self, tuple, emit):
-        emit(tuple.value, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+    async def execute(self, tup, emit):
+        emit(tup.value, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
 
 
 class Batch(BatchBolt):
     def execute(self, tuples, collector):
-        for tuple in tuples:
-            collector.emit(tuple.value, anchors=tuple, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+        for tup in tuples:
+            collector.emit(tup.value, anchors=tup, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
 
 
 class Columns(BatchBolt):
@@ -105,9 +105,9 @@ def test_a_null_is_written_once_as_null():
     record = net.spout(7)
     net.produce("a", None, None, [(HEADER, dict(record.headers())[HEADER])])
     for _ in range(2):
-        tuple = net.take("one", net.topics["a"][-1])
-        if once.first(cursor, tuple):
-            cursor.execute("insert into lines values (?)", (tuple.value,))
+        tup = net.take("one", net.topics["a"][-1])
+        if once.first(cursor, tup):
+            cursor.execute("insert into lines values (?)", (tup.value,))
     assert cursor.execute("select text from lines").fetchall() == [(None,)]
 
 

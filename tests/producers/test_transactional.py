@@ -226,8 +226,8 @@ def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_takes_e
         getattr(model, step)(*([data] if step in ("emit", "ack") else []))
     while model.durable.frontier < count:
         model.read()
-        for tuple in model.held[:]:
-            model.net.join.ack(tuple)
+        for tup in model.held[:]:
+            model.net.join.ack(tup)
         model.held.clear()
         model.commit()
     assert model.net.done_by_sink(*range(count))

@@ -20,23 +20,23 @@ class Slowing:
         self.executed, self.after_stop = [], []
         self.hurry, self.stopped = threading.Event(), threading.Event()
 
-    def work(self, tuple):
-        (self.after_stop if self.stopped.is_set() else self.executed).append(tuple.value)
+    def work(self, tup):
+        (self.after_stop if self.stopped.is_set() else self.executed).append(tup.value)
         if len(self.executed) > FAST:
             self.hurry.wait(SLOW_S)
 
 
 class Basic(Slowing, BasicBolt):
-    def execute(self, tuple, emit):
-        self.work(tuple)
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        self.work(tup)
+        emit(tup.value)
 
 
 class ByHand(Slowing, Bolt):
-    def execute(self, tuple, collector):
-        self.work(tuple)
-        collector.emit(tuple.value, anchors=tuple)
-        collector.ack(tuple)
+    def execute(self, tup, collector):
+        self.work(tup)
+        collector.emit(tup.value, anchors=tup)
+        collector.ack(tup)
 
 
 @pytest.mark.parametrize(("kind", "exactly_once"), [(Basic, False), (Basic, True), (ByHand, True)])
@@ -61,9 +61,9 @@ def test_a_stop_between_two_tuples_leaves_the_second_to_the_next_worker(cluster:
     started = threading.Event()
 
     class Stops(BasicBolt):
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             assert started.wait(100)
-            if tuple.value == b"50":
+            if tup.value == b"50":
                 worker.worker.stop()
 
     cluster.apply(only=(["a"], []))
@@ -99,10 +99,10 @@ def test_a_reset_is_sent_while_its_tuple_is_executed(cluster: Cluster, exactly_o
         def __init__(self):
             self.may_end = threading.Event()
 
-        def execute(self, tuple, collector):
-            collector.reset_timeout(tuple)
+        def execute(self, tup, collector):
+            collector.reset_timeout(tup)
             assert self.may_end.wait(100)
-            collector.ack(tuple)
+            collector.ack(tup)
 
     cluster.apply(exactly_once, only=(["a"], []))
     cluster.emit([7], 0)
@@ -120,10 +120,10 @@ def test_the_double_shows_a_reset_before_execute_returns():
     resets = []
 
     class Long(Bolt):
-        def execute(self, tuple, collector):
-            collector.reset_timeout(tuple)
+        def execute(self, tup, collector):
+            collector.reset_timeout(tup)
             resets.extend(double.resets)
-            collector.ack(tuple)
+            collector.ack(tup)
 
     double = BoltDouble(Long())
     double.give(b"x")

@@ -114,9 +114,9 @@ def test_a_dropped_parent_does_not_fail(net: Choosy):
 
 
 def test_an_unanchored_child_is_logged_and_counted(net: Choosy, caplog: pytest.LogCaptureFixture):
-    (tuple,) = net.takes(0)
+    (tup,) = net.takes(0)
     net.join.emit(LARGE, anchors=())
-    net.join.ack(tuple)
+    net.join.ack(tup)
     net.flush()
     assert net.done(0)
     assert net.join.counters.unwritable == 1
@@ -160,8 +160,8 @@ class Window(Bolt):
         self.held: list[Tuple] = []
         self.value, self.key = value, key
 
-    def execute(self, tuple, collector):
-        self.held.append(tuple)
+    def execute(self, tup, collector):
+        self.held.append(tup)
 
     def tick(self, collector):
         if len(self.held) < 10:
@@ -213,13 +213,13 @@ def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(
     times = {b"3": now_ms + 2 * HOUR_MS, b"5": now_ms - 2 * HOUR_MS}
 
     class Basic(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value, timestamp_ms=times.get(tuple.value, now_ms))
+        def execute(self, tup, emit):
+            emit(tup.value, timestamp_ms=times.get(tup.value, now_ms))
 
     class ByHand(Bolt):
-        def execute(self, tuple, collector):
-            collector.emit(tuple.value, anchors=tuple, timestamp_ms=times.get(tuple.value))
-            collector.ack(tuple)
+        def execute(self, tup, collector):
+            collector.emit(tup.value, anchors=tup, timestamp_ms=times.get(tup.value))
+            collector.ack(tup)
 
     class Batch(BatchBolt):
         def execute(self, tuples, collector):
@@ -227,8 +227,8 @@ def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(
                 collector.emit(tup.value, anchors=[tup], timestamp_ms=times.get(tup.value))
 
     class Async(AsyncBolt):
-        async def execute(self, tuple, emit):
-            emit(tuple.value, timestamp_ms=times.get(tuple.value))
+        async def execute(self, tup, emit):
+            emit(tup.value, timestamp_ms=times.get(tup.value))
 
     bolts = {BasicBolt: Basic, Bolt: ByHand, BatchBolt: Batch, AsyncBolt: Async}
     cluster.apply(exactly_once, only=(["a"], ["b"]))
@@ -259,8 +259,8 @@ def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(
 
 def test_a_topic_with_log_append_time_accepts_any_timestamp(cluster: Cluster):
     class Far(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value, timestamp_ms=int(time.time() * 1000) + 100 * HOUR_MS)
+        def execute(self, tup, emit):
+            emit(tup.value, timestamp_ms=int(time.time() * 1000) + 100 * HOUR_MS)
 
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", message_timestamp_type="LogAppendTime")

@@ -32,22 +32,22 @@ class Source(Spout):
 
 
 class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        emit(tup.value)
 
 
 class Poisoned(BasicBolt):
     """Cannot read the value 1."""
 
-    def execute(self, tuple, emit):
-        if tuple.value == b"1":
-            raise ValueError(f"cannot read {tuple.value!r}")
+    def execute(self, tup, emit):
+        if tup.value == b"1":
+            raise ValueError(f"cannot read {tup.value!r}")
 
 
 class Unanchored(Bolt):
-    def execute(self, tuple, collector):
-        collector.emit(tuple.value, anchors=())
-        collector.ack(tuple)
+    def execute(self, tup, collector):
+        collector.emit(tup.value, anchors=())
+        collector.ack(tup)
 
 
 class Join(Bolt):
@@ -56,14 +56,14 @@ class Join(Bolt):
     def prepare(self, context):
         self.first = {}
 
-    def execute(self, tuple, collector):
-        other = self.first.pop(tuple.value, None)
+    def execute(self, tup, collector):
+        other = self.first.pop(tup.value, None)
         if other is None:
-            self.first[tuple.value] = tuple
+            self.first[tup.value] = tup
             return
-        collector.emit(tuple.value, anchors=[other, tuple])
+        collector.emit(tup.value, anchors=[other, tup])
         collector.ack(other)
-        collector.ack(tuple)
+        collector.ack(tup)
 
 
 class Patient(Bolt):
@@ -74,8 +74,8 @@ class Patient(Bolt):
     def __init__(self) -> None:
         self.held, self.release = {}, False
 
-    def execute(self, tuple, collector):
-        self.held[tuple.value] = tuple
+    def execute(self, tup, collector):
+        self.held[tup.value] = tup
 
     def tick(self, collector):
         if b"0" not in self.held:

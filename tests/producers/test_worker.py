@@ -26,14 +26,14 @@ class Pass(BasicBolt):
     def __init__(self, fails: tuple[bytes, ...] = ()) -> None:
         self.fails = fails
 
-    def execute(self, tuple, emit):
-        if tuple.value in self.fails:
-            raise ValueError(f"cannot read {tuple.value!r}")
-        emit(tuple.value, key=b"k" + tuple.value)
+    def execute(self, tup, emit):
+        if tup.value in self.fails:
+            raise ValueError(f"cannot read {tup.value!r}")
+        emit(tup.value, key=b"k" + tup.value)
 
 
 class Sink(BasicBolt):
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 
@@ -45,11 +45,11 @@ class Hold(Bolt):
     def __init__(self, *values: bytes) -> None:
         self.values, self.held, self.dropped, self.release = values, {}, [], False
 
-    def execute(self, tuple, collector):
-        if tuple.value in self.values:
-            self.held[tuple.value] = tuple
+    def execute(self, tup, collector):
+        if tup.value in self.values:
+            self.held[tup.value] = tup
         else:
-            collector.ack(tuple)
+            collector.ack(tup)
 
     def tick(self, collector):
         while self.release and self.held:
@@ -145,8 +145,8 @@ def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: Cluster):
         max_in_hand = 10
         peak = 0
 
-        def execute(self, tuple, collector):
-            self.held[tuple.value] = tuple
+        def execute(self, tup, collector):
+            self.held[tup.value] = tup
             self.peak = max(self.peak, len(self.held))
 
     cluster.apply(only=(["a"], []))
@@ -173,7 +173,7 @@ def test_a_revoked_partition_is_committed_and_its_tuples_in_hand_are_read_by_the
     until(lambda: old.acked == 18 and len(first.held) == 2)
     new = cluster.start(second, output=outputs[1])
     until(lambda: old.executed + new.executed == 22, "what was in hand is executed again, nothing else")
-    assert {tuple.value for tuple in first.dropped} == set(values)
+    assert {tup.value for tup in first.dropped} == set(values)
     first.release = second.release = True
     until(lambda: old.acked + new.acked == 20, "everything acked")
     old.stop()
@@ -187,14 +187,14 @@ LARGE = b"x" * 5000
 
 
 class BasicLarge(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(LARGE if tuple.value == b"3" else tuple.value)
+    def execute(self, tup, emit):
+        emit(LARGE if tup.value == b"3" else tup.value)
 
 
 class HeldLarge(Bolt):
-    def execute(self, tuple, collector):
-        collector.emit(LARGE if tuple.value == b"3" else tuple.value, anchors=tuple)
-        collector.ack(tuple)
+    def execute(self, tup, collector):
+        collector.emit(LARGE if tup.value == b"3" else tup.value, anchors=tup)
+        collector.ack(tup)
 
 
 class BatchLarge(BatchBolt):
@@ -203,8 +203,8 @@ class BatchLarge(BatchBolt):
 
 
 class AsyncLarge(AsyncBolt):
-    async def execute(self, tuple, emit):
-        emit(LARGE if tuple.value == b"3" else tuple.value)
+    async def execute(self, tup, emit):
+        emit(LARGE if tup.value == b"3" else tup.value)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
@@ -246,7 +246,7 @@ def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: Cluster):
         def prepare(self, context):
             self.calls = [f"prepare {context.bolt} {context.topology.version}"]
 
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             self.calls.append("execute")
 
         def cleanup(self):
@@ -316,9 +316,9 @@ def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluste
     taken_over = threading.Event()
 
     class Stuck(Hold):
-        def execute(self, tuple, collector):
-            super().execute(tuple, collector)
-            if tuple.value == b"1" and not taken_over.is_set():
+        def execute(self, tup, collector):
+            super().execute(tup, collector)
+            if tup.value == b"1" and not taken_over.is_set():
                 assert taken_over.wait(50)
 
     impatient = {"max.poll.interval.ms": "6000", "session.timeout.ms": "6000"}
@@ -371,7 +371,7 @@ def test_the_acks_of_a_slow_bolt_are_sent_while_it_executes_the_rest(cluster: Cl
     class Slow(BasicBolt):
         left = 100
 
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             never.wait(0.01)
             self.left -= 1
             if not self.left:
@@ -412,13 +412,13 @@ def test_a_join_with_one_side_full_still_reads_the_other(cluster: Cluster):
         def prepare(self, context):
             self.waiting = {}
 
-        def execute(self, tuple, collector):
-            other = self.waiting.pop(tuple.value, None)
+        def execute(self, tup, collector):
+            other = self.waiting.pop(tup.value, None)
             if other is None:
-                self.waiting[tuple.value] = tuple
+                self.waiting[tup.value] = tup
                 return
             collector.ack(other)
-            collector.ack(tuple)
+            collector.ack(tup)
 
     cluster.apply(first=(["a"], ["b"]), join=(["a", "b"], []))
     cluster.emit(range(100), 0)
@@ -441,15 +441,15 @@ def test_tuples_whose_trees_have_ended_make_room_unless_their_timeout_was_reset_
         def prepare(self, context):
             self.held, self.late = {}, []
 
-        def execute(self, tuple, collector):
-            self.held[tuple.value] = tuple
+        def execute(self, tup, collector):
+            self.held[tup.value] = tup
 
         def tick(self, collector):
             if b"0" in self.held:
                 collector.reset_timeout(self.held[b"0"])
 
-        def timed_out(self, tuple, collector):
-            self.late.append(tuple.value)
+        def timed_out(self, tup, collector):
+            self.late.append(tup.value)
 
     cluster.message_timeout_s = 1
     cluster.apply(exactly_once, only=(["a"], []))

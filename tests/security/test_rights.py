@@ -74,8 +74,8 @@ USERS = (f"guarded-{number}" for number in itertools.count())
 
 
 class Copy(BasicBolt):
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
-        emit(tuple.value)
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        emit(tup.value)
 
 
 class Numbers(Spout):

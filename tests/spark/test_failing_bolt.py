@@ -19,9 +19,9 @@ from spark.spouts import DEADLINE_S, SpoutTester
 
 
 class Unreadable(BasicBolt):
-    def execute(self, tuple, emit):
-        if tuple.value == b"record 1":
-            raise UnicodeError(f"no such letter in {tuple.value!r}")
+    def execute(self, tup, emit):
+        if tup.value == b"record 1":
+            raise UnicodeError(f"no such letter in {tup.value!r}")
 
 
 def emit(t: SpoutTester, emitted: list[tuple[int, int]]) -> None:

@@ -112,9 +112,9 @@ class KeepTuples(BasicBolt):
     def __init__(self) -> None:
         self.executed: list[tuple[bytes, int]] = []
 
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
-        assert tuple.origin is not None, "the spout tracks what it emits"
-        self.executed.append((tuple.value, tuple.origin.attempt))
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        assert tup.origin is not None, "the spout tracks what it emits"
+        self.executed.append((tup.value, tup.origin.attempt))
 
 
 class Control:

@@ -144,9 +144,9 @@ class Tuple:
         return f"Tuple({self.topic}[{self.partition}]@{self.offset}, {self._state.value})"
 
 
-def is_over(tuple: Tuple) -> bool:
+def is_over(tup: Tuple) -> bool:
     """Return whether the worker dropped or failed a tuple: its bolt's later calls for it do nothing."""
-    return tuple._state is DROPPED or (tuple._state is FAILED and tuple._fault is not None)
+    return tup._state is DROPPED or (tup._state is FAILED and tup._fault is not None)
 
 
 Hand = dict[int, Tuple]
