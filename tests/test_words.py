@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,3 +176,14 @@ def test_a_retired_part_of_a_name_is_found(part: str, shape: str):
 @pytest.mark.parametrize("name", ["dead_letter", "DeadLetters", "Watermark", "SharedCluster", "notebook"])
 def test_a_name_that_only_contains_a_retired_part_is_accepted(name: str):
     assert retired_parts(name) == []
+
+
+def test_no_class_of_the_tests_has_the_name_of_another():
+    classes = [
+        (node.name, str(module.relative_to(HOUSE)))
+        for module in sorted((HOUSE / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(module.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    several = {name for name, count in Counter(name for name, _ in classes).items() if count > 1}
+    assert [found for found in classes if found[0] in several] == []

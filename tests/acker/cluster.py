@@ -119,7 +119,7 @@ class AckerProcess:
         return self._process.wait(DEADLINE_S)
 
 
-class Cluster:
+class AckerCluster:
     """One topology: ``init``, ``ack`` and so on send at once; results are collected while waiting."""
 
     def __init__(self, bootstrap, name, folder=None, *, ackers=2, timeout_s=30, orphan_s=300, tasks=1):

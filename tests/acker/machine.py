@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from acker.tester import Tester
-from acker.trees import Message, Tree
+from acker.trees import ModelTree, TreeMessage
 from acktree.acker.expiry import AgeLimits
 
 TIMEOUT_S, ORPHAN_S, RETENTION_S = 3, 30, 6000
@@ -49,7 +49,7 @@ class AckerMachine(RuleBasedStateMachine):
         return frozenset(self.source.getrandbits(64) | 1 for _ in range(count))
 
     def _plant(self, edges):
-        tree = Tree(self.first_root + len(self.trees), [Message(self._edges(edges))])
+        tree = ModelTree(self.first_root + len(self.trees), [TreeMessage(self._edges(edges))])
         self.trees[tree.root] = tree
         return tree
 

@@ -14,7 +14,7 @@ class Held:
     reason: str = ""
 
 
-class Model:
+class TableModel:
     def __init__(self):
         self.held = {}
         self.acked, self.failed, self.timed_out = [], [], []

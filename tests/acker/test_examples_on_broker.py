@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from acker.cluster import Cluster, wait_for
+from acker.cluster import AckerCluster, wait_for
 
 pytestmark = pytest.mark.xdist_group("acker")
 ROOTS = itertools.count(1 << 62)
@@ -13,7 +13,7 @@ ROOTS = itertools.count(1 << 62)
 
 @pytest.fixture(scope="module")
 def cluster(bootstrap):
-    cluster = Cluster(bootstrap, f"t{uuid.uuid4().hex[:10]}", tasks=2, ackers=3)
+    cluster = AckerCluster(bootstrap, f"t{uuid.uuid4().hex[:10]}", tasks=2, ackers=3)
     cluster.acker = cluster.start()
     yield cluster
     cluster.close()

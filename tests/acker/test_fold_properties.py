@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker.model import Model
+from acker.model import TableModel
 from acker.tester import Tester, entries
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
@@ -39,7 +39,7 @@ PAUSES = st.integers(-2, 4)
 @given(st.lists(st.lists(st.tuples(PAUSES, RECORDS), max_size=5), max_size=12), st.integers(0, 2**64 - 1))
 @examples(300)
 def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
-    table, model, tick = Table(seed), Model(), 2**32 - 6
+    table, model, tick = Table(seed), TableModel(), 2**32 - 6
     acked, failed, timed_out = [], [], []
     for bucket, batch in enumerate(batches):
         for pause, (kind, *arguments) in batch:

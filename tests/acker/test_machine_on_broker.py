@@ -20,7 +20,7 @@ def record_runs():
     """Run the machine a few times, with roots of its own each time; return some: long, failing, crashing."""
     numbers = count()
 
-    class Recorder(AckerMachine):
+    class RecordingMachine(AckerMachine):
         recorded: ClassVar = []
 
         def __init__(self):
@@ -34,8 +34,8 @@ def record_runs():
         derandomize=True,
         database=None,
     )
-    run_state_machine_as_test(Recorder, settings=settings(phases, deadline=None))
-    longest = sorted(Recorder.recorded, key=lambda run: -len(run.events))
+    run_state_machine_as_test(RecordingMachine, settings=settings(phases, deadline=None))
+    longest = sorted(RecordingMachine.recorded, key=lambda run: -len(run.events))
     with_fails = sorted(longest, key=lambda run: -len(broken_in(run.trees)))[:2]
     with_crashes = sorted(longest, key=lambda run: -[kind for kind, _ in run.events].count("crash"))[:2]
     chosen = [*with_fails, *with_crashes, *longest]

@@ -80,7 +80,7 @@ def test_times_and_offsets_of_init_and_reset_are_kept():
     assert (row["init_ms"], row["reset_ms"], row["init_offset"]) == (1_000, 3_000, 41)
 
 
-class Model:
+class FoldModel:
     """The fold, root by root and event by event: a value, and whether its init has come."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ SAYS = {"init": init, "ack": ack, "reset": reset}
 @settings(max_examples=200, deadline=None)
 @given(EVENTS, st.integers(1, 31))
 def test_any_batching_of_the_log_equals_a_fold_root_by_root(events, chunk):
-    roots, model = OpenRoots(), Model()
+    roots, model = OpenRoots(), FoldModel()
     for start in range(0, len(events), chunk):
         part = events[start : start + chunk]
         model.fold(part)

@@ -59,8 +59,8 @@ def store(rows):
 
 class Upper(BasicBolt):
     name = "upper"
-    def execute(self, tuple, emit):
-        emit(tuple.value.upper())
+    def execute(self, tup, emit):
+        emit(tup.value.upper())
 
 class Numbers(Spout):
     name = "numbers"

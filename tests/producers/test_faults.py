@@ -12,7 +12,7 @@ from acktree.producers.errors import DeliveryFailed, Misuse, WrongThread
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.testing import BoltDouble
 from acktree.schemas.header import HEADER
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 from producers.conformance import (
     Outcome,
     Run,
@@ -47,7 +47,7 @@ def emission_of(tup):
     return EMISSIONS[number][1:] if number < len(EMISSIONS) else (tup.value, {})
 
 
-class Basic(BasicBolt):
+class BasicEmitter(BasicBolt):
     def execute(self, tup, emit):
         value, more = emission_of(tup)
         emit(value, **more)
@@ -60,7 +60,7 @@ class Swallowing(BasicBolt):
             emit(value, **more)
 
 
-class ByHand(Bolt):
+class ByHandEmitter(Bolt):
     def execute(self, tup, collector):
         value, more = emission_of(tup)
         collector.emit(value, anchors=tup, **more)
@@ -94,7 +94,7 @@ class ByClock(Bolt):
         self.held.clear()
 
 
-class Async(AsyncBolt):
+class AsyncEmitter(AsyncBolt):
     async def execute(self, tup, emit):
         value, more = emission_of(tup)
         emit(value, **more)
@@ -107,14 +107,14 @@ class SwallowingAsync(AsyncBolt):
             emit(value, **more)
 
 
-class Batch(BatchBolt):
+class BatchEmitter(BatchBolt):
     def execute(self, tuples, collector):
         for tup in tuples:
             value, more = emission_of(tup)
             collector.emit(value, anchors=tup, **more)
 
 
-class Columns(BatchBolt):
+class ColumnsEmitter(BatchBolt):
     def execute(self, tuples, collector):
         for tup in tuples:
             value, more = emission_of(tup)
@@ -128,7 +128,7 @@ class Columns(BatchBolt):
         collector.emit_many([value for value, _ in emissions], rest, keys=keys)
 
 
-class Tables(ArrowBolt):
+class TablesEmitter(ArrowBolt):
     def execute(self, table, collector):
         for row, value in enumerate(table["value"].to_pylist()):
             number = int(value)
@@ -141,8 +141,8 @@ class Tables(ArrowBolt):
 
 
 KINDS = [
-    *(Basic, Swallowing, ByHand, SwallowingByHand, ByClock),
-    *(Async, SwallowingAsync, Batch, Columns, Tables),
+    *(BasicEmitter, Swallowing, ByHandEmitter, SwallowingByHand, ByClock),
+    *(AsyncEmitter, SwallowingAsync, BatchEmitter, ColumnsEmitter, TablesEmitter),
 ]
 
 
@@ -163,9 +163,10 @@ def test_an_emission_that_cannot_be_written_fails_its_tuple_and_no_other(kind, e
 
 
 @pytest.mark.parametrize(
-    ("kind", "exactly_once"), [(Basic, False), (ByHand, True), (Async, True), (Columns, False)]
+    ("kind", "exactly_once"),
+    [(BasicEmitter, False), (ByHandEmitter, True), (AsyncEmitter, True), (ColumnsEmitter, False)],
 )
-def test_a_worker_fails_those_tuples_as_the_double_does(cluster: Cluster, kind, exactly_once: bool):
+def test_a_worker_fails_those_tuples_as_the_double_does(cluster: WorkerCluster, kind, exactly_once: bool):
     check_emissions(on_broker(cluster, exactly_once)(kind(), COUNT))
 
 
@@ -301,7 +302,7 @@ def test_a_tuple_failed_by_an_exception_may_be_acked_by_the_bolt_that_holds_it(e
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_a_second_ack_in_a_tick_does_not_stop_the_acks_after_it(exactly_once: bool):
-    class Window(Bolt):
+    class AckAgainAtTick(Bolt):
         def __init__(self):
             self.held = []
 
@@ -314,7 +315,7 @@ def test_a_second_ack_in_a_tick_does_not_stop_the_acks_after_it(exactly_once: bo
             for tup in self.held:
                 collector.ack(tup)
 
-    double = BoltDouble(Window(), exactly_once=exactly_once)
+    double = BoltDouble(AckAgainAtTick(), exactly_once=exactly_once)
     double.give(b"0", b"1", b"2")
     double.tick()
     assert {1, 2} <= double.acked
@@ -340,13 +341,13 @@ def twice(tuples, collector):
 )
 @conformance()
 def test_a_misuse_in_a_batch_fails_the_tuples_that_it_names(run: Run, does, reason: str):
-    class Wrong(BatchBolt):
+    class WrongBatch(BatchBolt):
         def execute(self, tuples, collector):
             if tuples[0].value == b"0":
                 with contextlib.suppress(Exception):
                     does(tuples, collector)
 
-    outcome = run(Wrong(), 3)
+    outcome = run(WrongBatch(), 3)
     assert set(outcome.failed) == {0}
     assert outcome.failed[0].startswith(reason)
     assert outcome.acked == {1, 2}
@@ -366,12 +367,12 @@ def test_a_misuse_in_a_batch_fails_the_tuples_that_it_names(run: Run, does, reas
     ],
 )
 def test_a_misuse_that_names_no_row_fails_the_whole_table(does, reason: str):
-    class Wrong(ArrowBolt):
+    class WrongTable(ArrowBolt):
         def execute(self, table, collector):
             with contextlib.suppress(Exception):
                 does(table, collector)
 
-    double = BoltDouble(Wrong())
+    double = BoltDouble(WrongTable())
     double.give(b"x", b"y")
     assert set(double.failed) == {0, 1}
     assert all(failure.startswith(reason) for failure in double.failed.values())
@@ -395,7 +396,9 @@ def test_emitting_for_an_earlier_batch_fails_the_current_one():
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_calls_from_another_thread_are_refused_and_fail_their_tuples(cluster: Cluster, exactly_once: bool):
+def test_calls_from_another_thread_are_refused_and_fail_their_tuples(
+    cluster: WorkerCluster, exactly_once: bool
+):
     class Pooled(Bolt):
         def __init__(self):
             self.refused = []
@@ -457,7 +460,9 @@ def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
         double.close()
 
 
-def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is_acked(cluster: Cluster):
+def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is_acked(
+    cluster: WorkerCluster,
+):
     class Swallows(BasicBolt):
         def execute(self, tup, emit):
             with contextlib.suppress(Exception):
@@ -466,11 +471,11 @@ def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is
     cluster.apply(only=(["a"], ["b"]))
     cluster.emit(range(3), 0)
 
-    class Refused(AtLeastOnce):
+    class RefusedProducer(AtLeastOnce):
         def produce(self, *record):
             raise DeliveryFailed("no right to write")
 
-    worker = cluster.start(Swallows(), output=Refused(cluster.bootstrap, {}))
+    worker = cluster.start(Swallows(), output=RefusedProducer(cluster.bootstrap, {}))
     worker.join()
     assert isinstance(worker.error, DeliveryFailed)
     assert (cluster.acks(), cluster.committed("only")) == ([], {})

@@ -170,7 +170,7 @@ class Durable:
     control: dict
 
 
-class Model:
+class CrashingJoin:
     """One partition of tuples 0 to ``count``, read by a join that may crash between any two steps."""
 
     def __init__(self, count: int) -> None:
@@ -220,7 +220,7 @@ class Model:
 @examples(300)
 @given(data=st.data(), count=st.integers(1, 12))
 def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_takes_effect_twice(data, count):
-    model = Model(count)
+    model = CrashingJoin(count)
     steps = st.sampled_from(["read", "read", "emit", "ack", "ack", "commit", "crash"])
     for step in data.draw(st.lists(steps, max_size=60)):
         getattr(model, step)(*([data] if step in ("emit", "ack") else []))

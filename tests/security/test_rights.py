@@ -48,7 +48,7 @@ from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import SourceOptions
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_whole
-from producers.cluster import Cluster, Running, until
+from producers.cluster import RunningWorker, WorkerCluster, until
 from security.secure_broker import WAIT_S, SecureBroker
 
 END_OF_ROWS = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
@@ -84,12 +84,12 @@ class Numbers(Spout):
 
 
 @pytest.fixture(scope="module")
-def cluster(secure: SecureBroker) -> Cluster:
+def cluster(secure: SecureBroker) -> WorkerCluster:
     """The published topology, and what writes tuples and inits to it as the super user."""
     secure.admin.create_topics([NewTopic("guarded.lines", 1)])["guarded.lines"].result(WAIT_S)
     apply_topology(secure.plain, TOPOLOGY, {})
     write_lines(secure.plain, "guarded.lines")
-    made = Cluster(secure.plain, "guarded")
+    made = WorkerCluster(secure.plain, "guarded")
     made.history = read_history(secure.plain, "guarded", {})
     made.version = made.history.latest.version
     return made
@@ -156,7 +156,7 @@ def ends_forbidden(make: Callable[[], Acker | Worker | SpoutWorker], meanwhile: 
 
 
 @without_each(Role.ACKER)
-def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, missing: Right):
+def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: WorkerCluster, missing: Right):
     properties = properties_without(secure, missing, Role.ACKER)
     producer = Producer({"bootstrap.servers": secure.plain, "log_level": 0})
     entries = np.array([(root_id(0, 16, offset), 0) for offset in range(3)], ENTRY)
@@ -176,7 +176,9 @@ def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluste
     [(name, right) for name in ("copy", "once") for right in needed_rights(Role.BOLT, name)],
     ids=lambda each: each if isinstance(each, str) else f"{each.operation}-{each.resource}-{each.name}",
 )
-def test_a_bolt_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, name: str, missing: Right):
+def test_a_bolt_needs_each_of_its_rights(
+    secure: SecureBroker, cluster: WorkerCluster, name: str, missing: Right
+):
     properties = properties_without(secure, missing, Role.BOLT, name)
 
     def meanwhile() -> None:
@@ -189,12 +191,12 @@ def test_a_bolt_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster,
 @pytest.mark.parametrize("name", ["copy", "once"])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_bolt_that_may_not_read_topic_limits_works_and_logs_one_warning(
-    secure: SecureBroker, cluster: Cluster, name: str, allowed: bool, caplog: pytest.LogCaptureFixture
+    secure: SecureBroker, cluster: WorkerCluster, name: str, allowed: bool, caplog: pytest.LogCaptureFixture
 ):
     user = next(USERS)
     secure.add_user(user)
     secure.allow(user, rights(TOPOLOGY, Role.BOLT, name) if allowed else needed_rights(Role.BOLT, name))
-    worker = Running(Worker(secure.scram, "guarded", Copy(), name=name, user=secure.properties(user)))
+    worker = RunningWorker(Worker(secure.scram, "guarded", Copy(), name=name, user=secure.properties(user)))
     cluster.emit(range(3))
     until(lambda: worker.acked >= 3 or worker.error)
     worker.stop()
@@ -204,7 +206,9 @@ def test_a_bolt_that_may_not_read_topic_limits_works_and_logs_one_warning(
 
 
 @without_each(Role.SPOUT)
-def test_a_python_spout_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, missing: Right):
+def test_a_python_spout_needs_each_of_its_rights(
+    secure: SecureBroker, cluster: WorkerCluster, missing: Right
+):
     properties = properties_without(secure, missing, Role.SPOUT)
     ends_forbidden(lambda: SpoutWorker(secure.scram, "guarded", Numbers(), user=properties), lambda: None)
 

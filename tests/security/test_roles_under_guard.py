@@ -70,12 +70,12 @@ def words(lines):
 
 class Copy(BasicBolt):
     name = "copy"
-    def execute(self, tuple, emit):
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        emit(tup.value)
 
 class Count(BasicBolt):
     name = "count"
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 class Broken(Count):

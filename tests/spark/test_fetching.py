@@ -18,14 +18,14 @@ from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.bolt_anchors import BoltAnchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
 from acktree.spark.tasks.reading.read_task import SMALL_BATCH, ReadRange, read_records
-from producers.cluster import Cluster
+from producers.cluster import WorkerCluster
 
 RECORDS = 300
 
 
 @pytest.fixture
 def topic(bootstrap: str, unique: str) -> str:
-    cluster = Cluster(bootstrap, unique)
+    cluster = WorkerCluster(bootstrap, unique)
     cluster.apply(only=(["a"], ["b"]), other=(["b"], []))
     return cluster.topic("b")
 

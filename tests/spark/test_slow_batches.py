@@ -27,7 +27,7 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
 from acktree.spark.driver.timeout_resets import resetting
-from producers.cluster import Cluster, Running, until
+from producers.cluster import RunningWorker, WorkerCluster, until
 from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -152,7 +152,7 @@ class Control:
         self._consumer.close()
 
 
-def send(cluster: Cluster, offset: int) -> None:
+def send(cluster: WorkerCluster, offset: int) -> None:
     """Write a tuple, and the init of its root."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     inits = InitPacker(
@@ -168,8 +168,8 @@ def send(cluster: Cluster, offset: int) -> None:
 
 
 @pytest.fixture
-def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
-    made = Cluster(bootstrap, unique)
+def cluster(bootstrap: str, unique: str) -> Iterator[WorkerCluster]:
+    made = WorkerCluster(bootstrap, unique)
     made.message_timeout_s = MESSAGE_TIMEOUT_S
     made.apply(slow=(["a"], ["b"]))
     acker = Acker(bootstrap, unique)
@@ -183,7 +183,7 @@ def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [slow, slow_and_shuffled])
 def test_no_tree_times_out_while_a_bolts_batch_holds_it(
-    cluster: Cluster, spark: SparkSession, tmp_path: Path, plan: Callable[[DataFrame, Path], DataFrame]
+    cluster: WorkerCluster, spark: SparkSession, tmp_path: Path, plan: Callable[[DataFrame, Path], DataFrame]
 ) -> None:
     """A quick batch first: then Python processes run and the trees do not wait for Spark's start."""
     control, released = Control(cluster.bootstrap, cluster.name), tmp_path / "released"
@@ -219,7 +219,7 @@ def test_no_tree_times_out_while_a_spouts_shuffled_batch_holds_it(
     acker, kept, control = Acker(bootstrap, unique), KeepTuples(), Control(bootstrap, unique)
     thread = threading.Thread(target=acker.run, daemon=True)
     thread.start()
-    worker = Running(Worker(bootstrap, unique, kept, name="keep"))
+    worker = RunningWorker(Worker(bootstrap, unique, kept, name="keep"))
     producer = Producer({"bootstrap.servers": bootstrap})
     options = {"kafka.bootstrap.servers": bootstrap, "topology": unique, "spout": "in"}
 

@@ -21,7 +21,7 @@ from acktree.spark import app
 from acktree.spark.functions import join_anchors, merge_anchors
 from acktree.spark.runtime.plan_shape import is_narrow
 from acktree.spark.tasks.reading.read_task import SMALL_BATCH
-from producers.cluster import Cluster
+from producers.cluster import WorkerCluster
 from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -290,5 +290,5 @@ def test_a_bolts_stage_acks_its_tuples_with_or_without_rows_and_fails_rejected_o
                 reader = fnv1a64("two" if topic == "a" else "three")
                 expected[anchor.root] ^= consumer_edge(anchor.edge, reader)
     assert tester.acks == {root: [value] for root, value in expected.items()}, "one ack per root and batch"
-    cluster = Cluster(tester.bootstrap, tester.name)
+    cluster = WorkerCluster(tester.bootstrap, tester.name)
     assert cluster.committed("two") == cluster.ends()

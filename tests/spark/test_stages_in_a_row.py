@@ -39,8 +39,8 @@ from acktree.producers import BasicBolt
 
 class Upper(BasicBolt):
     name = "upper"
-    def execute(self, tuple, emit):
-        emit(tuple.value.upper())
+    def execute(self, tup, emit):
+        emit(tup.value.upper())
 """
 
 

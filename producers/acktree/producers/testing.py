@@ -54,8 +54,8 @@ class BoltDouble:
 
     >>> from acktree.producers import BasicBolt
     >>> class Upper(BasicBolt):
-    ...     def execute(self, tuple, emit):
-    ...         emit(tuple.value.upper())
+    ...     def execute(self, tup, emit):
+    ...         emit(tup.value.upper())
     >>> double = BoltDouble(Upper())
     >>> double.give(b"a", b"b")
     >>> [emission.value for emission in double.emitted], double.acked, double.open
