@@ -67,8 +67,8 @@ def test_a_setting_that_breaks_a_guarantee_is_refused(bootstrap: str, topology: 
 
 def test_an_unknown_component_is_answered_with_the_existing_ones(bootstrap: str, topology: str) -> None:
     common = ("-b", bootstrap, "--topology", topology)
-    assert "has no spout 'lines'; it may be one of: s" in error_of(*SPARK, "--spout", "lines", *common)
-    assert "has no bolt 'lines'; it may be one of: count" in error_of(*SPARK, "--bolt", "lines", *common)
+    assert "has no spout 'lines'; it must be one of: s" in error_of(*SPARK, "--spout", "lines", *common)
+    assert "has no bolt 'lines'; it must be one of: count" in error_of(*SPARK, "--bolt", "lines", *common)
     assert "has no bolt 'lines'" in error_of(*BOLT, "--bolt", "lines", *common)
 
 
@@ -85,7 +85,7 @@ def test_a_deleted_source_topic_is_named(bootstrap: str, topology: str) -> None:
     [
         ("split_lines", "is not MODULE:FUNCTION"),
         ("split_lines:lines", "module 'split_lines' has no 'lines'"),
-        ("no_such_module:f", "there is no module 'no_such_module'"),
+        ("no_such_module:f", "no module 'no_such_module'"),
     ],
 )
 def test_a_missing_function_is_named(bootstrap: str, topology: str, place: str, says: str) -> None:

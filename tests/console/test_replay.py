@@ -67,7 +67,7 @@ def test_records_that_the_topic_no_longer_has_are_omitted_and_reported() -> None
         ("c", 0, (0, 1), "it must be one of: a, b"),
         ("", 0, (0, 1), "no spout"),
         ("a", 7, (0, 1), "it must be 0 to 1"),
-        ("a", 1, (0, 1), "created anew"),
+        ("a", 1, (0, 1), "recreated"),
         ("b", 0, (0, 1), "holds no record"),
         ("a", 0, (3, 5), "none of 3 to 4"),
         ("a", 0, (5, 5), "TO is one past the last"),

@@ -59,7 +59,7 @@ def test_a_class_in_the_current_folder_is_made(folder):
         ("handlers_here", "not MODULE:NAME"),
         ("handlers_here:Nobody", "has no 'Nobody'"),
         ("nowhere_at_all:X", "no module 'nowhere_at_all'"),
-        ("handlers_here:Spout", "is no BasicBolt or Bolt or BatchBolt"),
+        ("handlers_here:Spout", "is not a BasicBolt or Bolt or BatchBolt"),
         ("handlers_here:Picky", "cannot be called without arguments"),
         ("handlers_here:five", "returned 5"),
         ("handlers_here:number", "neither a class nor a function"),

@@ -70,10 +70,10 @@ def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> No
         ),
         ('reads = ["words"]', "reads = []", 9, "bolts.count.reads"),
         ('reads = ["words"]', "", 8, "bolts.count.reads: field required"),
-        ("[bolts.count]", "[bolts.lines]", 8, "is the name of a spout, too"),
+        ("[bolts.count]", "[bolts.lines]", 8, "is also the name of a spout"),
         ('name = "wordcount"', 'name = "word count"', 1, "name: 'word count' is invalid"),
         ('name = "wordcount"', "", 1, "name: field required"),
-        ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is emitted here, too"),
+        ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is also emitted here"),
         ('emits = ["words"]', 'emits = ["words", "wordcount.ack"]', 1, "one of the topology's own topics"),
         ("ackers = 4", "control_retention_s = 60", 2, "below twice the longest timeout; at least 600"),
         ("ackers = 4", "message_timeout_s = -1", 2, "message_timeout_s: -1 is invalid"),
@@ -108,7 +108,7 @@ def test_a_spout_that_tracks_by_record_has_the_encoding_of_releases_without_bloc
 
 def test_two_spouts_cannot_read_one_topic() -> None:
     sentence = error_of(GOOD + '[spouts.more]\ntopics = ["lines"]\n')
-    assert "line 15: spouts.more.topics: topic 'lines' is read by a spout already" in sentence
+    assert "line 15: spouts.more.topics: topic 'lines' is already read by a spout" in sentence
 
 
 def test_text_that_is_not_toml_is_an_error() -> None:

@@ -116,7 +116,7 @@ def test_a_call_that_never_returns_fails_no_task_and_another_producer_takes_over
     first.producer = deaf = Deaf(first.producer)
     with monkeypatch.context() as soon:
         soon.setattr("acktree.spark.tasks.writing.record_transaction.COMMIT_RECORD_TIMEOUT_S", 0.2)
-        with pytest.raises(KafkaException, match=r"no answer for .* the producer is given up"):
+        with pytest.raises(KafkaException, match=r"no answer for .* the producer is abandoned"):
             first.begin(following, read_task, held)
     second = begin_transaction(bootstrap, settings, group, following, read_task)
     assert second is not None

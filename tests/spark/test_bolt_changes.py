@@ -245,5 +245,5 @@ def test_a_recreated_topic_stops_a_live_bolt_though_it_is_long_enough(bolt: Bolt
     bolt.recreate(partitions=2)
     bolt.send(5)
     bolt.now_s += CHECK_INTERVAL_S
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         driver.service(0.0)

@@ -133,7 +133,7 @@ def test_a_recreated_topic_stops_a_live_driver_with_a_clear_error(
     t.next_batch()
     recreate(t)
     t.now_s += CHECK_INTERVAL_S + 1
-    serve_until(t, DataLoss, "created anew.*failOnDataLoss=false")
+    serve_until(t, DataLoss, "recreated.*failOnDataLoss=false")
 
 
 def test_a_deleted_topic_stops_a_live_driver_with_a_clear_error(
@@ -156,11 +156,11 @@ def test_a_recreated_topic_is_refused_at_the_start_though_it_was_published_again
     t.until(lambda: t.committed() == 5)
     t.driver.close()
     recreate(t, partitions)
-    with pytest.raises(DataLoss, match="created anew"):
+    with pytest.raises(DataLoss, match="recreated"):
         check_source(t.options())
     t.apply()
     t.batch = None
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         t.start()
     t.send(2)
     t.more = FORGIVING
@@ -187,7 +187,7 @@ def test_a_recreated_topic_with_fewer_records_is_noticed_at_the_next_trigger(
     t.next_batch()
     recreate(t)
     t.send(2)
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         until(lambda: bool(t.next_batch()))
 
 
@@ -225,7 +225,7 @@ def test_a_smaller_partition_count_is_an_error_at_the_next_trigger_of_a_live_dri
     t.next_batch()
     recreate(t)
     t.send(5)
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         until(lambda: bool(t.next_batch()))
     t.driver.close()
     t.batch, t.more = None, FORGIVING
@@ -259,7 +259,8 @@ def test_an_expired_record_that_is_out_of_attempts_is_not_dropped_silently(
     (first, *_) = t.emitted(t.next_batch())
     remove_before(t, 2)
     t.send_result(failed=[(*first, Cause.FAILED)])
-    serve_until(t, DataLoss, r"/0/0 is given up, but the topic begins at offset 2.*failOnDataLoss=false")
+    text = r"/0/0 is out of attempts, but the topic begins at offset 2.*failOnDataLoss=false"
+    serve_until(t, DataLoss, text)
     t.more = FORGIVING
     t.start()
     t.until(lambda: t.committed() == 1)
@@ -290,7 +291,7 @@ def test_a_batch_whose_topic_was_recreated_meanwhile_ends_where_loss_is_allowed(
     assert batch is not None
     recreate(t)
     t.send(2)
-    with pytest.raises(OffsetOutOfRange, match=r"holds offsets 0 to 1 and no longer \d to 9.*created anew"):
+    with pytest.raises(OffsetOutOfRange, match=r"holds offsets 0 to 1 and no longer \d to 9.*recreated"):
         read_alone(t, batch, monkeypatch)
     assert read_alone(t, batch, monkeypatch, **FORGIVING) == there
 

@@ -352,7 +352,7 @@ def test_a_missing_topology_or_topic_is_reported_in_one_sentence(
 
     with pytest.raises(UnknownTopology, match="acktree topology apply"):
         start(topology="nowhere")
-    with pytest.raises(BadOption, match="it may be one of: in"):
+    with pytest.raises(BadOption, match="it must be one of: in"):
         start(spout="out")
     with pytest.raises(BadOption, match="differs from the topology"):
         start(subscribe="other")

@@ -1,7 +1,7 @@
 """Writes to a database that a replay does not repeat: a key for each write, and a table of the written keys.
 
 Invariant: a key is written in the transaction of its effect, so both are there or neither. It names the
-source topic by its id: at the same offset of a topic or cluster that was created anew is another record. A
+source topic by its id: at the same offset of a topic or cluster that was recreated is another record. A
 tuple has a key if its source record has lasting coordinates of its own, which is not so for a spout written
 in Python or one that tracks by block.
 """

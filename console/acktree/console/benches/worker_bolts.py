@@ -70,7 +70,7 @@ class Pass(BasicBolt):
 
 
 class Metronome(Spout):
-    """Emits a record at each beat, late or not, and notes how long after its beat each one was acked."""
+    """Emits a record at each beat, late or not, and records how long after its beat each one was acked."""
 
     def __init__(self, rate_per_s: int, seconds: float, finished: Callable[[], None]) -> None:
         self.total = round(rate_per_s * seconds)

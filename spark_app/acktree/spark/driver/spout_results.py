@@ -40,7 +40,7 @@ class SpoutResults:
 
     @property
     def are_read(self) -> bool:
-        """Tell whether the end of every result topic has been reached once."""
+        """Return whether the end of every result topic has been reached once."""
         return self._topics.are_read
 
     def follow(self, tasks: Iterable[int]) -> None:

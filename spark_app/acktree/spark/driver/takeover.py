@@ -25,7 +25,7 @@ OLDEST_FLOOR_RUNS = 100
 
 
 def is_too_old(floor: int, run: int) -> bool:
-    """Tell whether a floor is so far behind that all in flight is emitted anew, before the runs go round.
+    """Return whether all in flight must be emitted again: a floor this old is near the wrap of run numbers.
 
     Else results of what is in flight since would be ignored one day, and nothing would replay it for hours.
     """

@@ -50,7 +50,7 @@ class LiveReplay:
         self.next_offset, self.block, self.emitted_s = next_offset, block, now_s
 
     def owns(self, first: int, run: int) -> bool:
-        """Tell whether the root of a run with this first offset is an emission of the command."""
+        """Return whether the root of a run with this first offset is an emission of the command."""
         return run_at_least(run, self.floor) and first in self.offsets
 
     def owned(self, firsts: NDArray[np.int64], run: int) -> NDArray[np.int64]:
@@ -93,7 +93,7 @@ class LiveReplay:
         return split(offsets, self.first_of, self.end_of)
 
     def is_emitted_before(self, time_s: float) -> bool:
-        """Tell whether the last of it was emitted before a time."""
+        """Return whether the last of it was emitted before a time."""
         return self.next_offset > self.offsets.max() and self.emitted_s < time_s
 
     def left(self, frontier: int, done: BitMap64) -> BitMap64:

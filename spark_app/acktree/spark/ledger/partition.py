@@ -188,7 +188,7 @@ class PartitionLedger:
         self.times.record(self.next_offset, now_s)
 
     def _is_done(self, start: int, end: int) -> bool:
-        """Tell whether nothing of [start, end) is emitted and not done."""
+        """Return whether nothing of [start, end) is emitted and not done."""
         start, end = max(start, self.frontier), min(end, self.next_offset)
         return start >= end or self.done.range_cardinality(start, end) == end - start
 
@@ -224,7 +224,7 @@ class PartitionLedger:
         return [failed for retries in self._all_retries() for failed in retries.pop_answered()]
 
     def is_run_used_up(self, run: int) -> bool:
-        """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
+        """Return whether one more replay in a run may have the root id of an earlier emission in it."""
         return any(retries.is_run_used_up(run) for retries in self._all_retries())
 
     def _all_retries(self) -> list[Retries]:

@@ -46,7 +46,7 @@ class TaskRuns:
         self._ended.add([TaskRun(part, task.partitionId(), task.attemptNumber(), task.stageId())])
 
     def show_a_repetition(self, context: SparkContext) -> bool:
-        """Tell, on the driver after the job, whether some task ran more than once."""
+        """Return, on the driver after the job, whether some task ran more than once."""
         ended = self._ended.value
         tasks = {(run.part, run.partition) for run in ended}
         if len(tasks) < len(ended) or any(run.attempt for run in ended):
@@ -55,7 +55,7 @@ class TaskRuns:
 
 
 def _may_have_run_anew(context: SparkContext, stage: int) -> bool:
-    """Tell whether a stage ran more than once, or Spark no longer knows (``spark.ui.retainedStages``).
+    """Return whether a stage ran more than once, or Spark no longer knows (``spark.ui.retainedStages``).
 
     Spark updates its stage information after the job, so a stage may be missing for a moment.
     """
