@@ -91,7 +91,7 @@ class Bolt(SyncBolt):
     max_in_hand: ClassVar[int] = 100_000
     """At this many tuples in hand, reading stops until half of them are acked or failed.
 
-    If a bolt reads several topics, reading goes on for partitions below an even share of it, so that a join
+    If a bolt reads several topics, reading continues for partitions below an even share of it, so that a join
     with one side ahead still gets the other: at most twice as many tuples are in hand.
     """
 

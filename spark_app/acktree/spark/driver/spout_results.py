@@ -32,7 +32,7 @@ class SpoutResults:
         monotonic: Callable[[], float],
         jitter: Callable[[], float],
     ) -> None:
-        """Read nothing yet; ``is_removed`` tells of an absent offset whether retention removed its record."""
+        """Read nothing yet; ``is_removed`` returns whether retention removed an absent record."""
         self._topics, self._tasks, self._commits = topics, tasks, commits
         self._replays, self._dead_letters, self._is_removed = replays, dead_letters, is_removed
         self._monotonic, self._jitter = monotonic, jitter

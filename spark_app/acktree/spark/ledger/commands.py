@@ -21,7 +21,7 @@ from acktree.spark.ledger.retries import Replay, Retries, name_of_rest
 class Commands:
     """One live command at most; ``ended`` are in the order in which they were applied.
 
-    ``void`` are those of a driver without a checkpoint: all that they opened is emitted anew. They stay on
+    ``void`` are those of a driver without a checkpoint: all that they opened is emitted again. They stay on
     record until that is planned, since Spark may yet show a batch that it has logged.
     """
 

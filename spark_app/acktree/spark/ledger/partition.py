@@ -260,7 +260,7 @@ class PartitionLedger:
         self.blocks.discard(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
 
     def rewind(self, offset: int, run: int) -> None:
-        """Apply an operator's reset: backwards makes ``run`` the floor and emits anew, forward skips."""
+        """Apply an operator's reset: backwards makes ``run`` the floor and emits again, forward skips."""
         if offset < self.frontier:
             self.emit_anew(offset, run)
         else:
@@ -284,7 +284,7 @@ class PartitionLedger:
         self._clear_emissions()
 
     def renew(self, run: int) -> None:
-        """Emit all that is not done anew, with ``run`` as the floor: the runs of its emissions are old."""
+        """Emit again all that is not done, with ``run`` as the floor: the runs of its emissions are old."""
         self.next_offset = self.frontier
         self.floor = run
         self._clear_emissions()

@@ -3,8 +3,8 @@
 Invariant: a second run of a task that ended shows, be it another attempt of a failed one or one whose rows
 were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. What did not end
 shows by the number of its attempt, or by its stage's: where a task cannot fetch what it reads, Spark runs the
-stage anew and counts the tasks' attempts from 0. A stage that Spark no longer knows proves nothing: it
-counts as run anew.
+stage again and counts the tasks' attempts from 0. A stage that Spark no longer knows proves nothing: it
+counts as run again.
 """
 
 import time

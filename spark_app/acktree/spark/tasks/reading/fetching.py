@@ -1,7 +1,7 @@
 """How a read task fetches the records of a partition: as columns, or one by one where that is impossible.
 
 Invariant: both ways give the same rows. A consumer is kept over tasks where Spark re-uses the Python process,
-with its position: a range that goes on where the last one ended needs no new assignment.
+with its position: a range that continues where the last one ended needs no new assignment.
 """
 
 import logging
