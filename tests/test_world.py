@@ -237,7 +237,7 @@ def test_another_process_draws_other_edges(simulated: SimulatedWorld):
     assert not np.isin(source.many(100), before).any()
 
 
-def test_processes_of_a_world_and_worlds_share_nothing_they_keep(simulated: SimulatedWorld):
+def test_what_is_kept_belongs_to_one_process_of_one_world(simulated: SimulatedWorld):
     kept: PerProcess[int] = PerProcess()
     numbers = itertools.count()
     found = {}

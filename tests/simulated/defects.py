@@ -99,19 +99,19 @@ DEFECTS = (
     Defect(
         "ack a failed tuple",
         f"{WORKER}/collector.py",
-        '        if self._finish(tuple, "fail"):\n            tuple._state = FAILED\n            self._pack_fail(tuple, reason)\n',
-        "        self.ack(tuple)\n",
+        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self._pack_fail(tup, reason)\n',
+        "        self.ack(tup)\n",
     ),
     Defect(
         "ack what an AsyncBolt has raised for",
         f"{WORKER}/worker/async_execution.py",
-        "            elif error is not None:\n                fail(tuple, error, collector)\n",
-        "            elif error is not None:\n                collector.ack(tuple)\n",
+        "            elif error is not None:\n                fail(tup, error, collector)\n",
+        "            elif error is not None:\n                collector.ack(tup)\n",
     ),
     Defect(
         "ack a batch that has raised",
         f"{WORKER}/worker/execution.py",
-        "                if tuple._state is IN_HAND:\n                    fail(tuple, error, collector)\n        self._batch.finish()",
+        "                if tup._state is IN_HAND:\n                    fail(tup, error, collector)\n        self._batch.finish()",
         "                break\n        self._batch.finish()",
     ),
     Defect(

@@ -83,7 +83,7 @@ def is_transient(error: KafkaError) -> bool:
 
 
 def is_membership_lost(error: KafkaError) -> bool:
-    """Return whether the group has rebalanced: what the client asked for is another member's to ask.
+    """Return whether the group has rebalanced: another member may make the request now.
 
     Of a client that is no member: the group has members.
     """

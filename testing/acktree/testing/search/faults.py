@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from confluent_kafka import KafkaError, KafkaException
+
 from acktree.testing.kernel import Process
 from acktree.testing.search.actors import Mind
 from acktree.testing.search.system import NAME, Role, System
-from confluent_kafka import KafkaError, KafkaException
 
 FAULTY_S = 15.0
 """For how long faults may strike, in virtual time."""
