@@ -13,7 +13,7 @@ from acktree.testing.kernel import Process
 from acktree.testing.search.actors import Mind
 from acktree.testing.search.system import NAME, Role, System
 
-FAULTY_S = 15.0
+FAULTY_S = 12.0
 """For how long faults may strike, in virtual time."""
 
 CRASH_CALLS = (

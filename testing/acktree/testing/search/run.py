@@ -4,13 +4,14 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from acktree.producers.worker import spout_loop
+from acktree.acker import service
+from acktree.producers.worker import loop, spout_loop
 from acktree.schemas.world import use_world
 from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, schedule
 from acktree.testing.search.system import System
 
-IDLE_TURN_S = 0.05
-"""How long a spout without work waits here: its usual 5 ms would be most of what a seed costs."""
+IDLE_TURN_S, BUSY_TURN_S = 0.5, 0.2
+"""How long loops without work wait here: their usual 100 and 5 ms would be most of what a seed costs."""
 HEALED_S = 900.0
 """Within what everything must be done after that."""
 
@@ -33,7 +34,8 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
     if faults is None:
         faults = draw_faults(random.Random(f"faults {seed}"))
     error: BaseException | None = None
-    spout_loop.BUSY_WAIT_S = IDLE_TURN_S
+    service.IDLE_WAIT_S = loop.IDLE_WAIT_S = IDLE_TURN_S
+    spout_loop.BUSY_WAIT_S = loop.BUSY_WAIT_S = BUSY_TURN_S
     with use_world(system.world):
         try:
             run_system(system, faults)

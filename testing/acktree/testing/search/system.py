@@ -215,7 +215,7 @@ def draw_topology(draw: random.Random) -> Topology:
     return Topology(
         name=NAME,
         ackers=draw.randint(1, 4),
-        message_timeout_s=draw.choice([3.0, 10.0, 30.0]),
+        message_timeout_s=draw.choice([3.0, 3.0, 10.0, 30.0]),
         orphan_timeout_s=draw.choice([60.0, 300.0]),
         spouts={"s": spout},
         bolts=bolts,
