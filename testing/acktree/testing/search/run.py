@@ -12,7 +12,7 @@ from acktree.testing.search.system import System
 
 IDLE_TURN_S, BUSY_TURN_S = 0.5, 0.2
 """How long loops without work wait here: their usual 100 and 5 ms would be most of what a seed costs."""
-HEALED_S = 900.0
+HEALED_S = 300.0
 """Within what everything must be done after that."""
 
 
@@ -26,6 +26,7 @@ class Outcome:
     counters: Counter[str]
     events: list[str]
     virtual_s: float
+    tasks_left: int = 0
 
 
 def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
@@ -33,6 +34,7 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
     system = System(seed)
     if faults is None:
         faults = draw_faults(random.Random(f"faults {seed}"))
+    kernel = system.kernel
     error: BaseException | None = None
     service.IDLE_WAIT_S = loop.IDLE_WAIT_S = IDLE_TURN_S
     spout_loop.BUSY_WAIT_S = loop.BUSY_WAIT_S = BUSY_TURN_S
@@ -42,9 +44,10 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
         except Exception as found:
             error = found
         finally:
-            kernel = system.kernel
-            kernel.close()
-    return Outcome(seed, faults, error, system.judge.counters, system.judge.events, system.kernel.now_s)
+            system.kernel.close()
+    left = sum(len(process.tasks) for process in kernel.processes)
+    judge = system.judge
+    return Outcome(seed, faults, error, judge.counters, judge.events, kernel.now_s, left)
 
 
 def run_system(system: System, faults: list[Fault]) -> None:
