@@ -5,11 +5,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    DeletedRecords,
     ListOffsetsResultInfo,
     OffsetSpec,
     TopicDescription,
@@ -165,6 +166,26 @@ class SimulatedAdmin:
             return self._answer("admin.list_offsets", answer, request_timeout)
 
         return {place: ask(place, spec) for place, spec in topic_partition_offsets.items()}
+
+    def delete_records(
+        self, topic_partition_offsets: Sequence[TopicPartition], **_options: Any
+    ) -> dict[TopicPartition, SimulatedFuture]:
+        """Delete the records before an offset, -1 for all, partition by partition."""
+
+        def delete(place: TopicPartition) -> DeletedRecords:
+            log = self._cluster.log(place.topic, place.partition)
+            if "delete" not in log.topic.config["cleanup.policy"]:
+                raise Refused(KafkaError.POLICY_VIOLATION)
+            offset = log.end_offset if place.offset == OFFSET_END else place.offset
+            if not 0 <= offset <= log.end_offset:
+                raise Refused(KafkaError.OFFSET_OUT_OF_RANGE)
+            log.delete_before(offset)
+            return DeletedRecords(log.start_offset)
+
+        return {
+            place: self._answer("admin.delete_records", partial(delete, place))
+            for place in topic_partition_offsets
+        }
 
     # Settings.
 

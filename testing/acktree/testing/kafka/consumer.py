@@ -211,7 +211,7 @@ class SimulatedConsumer:
         for place in partitions:
             fetch = self._fetches.get((place.topic, place.partition))
             offset = OFFSET_INVALID if fetch is None else fetch.position
-            found.append(TopicPartition(place.topic, place.partition, offset))
+            found.append(TopicPartition(place.topic, place.partition, offset, metadata=place.metadata))
         return found
 
     # Records.
@@ -418,7 +418,7 @@ class SimulatedConsumer:
         found = []
         for place in partitions:
             stored = offsets.get((place.topic, place.partition))
-            offset, text = (OFFSET_INVALID, "") if stored is None else (stored.offset, stored.metadata)
+            offset, text = (OFFSET_INVALID, None) if stored is None else (stored.offset, stored.metadata)
             found.append(TopicPartition(place.topic, place.partition, offset, metadata=text))
         self._network.respond("consumer.committed")
         return found

@@ -18,9 +18,11 @@ from acktree.testing.kafka.metadata import list_topics
 from acktree.testing.kafka.murmur2 import murmur2
 from acktree.testing.kafka.network import RETRY_S, Network, timed_out
 from acktree.testing.kafka.transactions import Refused
+from acktree.testing.kernel import Timer
 
 OnDelivery = Callable[[KafkaError | None, SimulatedMessage], object]
 Place = tuple[str, int]
+Answer = tuple[StoredRecord | None, KafkaError | None]
 CLIENT_MAX_BYTES = 1_000_000
 RECORD_OVERHEAD_BYTES = 70
 """Roughly what a batch of one record adds to key and value."""
@@ -39,11 +41,11 @@ class Queued:
     on_delivery: OnDelivery | None
     queued_s: float
 
-    def message(self, offset: int | None, error: KafkaError | None) -> SimulatedMessage:
+    def message(self, stored: StoredRecord | None, error: KafkaError | None) -> SimulatedMessage:
         """Return the message of the delivery report."""
-        stored = StoredRecord(
-            -1 if offset is None else offset, 1, self.timestamp_ms or 0, self.key, self.value, self.headers
-        )
+        if stored is None:
+            stored = StoredRecord(-1, 1, self.timestamp_ms or 0, self.key, self.value, self.headers)
+        offset = None if error is not None else stored.offset
         return SimulatedMessage(self.topic, self.partition, offset, stored, error)
 
 
@@ -85,11 +87,15 @@ class SimulatedProducer:
         self._max_bytes = int(settings.get("message.max.bytes", CLIENT_MAX_BYTES))
         self._queues: dict[Place, deque[Queued]] = {}
         self._sending: dict[Place, int] = {}
+        self._lingering: dict[Place, Timer] = {}
+        """What will send the queue of a partition when it has waited long enough."""
         self._reports: deque[tuple[OnDelivery, KafkaError | None, SimulatedMessage]] = deque()
         self._open = 0
         self._partitions: dict[str, int] = {}
         self._wakes: list[Any] = []
         self._fatal: KafkaError | None = None
+        self._is_fatal_raised = True
+        """Whether ``poll`` or ``flush`` has raised the fatal error: they do that once."""
         name = settings.get("transactional.id")
         self._transaction = None
         if name:
@@ -122,7 +128,7 @@ class SimulatedProducer:
         self._network.enter("producer.produce")
         state = self._transaction
         if self._fatal is not None:
-            raise KafkaException(self._fatal)
+            raise KafkaException(KafkaError(KafkaError._FATAL, "Unable to produce message: Local: Fatal error"))
         if state is not None and (state.phase != "open" or state.abortable is not None):
             raise KafkaException(KafkaError(KafkaError._STATE, "Local: Erroneous state"))
         if len(self) >= self._max_queued:
@@ -166,11 +172,19 @@ class SimulatedProducer:
 
     def _send_later(self, place: Place, linger_s: float) -> None:
         self._sending[place] = 0
-        self._kernel.call_after(linger_s + self._network.delay_s(), lambda: self._send(place))
+        delay_s = linger_s + self._network.delay_s()
+        self._lingering[place] = self._kernel.call_after(delay_s, lambda: self._send(place))
+
+    def _send_now(self) -> None:
+        """Send what waits for more records."""
+        for place, timer in list(self._lingering.items()):
+            timer.cancel()
+            self._send_later(place, 0.0)
 
     def _send(self, place: Place) -> None:
         """The broker gets what is queued for a partition, and answers a little later."""
         self._sending.pop(place, None)
+        self._lingering.pop(place, None)
         queue = self._queues.get(place)
         if not queue or not self._network.process.is_alive:
             return
@@ -189,35 +203,43 @@ class SimulatedProducer:
             self._send_later(place, RETRY_S / 4)
             return
         records, self._queues[place] = list(queue), deque()
-        answers = [self._append(record, transaction) for record in records]
+        refusals = self._refusals(records)
+        answers: list[Answer] = [
+            (None, error) if error else (self._append(record, transaction), None)
+            for record, error in zip(records, refusals, strict=True)
+        ]
         self._sending[place] = len(records)
         self._kernel.call_after(self._network.delay_s(), lambda: self._answered(place, records, answers))
 
-    def _append(
-        self, record: Queued, transaction: Transaction | None
-    ) -> tuple[int | None, KafkaError | None]:
+    def _refusals(self, records: list[Queued]) -> list[KafkaError | None]:
+        """Return why the broker refuses the records of a batch: one bad record is enough to refuse all."""
         try:
-            log = self._cluster.log(record.topic, record.partition)
+            config = self._cluster.log(records[0].topic, records[0].partition).topic.config
         except Refused as refusal:
-            return None, KafkaError(refusal.code)
-        config = log.topic.config
-        size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
-        if size > int(config["max.message.bytes"]):
-            return None, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
-        if record.key is None and "compact" in config["cleanup.policy"]:
-            return None, KafkaError(KafkaError.INVALID_RECORD)
+            return [KafkaError(refusal.code)] * len(records)
+        size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+        if size + RECORD_OVERHEAD_BYTES > int(config["max.message.bytes"]):
+            return [KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)] * len(records)
+        bad = [record.key is None and "compact" in config["cleanup.policy"] for record in records]
+        if not any(bad):
+            return [None] * len(records)
+        refused = KafkaError(KafkaError.INVALID_RECORD)
+        other = KafkaError(KafkaError._INVALID_DIFFERENT_RECORD) if sum(bad) > 1 else refused
+        return [refused if is_bad else other for is_bad in bad]
+
+    def _append(self, record: Queued, transaction: Transaction | None) -> StoredRecord:
+        log = self._cluster.log(record.topic, record.partition)
         writer = self._network.process.name
-        appended = log.append(
+        return log.append(
             record.key, record.value, record.headers, record.timestamp_ms, transaction, writer
         )
-        return appended.offset, None
 
     def _answered(
-        self, place: Place, records: list[Queued], answers: list[tuple[int | None, KafkaError | None]]
+        self, place: Place, records: list[Queued], answers: list[Answer]
     ) -> None:
         self._sending.pop(place, None)
-        for record, (offset, error) in zip(records, answers, strict=True):
-            self._report(record, offset, error)
+        for record, (stored, error) in zip(records, answers, strict=True):
+            self._report(record, stored, error)
         if self._queues.get(place):
             self._send_later(place, 0.0)
         self._wake()
@@ -227,14 +249,14 @@ class SimulatedProducer:
             self._report(queue.popleft(), None, KafkaError(KafkaError._MSG_TIMED_OUT))
             self._wake()
 
-    def _report(self, record: Queued, offset: int | None, error: KafkaError | None) -> None:
+    def _report(self, record: Queued, stored: StoredRecord | None, error: KafkaError | None) -> None:
         self._open -= 1
         if error is not None and self._transaction is not None and self._transaction.abortable is None:
             self._transaction.abortable = KafkaError(
                 error.code(), "a record of the transaction was not written", txn_requires_abort=True
             )
         if record.on_delivery is not None and (error is not None or not self._only_errors):
-            self._reports.append((record.on_delivery, error, record.message(offset, error)))
+            self._reports.append((record.on_delivery, error, record.message(stored, error)))
 
     def _refuse(self, place: Place, queue: deque[Queued], refusal: Refused) -> None:
         error = KafkaError(refusal.code)
@@ -246,6 +268,7 @@ class SimulatedProducer:
         self._wake()
 
     def _set_fenced(self) -> None:
+        self._is_fatal_raised = self._fatal is not None and self._is_fatal_raised
         self._fatal = KafkaError(
             KafkaError._FENCED, "Local: This instance has been fenced by a newer instance", fatal=True
         )
@@ -261,7 +284,8 @@ class SimulatedProducer:
                 continue
             if transaction is False:
                 continue
-            for record in list(queue)[: self._kernel.random.randint(0, len(queue))]:
+            records = list(queue)[: self._kernel.random.randint(0, len(queue))]
+            for record in records if records and not any(self._refusals(records)) else ():
                 self._append(record, transaction)
 
     # Serving.
@@ -279,12 +303,17 @@ class SimulatedProducer:
             on_delivery, error, message = self._reports.popleft()
             on_delivery(error, message)
             served += 1
+        if not self._is_fatal_raised:
+            self._is_fatal_raised = True
+            assert self._fatal is not None
+            raise KafkaException(self._fatal)
         return served
 
     def flush(self, timeout: float = -1) -> int:
         """Wait until nothing is on its way; return how much still is."""
         self._network.turn("producer.flush")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
+        self._send_now()
         while True:
             self._serve()
             if not self._open or self._kernel.now_s >= until_s:
@@ -294,9 +323,12 @@ class SimulatedProducer:
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Drop what is queued."""
         self._network.enter("producer.purge")
-        for queue in self._queues.values():
+        for place, queue in self._queues.items():
             while queue:
                 self._report(queue.popleft(), None, KafkaError(KafkaError._PURGE_QUEUE))
+            if (timer := self._lingering.pop(place, None)) is not None:
+                timer.cancel()
+                del self._sending[place]
 
     def _wait(self, timeout_s: float | None) -> None:
         self._wakes.append(self._kernel.current)
@@ -361,7 +393,7 @@ class SimulatedProducer:
 
     def init_transactions(self, timeout: float = -1) -> None:
         """Get producer id and epoch; end what a predecessor has left open."""
-        state = self._state("producer.init_transactions", "new", "ready")
+        state = self._state("producer.init_transactions", "new")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         while True:
             self._network.request("producer.init_transactions", until_s - self._kernel.now_s)
@@ -422,11 +454,11 @@ class SimulatedProducer:
         self._end("producer.abort_transaction", timeout, is_commit=False)
 
     def _end(self, call: str, timeout: float | None, *, is_commit: bool) -> None:
-        state = self._state(call, "open", "ending", *(() if is_commit else ("ready",)))
-        if state.phase == "ready":
-            return
+        state = self._state(call, "open", "ending")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
-        if not is_commit:
+        if is_commit:
+            self._send_now()
+        else:
             self.purge()
         while self._open or self._sending:
             self._serve()
