@@ -1,14 +1,14 @@
 """A simulated cluster: topics, groups and transactions behind one door."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError
 
 from acktree.testing.kafka.groups import Group
 from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog, Topic
 from acktree.testing.kafka.transactions import Pending, Refused, TransactionCoordinator
-from acktree.testing.kernel import START_S, Kernel
+from acktree.testing.kernel import START_S, Kernel, Process
 
 LEADER = 1
 """The only broker's number."""
@@ -26,6 +26,12 @@ class Cluster:
         self.clock_step_s = 0.0
         self.appended: dict[PartitionLog, None] = {}
         """Logs that were appended to since whoever watches has last cleared it."""
+        self.copies_of: Callable[[Process, str], int] = lambda _writer, _topic: 1
+        """How often the next record of a process for a topic is appended: 0 loses it, 2 repeats it."""
+        self.on_append: Callable[[Process, str], None] = lambda _writer, _topic: None
+        """Called after a record of a process was appended to a topic."""
+        self.before_commit: Callable[[Process], None] = lambda _committer: None
+        """Called before a process's offsets or transaction are committed; raises Refused to refuse that."""
         self._created = 0
 
     def now_ms(self) -> int:

@@ -388,6 +388,7 @@ class SimulatedConsumer:
         ]
         code = None
         try:
+            self._cluster.before_commit(self._network.process)
             self._group().commit(plain, member, generation, self._network.process.name)
         except Refused as refusal:
             code = refusal.code

@@ -26,7 +26,7 @@ class Network:
     @property
     def is_up(self) -> bool:
         """Whether the broker answers this process at present."""
-        return self.cluster.is_up
+        return self.cluster.is_up and not self.process.is_cut_off
 
     def enter(self, call: str) -> None:
         """Begin a call of a client that takes no time."""

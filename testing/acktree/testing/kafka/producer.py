@@ -206,11 +206,13 @@ class SimulatedProducer:
             return None, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
         if record.key is None and "compact" in config["cleanup.policy"]:
             return None, KafkaError(KafkaError.INVALID_RECORD)
-        writer = self._network.process.name
-        appended = log.append(
-            record.key, record.value, record.headers, record.timestamp_ms, transaction, writer
-        )
-        return appended.offset, None
+        process, offset = self._network.process, log.end_offset
+        for _ in range(self._cluster.copies_of(process, record.topic)):
+            log.append(
+                record.key, record.value, record.headers, record.timestamp_ms, transaction, process.name
+            )
+            self._cluster.on_append(process, record.topic)
+        return offset, None
 
     def _answered(
         self, place: Place, records: list[Queued], answers: list[tuple[int | None, KafkaError | None]]
@@ -443,6 +445,8 @@ class SimulatedProducer:
             state.phase = "ending"
             self._network.request(call, until_s - self._kernel.now_s)
             try:
+                if is_commit:
+                    self._cluster.before_commit(self._network.process)
                 self._cluster.transactions.end(state.name, *state.identity, is_commit)
             except Refused as refusal:
                 if not is_commit and self._bump(state):
