@@ -172,8 +172,6 @@ class TopologyTester:
         self._services.is_closing = True
         with use_world(self.world):
             self.kernel.close()
-        for checkpoint in self._parts.checkpoints.values():
-            checkpoint.close()
 
     def _stop(self) -> None:
         """Stop every process in order, so that its code cleans up; one that hangs is killed later."""
@@ -518,7 +516,7 @@ class TopologyTester:
                 f"no stage {stage!r}; must be one of: {', '.join(self._parts.stages) or 'none'}"
             )
         self.kill(stage)
-        self._parts.checkpoints.pop(stage).close()
+        del self._parts.checkpoints[stage]
 
     def _in_world(self, call: Callable[[], Fault]) -> Fault:
         self._check_open()

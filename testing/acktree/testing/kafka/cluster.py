@@ -1,5 +1,6 @@
 """A simulated cluster: topics, groups and transactions behind one door."""
 
+import base64
 import uuid
 from collections.abc import Callable, Iterable
 
@@ -45,7 +46,8 @@ class Cluster:
         if name in self.topics:
             raise Refused(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         self._created += 1
-        topic_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}/{self._created}"))
+        drawn = uuid.uuid5(uuid.NAMESPACE_URL, f"{name}/{self._created}").bytes
+        topic_id = base64.urlsafe_b64encode(drawn).decode().rstrip("=")
         topic = Topic(name, topic_id, {**TOPIC_DEFAULTS, **(config or {})})
         self.topics[name] = topic
         self.grow_topic(name, partitions)
