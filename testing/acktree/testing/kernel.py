@@ -37,6 +37,8 @@ class Process:
     is_alive: bool = True
     is_stopped: bool = False
     """Whether it gets no processor time, as after SIGSTOP."""
+    is_cut_off: bool = False
+    """Whether no request of its reaches the broker."""
     clock_step_s: float = 0.0
     """How far its wall clock is off."""
     tasks: list["Task"] = field(default_factory=list)
@@ -250,12 +252,13 @@ class Kernel:
         while not until():
             if not self._heap:
                 raise NothingCanHappen("no task can ever run again:\n" + self.describe())
-            at_s, _, timer = heapq.heappop(self._heap)
+            at_s, _, timer = self._heap[0]
+            if timer.call is not None and at_s > end_s:
+                raise TookTooLong(f"not done after {limit_s:g} s of virtual time:\n" + self.describe())
+            heapq.heappop(self._heap)
             call, timer.call = timer.call, None
             if call is None:
                 continue
-            if at_s > end_s:
-                raise TookTooLong(f"not done after {limit_s:g} s of virtual time:\n" + self.describe())
             self.now_s = max(self.now_s, at_s)
             call()
 

@@ -9,10 +9,11 @@ counts as run again.
 
 from typing import NamedTuple
 
-from pyspark import SparkContext, TaskContext
+from pyspark import SparkContext
 from pyspark.accumulators import AccumulatorParam
 
 from acktree.schemas import world
+from acktree.spark.runtime.task_context import running_task
 
 STAGE_INFO_TIMEOUT_S = 1.0
 
@@ -42,7 +43,7 @@ class TaskRuns:
 
     def record(self, part: str) -> None:
         """In a task of the job's part of that name: record that it ends."""
-        task = TaskContext.get()
+        task = running_task()
         assert task is not None, "only inside of a Spark task"
         self._ended.add([TaskRun(part, task.partitionId(), task.attemptNumber(), task.stageId())])
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pyspark import SparkContext, SparkFiles, TaskContext
+from pyspark import SparkContext
 
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR
 from acktree.spark.driver.batch_commits import BatchName, ReadTaskName
+from acktree.spark.runtime.task_context import executor_folder, running_task
 
 _WANTED = "acktree.handoff"
 """The local property that a job's tasks see: which batch of which query wants hand-offs."""
@@ -48,11 +49,11 @@ def handoff_wanted(context: SparkContext, batch: BatchName) -> Iterator[None]:
 
 def handoff_path() -> Path | None:
     """Return this attempt's hand-off file, None if no job wants one, and outside of a Spark task."""
-    context = TaskContext.get()
-    batch = None if context is None else context.getLocalProperty(_WANTED)
-    if context is None or batch is None:
+    task = running_task()
+    batch = None if task is None else task.getLocalProperty(_WANTED)
+    if task is None or batch is None:
         return None
-    return Path(SparkFiles.getRootDirectory()) / f"acktree-handoff-{batch}.{context.taskAttemptId()}"
+    return executor_folder() / f"acktree-handoff-{batch}.{task.taskAttemptId()}"
 
 
 def begin_handoff(task: ReadTaskName) -> None:

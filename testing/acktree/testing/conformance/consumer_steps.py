@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from acktree.testing.conformance.group_steps import settle
 from acktree.testing.conformance.results import Result, error_result, is_ok, outcome, text, timestamp
-from acktree.testing.conformance.script import SKIPPED, Place
+from acktree.testing.conformance.script import SKIPPED
 from acktree.testing.conformance.session import LIMIT_S, Reader, Session
 
 POLL_S = 0.05

@@ -12,7 +12,12 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET
 
 from acktree.testing.conformance.script import MAX_OPERATIONS, Operation, Script
 
-TOPICS, GROUPS, CONSUMERS, PRODUCERS = ("t0", "t1", "t2"), ("g0", "g1"), ("c0", "c1", "c2", "c3"), ("p0", "p1", "p2")
+TOPICS, GROUPS, CONSUMERS, PRODUCERS = (
+    ("t0", "t1", "t2"),
+    ("g0", "g1"),
+    ("c0", "c1", "c2", "c3"),
+    ("p0", "p1", "p2"),
+)
 TRANSACTIONAL_IDS = ("x0", "x1")
 TOO_LONG, TOO_LARGE_FOR_TOPIC, TOO_LARGE = 4097, 1_500, 1_000_001
 LOGICAL = (OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, OFFSET_INVALID)
@@ -275,7 +280,9 @@ class Generator:
         return [("cached_watermarks", self.consumer_name())]
 
     def commit(self) -> Script:
-        return [(self.random.choice(["commit", "commit", "commit_later"]), self.consumer_name(), self.commits())]
+        return [
+            (self.random.choice(["commit", "commit", "commit_later"]), self.consumer_name(), self.commits())
+        ]
 
     def committed(self) -> Script:
         return [("committed", self.consumer_name(), [list(place) for place in self.places()])]

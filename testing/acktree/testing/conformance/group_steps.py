@@ -81,9 +81,7 @@ def settle(session: Session, group: str, *, before: bool = False) -> Result:
             _commit_everything(session, mine)
         return result
     wanted = {
-        (topic, partition)
-        for topic in mine[0].topics
-        for partition in range(session.topics.get(topic, 0))
+        (topic, partition) for topic in mine[0].topics for partition in range(session.topics.get(topic, 0))
     }
     shares = sorted(
         sum(_share(session.topics.get(topic, 0), len(mine), index) for topic in mine[0].topics)
@@ -107,9 +105,7 @@ def _share(partitions: int, members: int, index: int) -> int:
     return each + (index < more)
 
 
-def _is_shared_out(
-    session: Session, mine: list[Reader], wanted: set[Place], shares: list[int]
-) -> bool:
+def _is_shared_out(session: Session, mine: list[Reader], wanted: set[Place], shares: list[int]) -> bool:
     had = [place for reader in mine for place in reader.assigned]
     if set(had) != wanted or len(had) != len(wanted):
         return False

@@ -95,9 +95,7 @@ def delete_records(session: Session, topic: str, partition: int, offset: int) ->
     return outcome(lambda: answer(session.admin.delete_records(request)).low_watermark)
 
 
-def list_offsets(
-    session: Session, topic: str, partition: int, spec: str, is_committed_only: bool
-) -> Result:
+def list_offsets(session: Session, topic: str, partition: int, spec: str, is_committed_only: bool) -> Result:
     """Ask where a log begins or ends."""
     level = IsolationLevel.READ_COMMITTED if is_committed_only else IsolationLevel.READ_UNCOMMITTED
     specs: dict[str, Callable[[], Any]] = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
@@ -166,9 +164,7 @@ def describe_configs(session: Session, topic: str) -> Result:
 def alter_config(session: Session, topic: str, setting: str, value: str) -> Result:
     """Change a setting of a topic, and wait until it can be seen."""
     entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(
-        ConfigResource.Type.TOPIC, session.name(topic), incremental_configs=[entry]
-    )
+    resource = ConfigResource(ConfigResource.Type.TOPIC, session.name(topic), incremental_configs=[entry])
     result = outcome(lambda: answer(session.admin.incremental_alter_configs([resource])))
 
     def is_there() -> bool:

@@ -1,14 +1,15 @@
 """A simulated cluster: topics, groups and transactions behind one door."""
 
+import base64
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError
 
 from acktree.testing.kafka.groups import Group
 from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog, Topic
 from acktree.testing.kafka.transactions import Pending, Refused, TransactionCoordinator
-from acktree.testing.kernel import START_S, Kernel
+from acktree.testing.kernel import START_S, Kernel, Process
 
 LEADER = 1
 """The only broker's number."""
@@ -26,6 +27,12 @@ class Cluster:
         self.clock_step_s = 0.0
         self.appended: dict[PartitionLog, None] = {}
         """Logs that were appended to since whoever watches has last cleared it."""
+        self.copies_of: Callable[[Process, str], int] = lambda _writer, _topic: 1
+        """How often the next record of a process for a topic is appended: 0 loses it, 2 repeats it."""
+        self.on_append: Callable[[Process, str], None] = lambda _writer, _topic: None
+        """Called after a record of a process was appended to a topic."""
+        self.before_commit: Callable[[Process], None] = lambda _committer: None
+        """Called before a process's offsets or transaction are committed; raises Refused to refuse that."""
         self._created = 0
 
     def now_ms(self) -> int:
@@ -39,7 +46,8 @@ class Cluster:
         if name in self.topics:
             raise Refused(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         self._created += 1
-        topic_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}/{self._created}"))
+        drawn = uuid.uuid5(uuid.NAMESPACE_URL, f"{name}/{self._created}").bytes
+        topic_id = base64.urlsafe_b64encode(drawn).decode().rstrip("=")
         topic = Topic(name, topic_id, {**TOPIC_DEFAULTS, **(config or {})})
         self.topics[name] = topic
         self.grow_topic(name, partitions)

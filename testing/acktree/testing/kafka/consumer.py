@@ -211,7 +211,7 @@ class SimulatedConsumer:
         for place in partitions:
             fetch = self._fetches.get((place.topic, place.partition))
             offset = OFFSET_INVALID if fetch is None else fetch.position
-            found.append(TopicPartition(place.topic, place.partition, offset, metadata=place.metadata))
+            found.append(_at(place, offset, place.metadata))
         return found
 
     # Records.
@@ -388,6 +388,7 @@ class SimulatedConsumer:
         ]
         code = None
         try:
+            self._cluster.before_commit(self._network.process)
             self._group().commit(plain, member, generation, self._network.process.name)
         except Refused as refusal:
             code = refusal.code
@@ -419,7 +420,7 @@ class SimulatedConsumer:
         for place in partitions:
             stored = offsets.get((place.topic, place.partition))
             offset, text = (OFFSET_INVALID, None) if stored is None else (stored.offset, stored.metadata)
-            found.append(TopicPartition(place.topic, place.partition, offset, metadata=text))
+            found.append(_at(place, offset, text))
         self._network.respond("consumer.committed")
         return found
 
@@ -461,6 +462,13 @@ class SimulatedConsumer:
         if self._is_closed:
             raise RuntimeError("Consumer closed")
         self._network.enter(call)
+
+
+def _at(place: TopicPartition, offset: int, metadata: str | None) -> TopicPartition:
+    """Return a partition with an offset; confluent's class takes no metadata only where none is given."""
+    if metadata is None:
+        return TopicPartition(place.topic, place.partition, offset)
+    return TopicPartition(place.topic, place.partition, offset, metadata=metadata)
 
 
 def _with_error(place: TopicPartition, code: int | None) -> TopicPartition:

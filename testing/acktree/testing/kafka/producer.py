@@ -128,7 +128,9 @@ class SimulatedProducer:
         self._network.enter("producer.produce")
         state = self._transaction
         if self._fatal is not None:
-            raise KafkaException(KafkaError(KafkaError._FATAL, "Unable to produce message: Local: Fatal error"))
+            raise KafkaException(
+                KafkaError(KafkaError._FATAL, "Unable to produce message: Local: Fatal error")
+            )
         if state is not None and (state.phase != "open" or state.abortable is not None):
             raise KafkaException(KafkaError(KafkaError._STATE, "Local: Erroneous state"))
         if len(self) >= self._max_queued:
@@ -229,14 +231,17 @@ class SimulatedProducer:
 
     def _append(self, record: Queued, transaction: Transaction | None) -> StoredRecord:
         log = self._cluster.log(record.topic, record.partition)
-        writer = self._network.process.name
-        return log.append(
-            record.key, record.value, record.headers, record.timestamp_ms, transaction, writer
-        )
+        process = self._network.process
+        first = None
+        for _ in range(self._cluster.copies_of(process, record.topic)):
+            stored = log.append(
+                record.key, record.value, record.headers, record.timestamp_ms, transaction, process.name
+            )
+            first = first or stored
+            self._cluster.on_append(process, record.topic)
+        return first or log.as_lost(record.key, record.value, record.headers, record.timestamp_ms)
 
-    def _answered(
-        self, place: Place, records: list[Queued], answers: list[Answer]
-    ) -> None:
+    def _answered(self, place: Place, records: list[Queued], answers: list[Answer]) -> None:
         self._sending.pop(place, None)
         for record, (stored, error) in zip(records, answers, strict=True):
             self._report(record, stored, error)
@@ -475,6 +480,8 @@ class SimulatedProducer:
             state.phase = "ending"
             self._network.request(call, until_s - self._kernel.now_s)
             try:
+                if is_commit:
+                    self._cluster.before_commit(self._network.process)
                 self._cluster.transactions.end(state.name, *state.identity, is_commit)
             except Refused as refusal:
                 if not is_commit and self._bump(state):

@@ -185,7 +185,6 @@ class System:
     def heal(self) -> None:
         """End every fault, and let every bolt behave."""
         self.cluster.is_up = True
-        self.world.cut_off.clear()
         self.world.delay_s = self.delay_s
         for messages in self.messages.values():
             messages.silent_until_s = 0.0
@@ -193,7 +192,7 @@ class System:
         self.kernel.on_call = lambda _process, _call: None
         self.cluster.transactions.marker_delay_s = lambda: 0.0
         for process in self.kernel.processes:
-            process.is_stopped = False
+            process.is_stopped = process.is_cut_off = False
         for mind in self.minds.values():
             mind.temper.is_healed = True
 

@@ -1,0 +1,42 @@
+"""What became of the messages of a Python spout's task, over all its processes.
+
+Invariant: a result is recorded before the spout is told.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from acktree.producers.spout import AnySpout, Failure, Message
+from acktree.testing.results import FailedRecord
+
+
+@dataclass
+class Messages:
+    """Message ids in the order of their results."""
+
+    acked: list[Hashable] = field(default_factory=list)
+    failed: list[FailedRecord] = field(default_factory=list)
+
+    def watch(self, spout: AnySpout) -> None:
+        """Record what a spout is told from now on."""
+        told: Any = spout
+        if not getattr(spout.notify_acked, "is_watched", False):
+            told.notify_acked = _recorded(self._record_ack, spout.notify_acked)
+            told.notify_failed = _recorded(self._record_failure, spout.notify_failed)
+
+    def _record_ack(self, message: Message) -> None:
+        self.acked.append(message.id)
+
+    def _record_failure(self, message: Message, failure: Failure) -> None:
+        cause, task, reason = failure
+        self.failed.append(FailedRecord(message.id, cause, task, reason))
+
+
+def _recorded(record: Callable[..., None], tell: Callable[..., None]) -> Callable[..., None]:
+    def told(message: Message, *failure: Failure) -> None:
+        record(message, *failure)
+        tell(message, *failure)
+
+    told.is_watched = True  # type: ignore[attr-defined]
+    return told
