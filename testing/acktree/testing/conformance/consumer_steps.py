@@ -170,34 +170,36 @@ def read(session: Session, name: str) -> Result:
 def drain(session: Session, reader: Reader, limit: int | None = None) -> Result:
     """Read until the ends of the logs, or ``limit`` records; return what was read, and where that ends."""
     goals = session.log_ends(reader.active, is_committed_only=reader.is_committed_only)
-    missing = [place for place in reader.active if place not in goals]
     waits = session.is_pending(reader.group, reader.active)
     until_s = session.world.monotonic_s() + (SHORT_S if waits else LIMIT_S)
 
     def is_done() -> bool:
         if limit is not None and sum(map(len, reader.seen.values())) >= limit:
             return True
-        is_whole = all(
-            reader.ends.get(place) == end for place, end in goals.items() if place not in reader.stuck
-        )
-        return is_whole and all(place in reader.stuck for place in missing)
+        return all(reader.ends.get(place) == end for place, end in goals.items() if place not in reader.stuck)
 
     is_late = False
     while not is_done() and not is_late:
         receive(session, reader, reader.client.poll(POLL_S))
         is_late = session.world.monotonic_s() >= until_s
-    return {**collected(reader, is_whole=limit is None), **({"unfinished": True} if is_late else {})}
+    result = collected(session, reader, is_whole=limit is None)
+    return {**result, **({"unfinished": True} if is_late else {})}
 
 
-def collected(reader: Reader, *, is_whole: bool) -> Result:
+def collected(session: Session, reader: Reader, *, is_whole: bool) -> Result:
     """Return what a consumer has seen since the last result."""
     found = {f"{topic}/{partition}": records for (topic, partition), records in reader.seen.items()}
     reader.seen = {}
     result: dict[str, Result] = {"records": found}
     if is_whole:
         result["ends"] = {f"{topic}/{number}": end for (topic, number), end in reader.ends.items()}
-    if reader.stuck:
-        result["errors"] = {f"{topic}/{number}": error for (topic, number), error in reader.stuck.items()}
+    errors = {
+        f"{topic}/{number}": error
+        for (topic, number), error in reader.stuck.items()
+        if number < session.topics.get(topic, 0)  # of others, errors come when the client looks for them
+    }
+    if errors:
+        result["errors"] = errors
     return result
 
 

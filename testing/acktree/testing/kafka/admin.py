@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from acktree.testing.errors import NotSimulated
-from acktree.testing.kafka.log import TOPIC_DEFAULTS
+from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog
 from acktree.testing.kafka.metadata import list_topics
 from acktree.testing.kafka.network import Network, timed_out
 from acktree.testing.kafka.transactions import Refused
@@ -151,7 +151,7 @@ class SimulatedAdmin:
 
         def ask(place: TopicPartition, spec: OffsetSpec) -> SimulatedFuture:
             def answer() -> ListOffsetsResultInfo:
-                log = self._cluster.log(place.topic, place.partition)
+                log = self._leader_log(place)
                 end = log.stable_offset if is_committed_only else log.end_offset
                 if spec is _LATEST:
                     return ListOffsetsResultInfo(end, -1, 0)
@@ -167,13 +167,20 @@ class SimulatedAdmin:
 
         return {place: ask(place, spec) for place, spec in topic_partition_offsets.items()}
 
+    def _leader_log(self, place: TopicPartition) -> PartitionLog:
+        """Return a log; the client asks for its leader first, and that is where a missing one shows."""
+        try:
+            return self._cluster.log(place.topic, place.partition)
+        except Refused:
+            raise Refused(KafkaError._NOENT, "Failed to query partition leaders: No leaders found") from None
+
     def delete_records(
         self, topic_partition_offsets: Sequence[TopicPartition], **_options: Any
     ) -> dict[TopicPartition, SimulatedFuture]:
         """Delete the records before an offset, -1 for all, partition by partition."""
 
         def delete(place: TopicPartition) -> DeletedRecords:
-            log = self._cluster.log(place.topic, place.partition)
+            log = self._leader_log(place)
             if "delete" not in log.topic.config["cleanup.policy"]:
                 raise Refused(KafkaError.POLICY_VIOLATION)
             offset = log.end_offset if place.offset == OFFSET_END else place.offset
