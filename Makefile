@@ -9,7 +9,9 @@ TEST_JOBS ?= 4
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup
 
-.PHONY: demo test test-slow test-all check mutate check-containers docs env clean
+SEEDS  ?= 1500
+
+.PHONY: demo test test-slow simulate test-all check mutate check-containers docs env clean
 
 env: $(VENV)/.warm
 
@@ -34,7 +36,11 @@ test: $(VENV)/.warm
 test-slow: $(VENV)/.warm
 	HYPOTHESIS_PROFILE=full $(PYTEST) -m 'slow or hypothesis'
 
-test-all: test test-slow
+# Whole systems under random faults, in virtual time: so many seeds, on all cores.
+simulate: $(VENV)/.warm
+	$(BIN)/python -m acktree.testing.search --seeds $(SEEDS)
+
+test-all: test test-slow simulate
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

@@ -38,9 +38,9 @@ MANY_DESCRIPTORS = 300
 
 
 def allowed_s(item: pytest.Item) -> float:
-    """Return how long a test may take, by its mark."""
-    mark = item.get_closest_marker("timeout")
-    return float(mark.args[0]) if mark is not None else 0.0
+    """Return how long a test may take, by its marker."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None else 0.0
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
@@ -65,7 +65,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_logfinish() -> None:
-    """Let go of clients that only the garbage collector finds: it looks rarely where much is loaded."""
+    """Release clients that only the garbage collector finds: it looks rarely where much is loaded."""
     if len(os.listdir("/proc/self/fd")) > MANY_DESCRIPTORS:
         gc.collect()
 
@@ -86,7 +86,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
-    """The address of the Kafka that all tests share: KAFKA_BOOTSTRAP_SERVERS, Docker, or from its jars."""
+    """The address of the Kafka of all tests: KAFKA_BOOTSTRAP_SERVERS, Docker, or from its jars."""
     if given := os.environ.get(GIVEN):
         yield given
         return
@@ -135,7 +135,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 
 def _shared(running: ExitStack) -> str:
-    """Start the Kafka that all tests share, and return its address."""
+    """Start the Kafka of all tests, and return its address."""
     if (address := _in_docker(running)) is None:
         address = running.enter_context(LocalBroker()).bootstrap
     return address

@@ -18,5 +18,5 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def examples(full: int, **more: object) -> settings:
-    """Return settings with this many examples in the full profile, and the profile's share in another."""
+    """Return settings with this many examples in the full profile, and fewer in the others."""
     return settings(max_examples=max(1, full * settings.default.max_examples // FULL_EXAMPLES), **more)

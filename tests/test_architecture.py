@@ -60,7 +60,7 @@ def steps_of(walk: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_each_step_of_a_walk_names_functions_that_say_so(walk: str):
+def test_each_step_of_a_walk_names_functions_that_refer_to_it(walk: str):
     steps = steps_of(walk)
     assert [number for number, _ in steps] == list(range(1, WALKS[walk] + 1))
     for number, step in steps:
@@ -74,7 +74,7 @@ def test_each_step_of_a_walk_names_functions_that_say_so(walk: str):
             )
 
 
-def test_no_other_function_says_that_it_is_a_step():
+def test_no_other_function_refers_to_a_step():
     named = {
         (walk, number, file, function)
         for walk in WALKS
@@ -91,7 +91,7 @@ def test_no_other_function_says_that_it_is_a_step():
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_the_table_of_crashes_goes_by_the_steps_of_both_walks(walk: str):
+def test_the_table_of_crashes_follows_the_steps_of_both_walks(walk: str):
     text = TEXT.split("## What a crash costs\n")[1].split("\n## ")[0]
     table = text.split(f"**{walk}**\n")[1].split("\n**")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")][2:]

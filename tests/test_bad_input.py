@@ -32,7 +32,7 @@ def topology(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> st
     return unique
 
 
-def told(*arguments: str) -> str:
+def error_of(*arguments: str) -> str:
     """Run a command in this process; return its one sentence."""
     result = CliRunner().invoke(main, list(arguments))
     assert result.exit_code == 2, result.output
@@ -44,7 +44,7 @@ def told(*arguments: str) -> str:
 @pytest.mark.parametrize("role", ROLES)
 def test_an_unknown_topology_says_how_to_publish_it(bootstrap: str, topology: str, role: str) -> None:
     assert topology
-    sentence = told(*ROLES[role], "-b", bootstrap, "--topology", "nowhere")
+    sentence = error_of(*ROLES[role], "-b", bootstrap, "--topology", "nowhere")
     assert "topology 'nowhere' is not published" in sentence
     assert "acktree topology apply FILE" in sentence
 
@@ -53,28 +53,30 @@ def test_an_unknown_topology_says_how_to_publish_it(bootstrap: str, topology: st
 def test_a_broker_that_does_not_answer_is_named(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(wordcount_folder())
     monkeypatch.setattr(clients, "BROKER_TIMEOUT_S", 0.5)  # nobody is there, however long it waits
-    assert f"no Kafka broker answers at {NOWHERE}" in told(*ROLES[role], "-b", NOWHERE, "--topology", "any")
+    assert f"no Kafka broker answers at {NOWHERE}" in error_of(
+        *ROLES[role], "-b", NOWHERE, "--topology", "any"
+    )
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_setting_that_breaks_a_promise_is_refused(bootstrap: str, topology: str, role: str) -> None:
+def test_a_setting_that_breaks_a_guarantee_is_refused(bootstrap: str, topology: str, role: str) -> None:
     setting = "isolation.level=read_uncommitted"
-    sentence = told(*ROLES[role], "-b", bootstrap, "--topology", topology, "-X", setting)
+    sentence = error_of(*ROLES[role], "-b", bootstrap, "--topology", topology, "-X", setting)
     assert f"{setting} is refused: aborted transactions" in sentence
 
 
-def test_an_unknown_component_names_those_there_are(bootstrap: str, topology: str) -> None:
+def test_an_unknown_component_is_answered_with_the_existing_ones(bootstrap: str, topology: str) -> None:
     common = ("-b", bootstrap, "--topology", topology)
-    assert "has no spout 'lines'; it may be one of: s" in told(*SPARK, "--spout", "lines", *common)
-    assert "has no bolt 'lines'; it may be one of: count" in told(*SPARK, "--bolt", "lines", *common)
-    assert "has no bolt 'lines'" in told(*BOLT, "--bolt", "lines", *common)
+    assert "has no spout 'lines'; it must be one of: s" in error_of(*SPARK, "--spout", "lines", *common)
+    assert "has no bolt 'lines'; it must be one of: count" in error_of(*SPARK, "--bolt", "lines", *common)
+    assert "has no bolt 'lines'" in error_of(*BOLT, "--bolt", "lines", *common)
 
 
-def test_a_source_topic_that_is_gone_is_named(bootstrap: str, topology: str) -> None:
+def test_a_deleted_source_topic_is_named(bootstrap: str, topology: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([f"{topology}.in"])[f"{topology}.in"].result()
     until(lambda: f"{topology}.in" not in admin.list_topics(timeout=10).topics)
-    sentence = told(*SPARK, "--spout", "s", "-b", bootstrap, "--topology", topology)
+    sentence = error_of(*SPARK, "--spout", "s", "-b", bootstrap, "--topology", topology)
     assert f"topic '{topology}.in', which s reads, does not exist" in sentence
 
 
@@ -83,36 +85,38 @@ def test_a_source_topic_that_is_gone_is_named(bootstrap: str, topology: str) -> 
     [
         ("split_lines", "is not MODULE:FUNCTION"),
         ("split_lines:lines", "module 'split_lines' has no 'lines'"),
-        ("no_such_module:f", "there is no module 'no_such_module'"),
+        ("no_such_module:f", "no module 'no_such_module'"),
     ],
 )
-def test_a_function_that_is_not_there_is_named(bootstrap: str, topology: str, place: str, says: str) -> None:
+def test_a_missing_function_is_named(bootstrap: str, topology: str, place: str, says: str) -> None:
     common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
-    assert says in told("spark", "run", place, *common)
+    assert says in error_of("spark", "run", place, *common)
 
 
 @pytest.mark.parametrize("trigger", ["soon", "2"])
-def test_a_trigger_that_is_none_says_what_it_may_be(bootstrap: str, topology: str, trigger: str) -> None:
+def test_an_invalid_trigger_is_answered_with_the_valid_ones(
+    bootstrap: str, topology: str, trigger: str
+) -> None:
     common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
-    assert "available-now or an interval" in told(*SPARK, "--trigger", trigger, *common)
+    assert "available-now or an interval" in error_of(*SPARK, "--trigger", trigger, *common)
 
 
 def test_spark_without_java_says_what_to_install(
     bootstrap: str, topology: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    sentence = told(*SPARK, "--spout", "s", "-b", bootstrap, "--topology", topology)
+    sentence = error_of(*SPARK, "--spout", "s", "-b", bootstrap, "--topology", topology)
     assert "need Java 17 or newer" in sentence
 
 
-def test_either_a_spout_or_a_bolt_is_run(bootstrap: str, topology: str) -> None:
+def test_exactly_one_of_spout_and_bolt_must_be_given(bootstrap: str, topology: str) -> None:
     for role in ([], ["--spout", "s", "--bolt", "count"]):
         result = CliRunner().invoke(main, [*SPARK, *role, "-b", bootstrap, "--topology", topology])
         assert result.exit_code == 2
         assert "either --spout NAME or --bolt NAME" in result.output
 
 
-def test_the_demo_wants_a_number_of_lines() -> None:
+def test_the_demo_requires_a_positive_number_of_lines() -> None:
     result = CliRunner().invoke(main, ["demo", "--lines", "few"])
     assert result.exit_code == 2
     assert "'few' is neither a whole number from 1 nor 'all'" in result.output
@@ -121,10 +125,12 @@ def test_the_demo_wants_a_number_of_lines() -> None:
 @pytest.mark.parametrize(
     ("host", "reason"), [("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign")]
 )
-def test_a_page_that_cannot_be_served_says_so_and_never_that_it_is_ready(host: str, reason: str, monkeypatch):
+def test_a_page_that_cannot_be_served_reports_an_error_and_never_readiness(
+    host: str, reason: str, monkeypatch
+):
     monkeypatch.setenv("ACKTREE_UI_TOKEN", "a-token-of-more-than-16-characters")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        sentence = told("ui", "--topology", "any", "-b", NOWHERE, "--host", host, "--port", port)
+        sentence = error_of("ui", "--topology", "any", "-b", NOWHERE, "--host", host, "--port", port)
     assert f"cannot serve on {host} port {port}" in sentence
     assert reason in sentence

@@ -79,9 +79,7 @@ def broker(folder: Path) -> Iterator[LocalBroker]:
 
 
 @pytest.mark.slow
-def test_records_and_cluster_outlive_a_kill_and_another_start_on_the_folder_and_the_address_a_kill(
-    own_broker, tmp_path
-):
+def test_records_cluster_id_and_address_survive_a_kill_and_a_restart(own_broker, tmp_path):
     first = own_broker(data_dir=tmp_path / "kafka")
     address, cluster, pid = first.bootstrap, cluster_id(first.bootstrap), first.pid
     write(address, b"a record")
@@ -98,7 +96,7 @@ def test_records_and_cluster_outlive_a_kill_and_another_start_on_the_folder_and_
 
 
 @pytest.mark.slow
-def test_a_broker_that_died_raises_where_it_is_awaited_and_its_temporary_folder_goes_at_a_stop_or_two(
+def test_waiting_for_a_dead_broker_raises_and_stopping_it_twice_removes_its_folder(
     own_broker, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -114,7 +112,7 @@ def test_a_broker_that_died_raises_where_it_is_awaited_and_its_temporary_folder_
 
 
 @pytest.mark.slow
-def test_the_jvm_dies_when_its_owner_is_killed(tmp_path):
+def test_the_jvm_ends_when_its_owner_is_killed(tmp_path):
     lacking.kafka()
     program = (
         "import signal, sys; from acktree.console.devbroker.broker import LocalBroker;"
@@ -134,12 +132,12 @@ def test_the_jvm_is_not_in_the_session_of_its_owner(broker):
     assert os.getsid(broker.pid) == broker.pid != os.getsid(0)
 
 
-def test_nobody_else_can_reach_it(broker):
+def test_the_broker_is_reachable_from_loopback_only(broker):
     with socket.socket() as neighbour:  # refused if the broker listened on every address
         neighbour.bind(("127.0.0.2", int(broker.bootstrap.split(":")[1])))
 
 
-def test_topics_are_not_made_by_asking_for_them(broker):
+def test_asking_for_a_topic_does_not_create_it(broker):
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000})
     failures = []
     producer.produce("misspelled", b"", on_delivery=lambda error, _message: failures.append(error))
@@ -153,13 +151,13 @@ def test_a_running_broker_is_not_started_twice(broker):
         broker.start()
 
 
-def test_a_second_broker_on_one_folder_is_refused_and_the_first_serves_on(broker, folder):
+def test_a_second_broker_on_one_folder_is_refused_and_the_first_keeps_serving(broker, folder):
     with pytest.raises(FolderInUse, match=f"another broker runs in the folder {folder}"):
         LocalBroker(data_dir=folder).start()
     assert cluster_id(broker.bootstrap)
 
 
-def test_a_port_in_use_is_told_before_anything_starts(tmp_path):
+def test_a_port_in_use_is_reported_before_anything_starts(tmp_path):
     lacking.kafka()
     with socket.create_server((ports.LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
@@ -169,7 +167,7 @@ def test_a_port_in_use_is_told_before_anything_starts(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_port_lost_to_somebody_faster_is_replaced(own_broker, monkeypatch):
+def test_a_free_port_that_another_process_takes_is_replaced(own_broker, monkeypatch):
     with socket.create_server((ports.LOOPBACK, 0)) as faster:
         lost = faster.getsockname()[1]
         draws = [[lost, *ports.free_ports(2)], ports.free_ports(3)]
@@ -179,7 +177,7 @@ def test_a_port_lost_to_somebody_faster_is_replaced(own_broker, monkeypatch):
     assert not draws
 
 
-def test_the_end_of_a_log_tells_causes_and_no_stack_frames(tmp_path):
+def test_the_end_of_a_log_has_causes_and_no_stack_frames(tmp_path):
     files = BrokerFiles(tmp_path, {})
     files.log_file.write_text("java.lang.Cause: lock\n" + "\tat a.b.c(D.java:1)\n" * 1000 + "x" * 9000 + "\n")
     tail = files.log_tail()
@@ -188,13 +186,13 @@ def test_the_end_of_a_log_tells_causes_and_no_stack_frames(tmp_path):
     assert len(tail) < 1000
 
 
-def test_a_setting_that_kafka_refuses_is_told_in_its_words(tmp_path):
+def test_a_setting_that_kafka_refuses_is_reported_with_kafkas_message(tmp_path):
     lacking.kafka()
     with pytest.raises(FormatFailed, match=r"Invalid value many for configuration num\.network\.threads"):
         LocalBroker(data_dir=tmp_path, settings={"num.network.threads": "many"}).start()
 
 
-def test_a_setting_that_follows_from_port_or_folder_is_refused(tmp_path):
+def test_a_setting_derived_from_port_or_folder_is_refused(tmp_path):
     with pytest.raises(ReservedSetting, match="listeners"):
         BrokerFiles(tmp_path, {"listeners": "PLAINTEXT://0.0.0.0:9092"})
 
@@ -214,14 +212,14 @@ def test_a_start_that_is_interrupted_leaves_nothing_running(monkeypatch, tmp_pat
     assert await_end(pids[0])
 
 
-def test_a_cluster_id_is_never_taken_for_an_option():
+def test_a_cluster_id_never_looks_like_an_option():
     drawn = {new_cluster_id() for _ in range(2_000)}
     assert len(drawn) == 2_000
     assert {len(cluster_id) for cluster_id in drawn} == {22}
     assert not any("-" in cluster_id for cluster_id in drawn)
 
 
-def test_free_ports_are_different_and_free():
+def test_free_ports_are_distinct_and_free():
     found = ports.free_ports(20)
     assert len(set(found)) == 20
     assert all(ports.refusal(port) is None for port in found)
@@ -235,7 +233,7 @@ def test_free_ports_are_different_and_free():
         ("ü\n🙂", r"\u00fc\u000a\ud83d\ude42"),
     ],
 )
-def test_a_value_is_written_as_java_reads_it(tmp_path, value, written):
+def test_a_property_value_is_escaped_for_java(tmp_path, value, written):
     files = BrokerFiles(tmp_path, {"some.setting": value})
     files.write_settings(1, 2, {})
     assert f"some.setting={written}\n" in files.settings_file.read_text("ascii")
@@ -277,13 +275,13 @@ def test_jars_are_resolved_once(fetched):
     assert len(fetched) == 1
 
 
-def test_a_jar_that_was_cut_off_is_fetched_again(fetched):
+def test_a_truncated_jar_is_fetched_again(fetched):
     (jar,) = jars.broker_jars()
     assert fetched[0].fetches == 2
     assert zipfile.is_zipfile(jar)
 
 
-def test_a_jar_that_vanished_is_fetched_again(fetched):
+def test_a_missing_jar_is_fetched_again(fetched):
     (jar,) = jars.broker_jars()
     jar.unlink()
     assert jars.broker_jars() == [jar]
@@ -291,7 +289,7 @@ def test_a_jar_that_vanished_is_fetched_again(fetched):
     assert len(fetched) == 2
 
 
-def test_other_coordinates_are_resolved_anew(fetched, monkeypatch):
+def test_changed_coordinates_are_resolved_again(fetched, monkeypatch):
     jars.broker_jars()
     monkeypatch.setattr(jars, "COORDINATES", ("another:kafka:5",))
     jars.broker_jars()
@@ -299,7 +297,7 @@ def test_other_coordinates_are_resolved_anew(fetched, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_failed_fetch_is_told(fetched, monkeypatch):
+def test_a_failed_fetch_is_an_error(fetched, monkeypatch):
     def no_network(_coordinates: str) -> None:
         raise RuntimeError("name resolution failed")
 

@@ -73,7 +73,7 @@ def assert_one_sentence(done: Result, *words: str) -> None:
         pytest.param(signal.SIGINT, "json", id="SIGINT-json", marks=pytest.mark.slow),
     ],
 )
-def test_broker_prints_its_address_alone_and_leaves_cleanly(tmp_path, how, style):
+def test_broker_prints_only_its_address_and_stops_cleanly(tmp_path, how, style):
     lacking.kafka()
     with subprocess.Popen(
         [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka", "--format", style],
@@ -84,9 +84,9 @@ def test_broker_prints_its_address_alone_and_leaves_cleanly(tmp_path, how, style
         assert broker.stdout is not None
         address = broker.stdout.readline().rstrip("\n")
         if style == "json":
-            told = json.loads(address)
-            address = told["bootstrap"]
-            os.kill(told["pid"], 0)
+            ready = json.loads(address)
+            address = ready["bootstrap"]
+            os.kill(ready["pid"], 0)
         assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=WAIT_S).brokers
         broker.send_signal(how)
         stdout, stderr = broker.communicate(timeout=WAIT_S)
@@ -99,7 +99,7 @@ def test_broker_prints_its_address_alone_and_leaves_cleanly(tmp_path, how, style
     assert (tmp_path / "kafka" / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_broker_leaves_cleanly_while_it_still_starts(tmp_path):
+def test_broker_stops_cleanly_while_it_is_starting(tmp_path):
     lacking.kafka()
     with subprocess.Popen(
         [ACKTREE, "broker", "--port", "0", "--data-dir", tmp_path / "kafka"],
@@ -125,26 +125,26 @@ def test_broker_without_java_says_what_to_install(tmp_path):
     )
 
 
-def test_broker_does_not_look_beyond_a_wrong_java_home(tmp_path):
+def test_a_wrong_java_home_is_not_replaced_by_another_java(tmp_path):
     assert_one_sentence(
         acktree("broker", JAVA_HOME=str(tmp_path)), "Java 17 or newer", f"JAVA_HOME={tmp_path}"
     )
 
 
 @pytest.mark.parametrize(
-    ("prints", "told"),
+    ("prints", "message"),
     [
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
         ('java version "1.8.0_452"', "is Java 8"),
         ("what?", "does not say its version"),
     ],
 )
-def test_broker_refuses_an_old_java(tmp_path, prints, told):
+def test_broker_refuses_an_old_java(tmp_path, prints, message):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\necho '{prints}' >&2\n")
     java.chmod(0o755)
-    assert_one_sentence(acktree("broker", JAVA_HOME=str(tmp_path)), "Java 17 or newer", told)
+    assert_one_sentence(acktree("broker", JAVA_HOME=str(tmp_path)), "Java 17 or newer", message)
 
 
 # --- topology
@@ -203,7 +203,7 @@ def test_show_lists_every_topology(bootstrap, topology_name, topology_file):
     assert [topology_name, "1", "4", "lines", "count"] in rows
 
 
-def test_show_leaves_out_a_topic_that_only_ends_like_a_registry(bootstrap, topology_name):
+def test_show_omits_a_topic_that_is_only_named_like_a_registry(bootstrap, topology_name):
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for topic in (f"{topology_name}.of-a-town.topology", f"{topology_name}.empty.topology"):
         admin.create_topics([NewTopic(topic, 1)])[topic].result()
@@ -215,7 +215,7 @@ def test_show_leaves_out_a_topic_that_only_ends_like_a_registry(bootstrap, topol
     assert topology_name not in shown.stdout
 
 
-def test_a_mistake_in_the_file_is_one_sentence(tmp_path):
+def test_a_mistake_in_the_file_is_reported_in_one_sentence(tmp_path):
     file = tmp_path / "topology.toml"
     file.write_text("name = 'x'\nakers = 4\n")
     assert_one_sentence(acktree("topology", "apply", file, "-b", "127.0.0.1:1"), "line 2", "akers")
@@ -232,7 +232,7 @@ def test_the_help_lists_every_command():
         assert command.summary in done.stdout
 
 
-def test_every_command_and_verb_explains_itself():
+def test_every_command_and_verb_has_a_help_text():
     pages = [[name] for name in COMMANDS]
     for page in pages:  # it grows by the verbs
         done = acktree(*page, "--help")
@@ -294,7 +294,7 @@ def test_a_missing_extra_is_named():
         load("spark", Command("no_such_package.module:spark", "", "spark"))
 
 
-def test_a_missing_module_of_our_own_is_a_bug_and_no_extra():
+def test_a_missing_module_of_our_own_is_reported_as_a_bug_not_as_a_missing_extra():
     with pytest.raises(ModuleNotFoundError):
         load("spark", Command("acktree.no_such_module:spark", "", "spark"))
 
@@ -317,16 +317,16 @@ def test_a_bootstrap_server_must_be_given():
 
 
 def test_the_flag_wins_over_the_environment(monkeypatch):
-    told: list[str] = []
-    command = click.command()(bootstrap_option(lambda bootstrap: told.append(bootstrap)))
+    servers: list[str] = []
+    command = click.command()(bootstrap_option(lambda bootstrap: servers.append(bootstrap)))
     monkeypatch.setenv("ACKTREE_BOOTSTRAP_SERVER", "from-environment:1")
     command.main([], standalone_mode=False)
     command.main(["-b", "from-flag:1"], standalone_mode=False)
-    assert told == ["from-environment:1", "from-flag:1"]
+    assert servers == ["from-environment:1", "from-flag:1"]
 
 
 @pytest.mark.parametrize("module", ["devbroker.java", "columns", "commands.options"])
-def test_the_examples_in_docstrings_hold(module):
+def test_the_examples_in_docstrings_run(module):
     outcome = doctest.testmod(import_module(f"acktree.console.{module}"))
     assert outcome.attempted
     assert not outcome.failed

@@ -1,4 +1,4 @@
-"""What the docs tell to type exists, and the shell blocks of the docs run."""
+"""The commands of the docs exist, and the shell blocks of the docs run."""
 
 import os
 import re
@@ -49,8 +49,8 @@ def commands(line: str, program: str) -> Iterator[list[str]]:
         yield arguments[:end]
 
 
-def told(program: str) -> list[tuple[str, list[str]]]:
-    """Return what the docs tell to type of a program: page and arguments."""
+def commands_of(program: str) -> list[tuple[str, list[str]]]:
+    """Return the commands of a program in the docs: page and arguments."""
     return [
         (page.name, arguments)
         for page in PAGES
@@ -59,10 +59,10 @@ def told(program: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-ACKTREE, MAKE = told("acktree"), told("make")
+ACKTREE, MAKE = commands_of("acktree"), commands_of("make")
 
 
-def test_the_docs_tell_what_to_type():
+def test_the_docs_name_commands():
     assert len(ACKTREE) > 40
     assert len(MAKE) > 3
 
@@ -90,7 +90,7 @@ def mistake(arguments: list[str]) -> str | None:
 
 def test_every_command_of_the_docs_exists_with_its_options():
     found = {(page, " ".join(arguments)): mistake(arguments) for page, arguments in ACKTREE}
-    assert {told: wrong for told, wrong in found.items() if wrong} == {}
+    assert {command: wrong for command, wrong in found.items() if wrong} == {}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_every_target_of_make_in_the_docs_exists():
     assert {(page, word) for page, word in wanted if word not in targets} == set()
 
 
-def test_what_the_docs_install_can_be_had():
+def test_the_packages_that_the_docs_install_exist():
     extras = set(tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     installed = {
         (page.name, name)
@@ -161,7 +161,7 @@ def shell_blocks(page: str) -> list[str]:
     return [block.text for block in blocks(HOUSE / "docs" / page) if block.language == "sh"]
 
 
-def test_the_question_of_a_script_pages_where_something_is_wrong_and_only_there(
+def test_the_monitoring_script_of_the_docs_alerts_when_and_only_when_something_is_wrong(
     shell: Shell, bootstrap: str, unique: str, tmp_path: Path
 ):
     block, _ = shell_blocks("operate.md")
@@ -175,16 +175,14 @@ def test_the_question_of_a_script_pages_where_something_is_wrong_and_only_there(
     assert (done.returncode, calls.read_text()) == (0, "\n"), done.stderr
 
 
-def test_the_completion_of_the_docs_completes(shell: Shell):
+def test_the_shell_completion_of_the_docs_works(shell: Shell):
     _, block = shell_blocks("operate.md")
     done = shell.run(block + "COMP_WORDS=(acktree dead-letter s) COMP_CWORD=2\ncomplete -p acktree")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == "complete"
 
 
-def test_the_plans_of_the_docs_give_rights_and_speak_to_kafkas_tool(
-    shell: Shell, secure: SecureBroker, tmp_path: Path
-):
+def test_the_acl_plans_of_the_docs_run_with_kafkas_tool(shell: Shell, secure: SecureBroker, tmp_path: Path):
     (block,) = shell_blocks("security.md")
     example = HOUSE / "examples" / "wordcount" / "topology.toml"
     (tmp_path / "topology.toml").write_text(example.read_text())
@@ -193,9 +191,9 @@ def test_the_plans_of_the_docs_give_rights_and_speak_to_kafkas_tool(
     calls = shell.stand_in("kafka-acls.sh")
     done = shell.run(block.replace("localhost:9092", secure.plain))
     assert done.returncode == 0, done.stderr
-    told = calls.read_text().splitlines()
+    lines = calls.read_text().splitlines()
     start = f"--bootstrap-server {secure.plain} --add --allow-principal User:acker --operation"
-    assert len(told) > 5
-    assert all(line.startswith(start) for line in told)
-    assert f"{start} Write --topic wordcount.spout- --resource-pattern-type prefixed" in told
+    assert len(lines) > 5
+    assert all(line.startswith(start) for line in lines)
+    assert f"{start} Write --topic wordcount.spout- --resource-pattern-type prefixed" in lines
     assert secure.rights_of("ops")

@@ -44,8 +44,8 @@ def with_blocks(language: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("page", with_blocks("python"))
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path):
-    """Blocks share their names, as a reader's session would; those with a title are run as files below."""
+def test_the_python_blocks_of_a_page_run_from_top_to_bottom(page: Path):
+    """All blocks run in one namespace, like a reader's session; those with a title are run as files below."""
     names = {name: getattr(acktree.producers, name) for name in acktree.producers.__all__}
     names |= {"f": functions, "__name__": "docs"}
     for block in blocks(page):
@@ -136,7 +136,7 @@ def console(tmp_path: Path) -> Iterator[Console]:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_getting_started_and_then_the_readme_work_as_they_are_written(console: Console, tmp_path: Path):
+def test_getting_started_and_the_readme_work_as_written(console: Console, tmp_path: Path):
     (port,) = ports.free_ports(1)
     for block in blocks(HOUSE / "docs" / "getting-started.md"):
         if block.title:

@@ -108,7 +108,7 @@ def check_running(children: dict[str, ChildProcess], deadline: float) -> None:
         pytest.param("worker", marks=pytest.mark.slow),
     ],
 )
-def test_the_account_is_exact_whoever_is_killed(
+def test_counts_are_exact_whichever_process_is_killed(
     bootstrap: str, unique: str, tmp_path: Path, victim: str
 ) -> None:
     topic, group = f"{unique}.source", f"{unique}.lines"

@@ -69,7 +69,7 @@ def test_imports_of_every_module_point_one_way():
     assert wrong == {}
 
 
-def test_every_package_was_looked_at():
+def test_every_package_is_checked():
     assert {package for package, _ in MODULES} == set(ROOTS)
 
 
@@ -111,5 +111,5 @@ def test_a_wrong_import_is_found(package, source):
         ("console", "from acktree.spark import stage\nfrom acktree.acker import service"),
     ],
 )
-def test_a_right_import_is_let_through(package, source):
+def test_a_correct_import_passes(package, source):
     assert wrong_imports(source, package, f"acktree.{package}.module") == []

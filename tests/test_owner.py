@@ -84,14 +84,14 @@ def started(bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> I
     ],
     indirect=["started"],
 )
-def test_no_child_of_a_bench_outlives_it(started: Started, how: signal.Signals):
+def test_no_child_process_outlives_its_bench(started: Started, how: signal.Signals):
     started.bench.send_signal(how)
     assert started.bench.wait(WAIT_S) != 0
     await_end(started.children)
 
 
 @pytest.mark.parametrize("started", [RATES], indirect=True, ids=["rates"])
-def test_a_measured_process_ends_with_its_bench_and_not_when_it_is_done(started: Started):
+def test_a_measured_process_ends_with_its_bench(started: Started):
     for child in started.children:
         signal.pidfd_send_signal(child, signal.SIGSTOP)  # so it is never done
     started.bench.send_signal(signal.SIGTERM)

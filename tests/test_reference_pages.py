@@ -12,7 +12,7 @@ HOUSE = Path(__file__).parents[1]
 DOCS = HOUSE / "docs"
 
 
-def test_every_error_is_in_the_docs_in_its_own_words():
+def test_every_error_is_in_the_docs_with_its_docstring():
     made = runpy.run_path(str(DOCS / "errors.py"))
     assert (DOCS / "errors.md").read_text() == made["page"](), "write it again: python docs/errors.py"
 
@@ -26,7 +26,7 @@ def test_every_key_of_a_topology_file_is_in_the_docs_with_its_default():
             assert key in rows
             if isinstance(field.default, bool):
                 assert rows[key] == str(field.default).lower()
-            elif isinstance(field.default, int | float) and key != "orphan_timeout_s":  # told in words
+            elif isinstance(field.default, int | float) and key != "orphan_timeout_s":  # described in words
                 assert float(rows[key]) == field.default, key
 
 

@@ -20,7 +20,7 @@ HOUSE = Path(__file__).parents[1]
     ],
     ids=["workers", "spark"],
 )
-def test_the_suite_holds_without_private_parts(bootstrap: str, modules: tuple[str, ...]):
+def test_the_suite_passes_without_the_private_parts_of_libraries(bootstrap: str, modules: tuple[str, ...]):
     command = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
     environment = {**os.environ, "ACKTREE_NATIVE": "off", "KAFKA_BOOTSTRAP_SERVERS": bootstrap}
     for name in [name for name in environment if name.startswith("PYTEST_")]:

@@ -1,7 +1,8 @@
-"""One word for each thing: the docs and the names in the code use no word that was given up for another."""
+"""One word for each thing: docs, code and tests use no word that was given up for another."""
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ HOUSE = Path(__file__).parents[1]
 PAGES = [*sorted((HOUSE / "docs").glob("*.md"))] + [
     HOUSE / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 ]
-PACKAGES = ("schemas", "producers", "acker_consumer", "spark_app", "console")
+CODE = ("schemas", "producers", "acker_consumer", "spark_app", "console", "tests", "benchmarks", "examples")
 
 PHRASES = {
     "verdict": (r"\bverdicts?\b", "result"),
@@ -107,9 +108,9 @@ def test_a_page_has_no_retired_word(page: Path):
     assert retired_phrases(page.read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_name_has_no_retired_word(package: str):
-    modules = sorted((HOUSE / package).rglob("*.py"))
+@pytest.mark.parametrize("folder", CODE)
+def test_a_name_has_no_retired_word(folder: str):
+    modules = sorted((HOUSE / folder).rglob("*.py"))
     assert modules
     found = [
         (str(module.relative_to(HOUSE)), wrong)
@@ -160,7 +161,7 @@ def test_a_retired_phrase_is_found_with_the_one_to_write(phrase: str):
         "It marks records as done.",
     ],
 )
-def test_what_is_not_retired_is_left_alone(text: str):
+def test_other_text_is_accepted(text: str):
     assert retired_phrases(text) == []
 
 
@@ -173,5 +174,16 @@ def test_a_retired_part_of_a_name_is_found(part: str, shape: str):
 
 
 @pytest.mark.parametrize("name", ["dead_letter", "DeadLetters", "Watermark", "SharedCluster", "notebook"])
-def test_a_name_with_the_letters_of_a_retired_part_is_left_alone(name: str):
+def test_a_name_that_only_contains_a_retired_part_is_accepted(name: str):
     assert retired_parts(name) == []
+
+
+def test_no_class_of_the_tests_has_the_name_of_another():
+    classes = [
+        (node.name, str(module.relative_to(HOUSE)))
+        for module in sorted((HOUSE / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(module.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    several = {name for name, count in Counter(name for name, _ in classes).items() if count > 1}
+    assert [found for found in classes if found[0] in several] == []

@@ -1,19 +1,24 @@
 """Product code takes time, randomness, threads and clients from ``world.py``: another world can stand in."""
 
 import ast
+import asyncio
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from acktree.producers import AsyncBolt, BasicBolt
 from acktree.producers.native import librdkafka
 from acktree.producers.native.columns import Rows
+from acktree.producers.testing import BoltDouble
+from acktree.schemas import world
 from acktree.schemas.ids import EdgeSource
-from acktree.schemas.world import RealWorld, use_world
+from acktree.schemas.world import Answer, RealWorld, use_world
 from acktree.spark.tasks.per_process import PerProcess
 from acktree.spark.tasks.writing import transactions
 from acktree.spark.tasks.writing.aiokafka_client import NoBatches
@@ -168,7 +173,23 @@ class SimulatedWorld(RealWorld):
         super().__init__()
         self._draws = random.Random(seed)
         self._by_process: dict[int, dict[Any, Any]] = {}
-        self.process = 1
+        self.process = self.thread = 1
+        self.used: list[str] = []
+
+    def thread_id(self) -> int:
+        return self.thread
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        self.used.append("event loop")
+        return super().event_loop()
+
+    def start_thread(self, run: Callable[[], object], name: str) -> world.Thread:
+        self.used.append(name)
+        return super().start_thread(run, name)
+
+    def wait_for(self, future: Future[Answer], timeout_s: float) -> Answer:
+        self.used.append("wait")
+        return super().wait_for(future, timeout_s)
 
     def random_bits(self, bits: int) -> int:
         return self._draws.getrandbits(bits)
@@ -216,7 +237,7 @@ def test_another_process_draws_other_edges(simulated: SimulatedWorld):
     assert not np.isin(source.many(100), before).any()
 
 
-def test_processes_of_a_world_and_worlds_share_nothing_they_keep(simulated: SimulatedWorld):
+def test_what_is_kept_belongs_to_one_process_of_one_world(simulated: SimulatedWorld):
     kept: PerProcess[int] = PerProcess()
     numbers = itertools.count()
     found = {}
@@ -240,3 +261,30 @@ def test_a_simulated_client_is_never_taken_for_one_of_librdkafka():
         assert producer.produce_rows("words", Rows([b"a", b"b"])) == []
         assert [record[:2] for record in producer.producer.produced] == [("words", b"a"), ("words", b"b")]
     assert librdkafka.librdkafka()
+
+
+def test_a_collector_is_called_only_by_its_thread_of_the_world(simulated: SimulatedWorld):
+    class EmitsElsewhere(BasicBolt):
+        def execute(self, tuple, emit):
+            simulated.thread = 2
+            try:
+                emit(b"b")
+            finally:
+                simulated.thread = 1
+
+    double = BoltDouble(EmitsElsewhere())
+    double.give(b"a")
+    assert "WrongThread" in double.failed[0]
+    assert double.emitted == []
+
+
+def test_an_event_loop_its_thread_and_its_waits_are_the_worlds(simulated: SimulatedWorld):
+    class Upper(AsyncBolt):
+        async def execute(self, tuple, emit):
+            emit(tuple.value.upper())
+
+    double = BoltDouble(Upper())
+    double.give(b"a")
+    double.close()
+    assert [emission.value for emission in double.emitted] == [b"A"]
+    assert simulated.used[:3] == ["event loop", "acktree-loop", "wait"]

@@ -26,13 +26,13 @@ class PostgresSink(BatchBolt):
     def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
         with self.database.transaction():
             cursor = self.database.cursor()
-            for tuple in tuples:
+            for tup in tuples:
                 try:
                     with self.database.transaction():
-                        if self.once.first(cursor, tuple):
-                            cursor.execute(ADD, tuple.value.decode().split())
+                        if self.once.first(cursor, tup):
+                            cursor.execute(ADD, tup.value.decode().split())
                 except (psycopg.DataError, psycopg.ProgrammingError) as error:
-                    collector.fail(tuple, f"{type(error).__name__}: {error}")
+                    collector.fail(tup, f"{type(error).__name__}: {error}")
 
     def cleanup(self) -> None:
         self.database.close()

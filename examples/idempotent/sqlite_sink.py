@@ -16,10 +16,10 @@ class SqliteSink(BasicBolt):
         self.once.create(self.database.cursor())
         self.database.execute("create table if not exists totals(account text primary key, amount integer)")
 
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
-        account, amount = tuple.value.decode().split()
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        account, amount = tup.value.decode().split()
         with self.database as transaction:
-            if self.once.first(transaction.cursor(), tuple):
+            if self.once.first(transaction.cursor(), tup):
                 transaction.execute(
                     "insert into totals values (?, ?) "
                     "on conflict (account) do update set amount = totals.amount + excluded.amount",

@@ -1,4 +1,4 @@
-"""A topology on a real broker: ackers to start, stop and kill, records to send, verdicts to wait for."""
+"""A topology on a real broker: ackers to start, stop and kill, records to send, results to wait for."""
 
 import os
 import signal
@@ -119,8 +119,8 @@ class AckerProcess:
         return self._process.wait(DEADLINE_S)
 
 
-class Cluster:
-    """One topology: ``init``, ``ack`` and so on send at once; verdicts are collected while waiting."""
+class AckerCluster:
+    """One topology: ``init``, ``ack`` and so on send at once; results are collected while waiting."""
 
     def __init__(self, bootstrap, name, folder=None, *, ackers=2, timeout_s=30, orphan_s=300, tasks=1):
         self.bootstrap, self.name, self.folder = bootstrap, name, folder
@@ -176,8 +176,8 @@ class Cluster:
 
     def init_many(self, pairs, task=0, version=None):
         version = version or self.version
-        for partition, share in self._shares(pairs, version).items():
-            self.send("ack-init", partition, encode_ack_init(AckInit(task, version, entries(share))))
+        for partition, part in self._by_partition(pairs, version).items():
+            self.send("ack-init", partition, encode_ack_init(AckInit(task, version, entries(part))))
         return self
 
     def ack(self, root, *edges, version=None):
@@ -185,8 +185,8 @@ class Cluster:
 
     def ack_many(self, pairs, version=None):
         version = version or self.version
-        for partition, share in self._shares(pairs, version).items():
-            self.send("ack", partition, encode_ack(Ack("bolt-0", version, entries(share))))
+        for partition, part in self._by_partition(pairs, version).items():
+            self.send("ack", partition, encode_ack(Ack("bolt-0", version, entries(part))))
         return self
 
     def fail(self, root, reason="broken"):
@@ -197,11 +197,11 @@ class Cluster:
         record = Ack("bolt-0", self.version, resets=np.array([root], ID))
         return self.send("ack", self.partition(root), encode_ack(record))
 
-    def _shares(self, pairs, version):
-        shares = {}
+    def _by_partition(self, pairs, version):
+        parts = {}
         for pair in pairs:
-            shares.setdefault(self.partition(pair[0], version), []).append(pair)
-        return shares
+            parts.setdefault(self.partition(pair[0], version), []).append(pair)
+        return parts
 
     def send(self, topic, partition, value):
         self.producer.produce(

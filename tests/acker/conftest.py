@@ -1,10 +1,10 @@
-"""What the broker tests of the acker share."""
+"""Fixtures of the broker tests of the acker."""
 
 import pytest
 from hypothesis import Phase, settings
 
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
-from acker.cluster import Cluster
+from acker.cluster import AckerCluster
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def make(bootstrap, unique, tmp_path):
     made = []
 
     def start(**settings):
-        made.append(Cluster(bootstrap, unique, tmp_path, **settings))
+        made.append(AckerCluster(bootstrap, unique, tmp_path, **settings))
         return made[-1]
 
     yield start

@@ -1,7 +1,7 @@
 """A hypothesis state machine: explicit trees against the fold, expiry, cut and memory of one partition.
 
 Messages are lost, repeated and late; the acker stalls, crashes, loses its partition and gets it back, while a
-zombie that does not know goes on. The verdicts are compared with the trees; what was appended is recorded.
+zombie that does not know goes on. The results are compared with the trees; what was appended is recorded.
 """
 
 import random
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from acker.tester import Tester
-from acker.trees import Message, Tree
+from acker.trees import ModelTree, TreeMessage
 from acktree.acker.expiry import AgeLimits
 
 TIMEOUT_S, ORPHAN_S, RETENTION_S = 3, 30, 6000
@@ -23,7 +23,7 @@ PICK = st.integers(0, 999)
 
 
 class AckerMachine(RuleBasedStateMachine):
-    """``told[root]`` are its verdicts; ``events`` is what arrived on the topics, and crashes."""
+    """``results[root]`` are its results; ``events`` is what arrived on the topics, and crashes."""
 
     first_root = 1
     recorded: list["AckerMachine"] | None = None
@@ -33,7 +33,7 @@ class AckerMachine(RuleBasedStateMachine):
         self.small = patch("acktree.acker.table.LEAST_SLOTS", LEAST_SLOTS)
         self.small.start()
         self.tester = Tester(LIMITS, eager=False)
-        self.trees, self.flying, self.told, self.events = {}, [], {}, []
+        self.trees, self.flying, self.results, self.events = {}, [], {}, []
         self.committed = self.start = self.tester.partition.positions
         self.zombie = None
         self.seen = {"acked": 0, "failed": 0, "timed_out": 0}
@@ -49,7 +49,7 @@ class AckerMachine(RuleBasedStateMachine):
         return frozenset(self.source.getrandbits(64) | 1 for _ in range(count))
 
     def _plant(self, edges):
-        tree = Tree(self.first_root + len(self.trees), [Message(self._edges(edges))])
+        tree = ModelTree(self.first_root + len(self.trees), [TreeMessage(self._edges(edges))])
         self.trees[tree.root] = tree
         return tree
 
@@ -76,8 +76,8 @@ class AckerMachine(RuleBasedStateMachine):
                 self._append(*message)
 
     def _come_late(self, draw):
-        if self.told:
-            tree = self.trees[draw.choice(sorted(self.told))]
+        if self.results:
+            tree = self.trees[draw.choice(sorted(self.results))]
             self._append(tree.root, draw.randrange(len(tree.messages)))
 
     @rule()
@@ -118,9 +118,9 @@ class AckerMachine(RuleBasedStateMachine):
     def _append_inits(self, trees):
         for tree in trees:
             tree.arrived.setdefault(0, []).append((len(self.tester.init_log), self.tester.now_ms))
-        told = [(tree.root, *tree.messages[0].made) for tree in trees]
-        self.tester.init_edges(told)
-        self.events.append(("init", told))
+        inits = [(tree.root, *tree.messages[0].made) for tree in trees]
+        self.tester.init_edges(inits)
+        self.events.append(("init", inits))
 
     # Time and the acker.
 
@@ -129,24 +129,24 @@ class AckerMachine(RuleBasedStateMachine):
         if is_reading:
             self.tester.fold_all()
         self.tester.wait(ms, 250)
-        self._judge()
+        self._check_results()
 
     @rule(ms=st.sampled_from([2000, 40_000]))
     def stand_still(self, ms):
         self.tester.now_ms += ms
         self.tester.observe().expire()
-        self._judge()
+        self._check_results()
 
     @rule(inits=st.integers(0, 9), acks=st.integers(0, 9))
     def fold_some(self, inits, acks):
         at = self.tester.partition.positions
         self.tester.fold(at.inits + inits, at.acks + acks).expire()
-        self._judge()
+        self._check_results()
 
     @rule()
     def fold_all(self):
         self.tester.fold_all()
-        self._judge()
+        self._check_results()
 
     @rule()
     def commit(self):
@@ -174,20 +174,20 @@ class AckerMachine(RuleBasedStateMachine):
         self.tester.partition, at = self.zombie, self.zombie.positions
         self.start = type(start)(0, 0)
         self.tester.fold(at.inits + inits, at.acks + acks).observe().expire()
-        self._judge()
+        self._check_results()
         self.tester.partition, self.start = owner, start
 
     # What must hold.
 
-    def _judge(self):
-        """Compare the verdicts that are new with the trees."""
+    def _check_results(self):
+        """Compare the new results with the trees."""
         tester, checks = self.tester, (("acked", self._was_acked), ("failed", self._was_failed))
         for name, check in (*checks, ("timed_out", self._was_timed_out)):
-            verdicts = getattr(tester, name)
-            for _, root, *_ in verdicts[self.seen[name] :]:
+            results = getattr(tester, name)
+            for _, root, *_ in results[self.seen[name] :]:
                 check(self.trees[root])
-                self.told.setdefault(root, []).append(name)
-            self.seen[name] = len(verdicts)
+                self.results.setdefault(root, []).append(name)
+            self.seen[name] = len(results)
 
     def _was_acked(self, tree):
         assert tree.is_whole(*self.tester.partition.positions), "acked early"
@@ -201,11 +201,11 @@ class AckerMachine(RuleBasedStateMachine):
         resets = [ms for offset, ms in tree.resets if self.start.acks <= offset < at.acks]
         age_ms = now_ms - max(min(ms for _, ms in tree.arrived[0]), *resets, 0)
         assert age_ms > TIMEOUT_MS, "timed out early"
-        is_excused = tree.root in self.told or not tree.is_plain or self._outlived_its_hold(tree)
+        is_excused = tree.root in self.results or not tree.is_plain or self._outlived_its_hold(tree)
         assert is_excused or not tree.is_whole(*at), "a complete tree was timed out"
 
     def _outlived_its_hold(self, tree):
-        """Tell whether early acks may have ceased to hold the cut; a bucket and a look are the margin."""
+        """Return whether early acks may hold the cut no longer, give or take a bucket and a scan."""
         return tree.longest_silence_ms(self.tester.now_ms) > LIMITS.hold_ms - 1
 
     @invariant()
@@ -213,7 +213,7 @@ class AckerMachine(RuleBasedStateMachine):
         cut = self.tester.partition.cut
         assert all(now >= before for now, before in zip(cut, self.start, strict=True))
         for tree in self.trees.values():
-            if tree.root in self.told or self._outlived_its_hold(tree):
+            if tree.root in self.results or self._outlived_its_hold(tree):
                 continue
             assert all(cut.inits <= offset for offset, _ in tree.arrived.get(0, []))
             assert all(cut.acks <= offset for offset, _ in tree.said_by_workers)
@@ -232,14 +232,14 @@ class AckerMachine(RuleBasedStateMachine):
             self.small.stop()
 
     def _end(self):
-        """Let everything arrive: every root gets its verdict, and nothing is left."""
+        """Let everything arrive: every root gets its result, and nothing is left."""
         self.all_arrive()
         self.tester.fold_all().wait(3 * TIMEOUT_MS, 250)
-        self._judge()
+        self._check_results()
         for tree in self.trees.values():
-            assert not tree.arrived.get(0) or tree.root in self.told, "no verdict"
+            assert not tree.arrived.get(0) or tree.root in self.results, "no result"
             is_sure = tree.is_plain and tree.is_whole() and not self._outlived_its_hold(tree)
-            assert not is_sure or {"acked", "timed_out"} & set(self.told[tree.root])
+            assert not is_sure or {"acked", "timed_out"} & set(self.results[tree.root])
         assert self.tester.partition.table.pending == 0
         self.tester.wait(1000 * ORPHAN_S + 3000, 500)
         assert len(self.tester.partition.table) == 0

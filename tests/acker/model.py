@@ -14,7 +14,7 @@ class Held:
     reason: str = ""
 
 
-class Model:
+class TableModel:
     def __init__(self):
         self.held = {}
         self.acked, self.failed, self.timed_out = [], [], []
@@ -28,7 +28,7 @@ class Model:
             return
         held.value ^= value
         held.init_seen, held.task, held.tick = True, task, tick
-        self._judge(root, held)
+        self._finish_if_done(root, held)
 
     def record(self, fails, acks, resets, tick, bucket):
         for root, reason in fails:
@@ -37,13 +37,13 @@ class Model:
             held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
             if not held.failed:
                 held.failed, held.reason = True, reason
-            self._judge(root, held)
+            self._finish_if_done(root, held)
         for root, value in acks:
             if self._is_late(root):
                 continue
             held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
             held.value ^= value
-            self._judge(root, held)
+            self._finish_if_done(root, held)
         for root in resets:
             if self._is_late(root):
                 continue
@@ -60,7 +60,7 @@ class Model:
                 else:
                     self.dropped_orphans += 1
 
-    def _judge(self, root, held):
+    def _finish_if_done(self, root, held):
         if held.init_seen and held.failed:
             self.failed.append((held.task, root, held.reason))
         elif held.init_seen and held.value == 0:

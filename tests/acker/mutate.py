@@ -31,7 +31,7 @@ from hypothesis import settings
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 TESTS = Path(__file__).parents[1]
 PACKAGE = "acktree.acker"
-KERNELS = [f"{PACKAGE}.kernels.{name}" for name in ("slots", "judged_roots", "fold", "sweep")]
+KERNELS = [f"{PACKAGE}.kernels.{name}" for name in ("slots", "finished_roots", "fold", "sweep")]
 MEMORY_BYTES = 4 << 30
 LINES_KEPT = 12
 
@@ -47,7 +47,7 @@ FIRST, SECOND = Round(examples=8, test_cpu_s=5), Round(examples=50, test_cpu_s=1
 
 
 class Mutant(NamedTuple):
-    """A module with one change; ``line`` is the changed line, by which a mutant is judged equivalent."""
+    """A module with one change; ``line`` is the changed line, by which a mutant is declared equivalent."""
 
     name: str
     path: Path
@@ -172,7 +172,7 @@ def run(session: WorkDB, left: list[WorkItem], tests: list[str], limits: Round, 
 
 
 def pass_without_a_mutation(tests: list[str]) -> bool:
-    """Tell whether the tests pass on the sources as they are, with the kernels run as Python."""
+    """Return whether the tests pass on the sources as they are, with the kernels run as Python."""
     path = Path(sys.modules[KERNELS[0]].__file__)
     with tempfile.TemporaryFile() as output:
         child = start(Mutant(path.stem, path, path.read_text(), "", ""), tests, FIRST, output)
@@ -186,18 +186,18 @@ def survivors(session: WorkDB) -> Iterator[tuple[WorkItem, Mutant]]:
             yield item, mutant_of(item)
 
 
-def is_equivalent(item: WorkItem, mutant: Mutant, judged: dict[str, dict[str, dict[str, str]]]) -> bool:
-    """Tell whether EQUIVALENT says why a mutant changes nothing; ``*`` stands for a function as a whole."""
-    lines = judged.get(mutant.name, {}).get(item.mutations[0].definition_name or "module", {})
+def is_equivalent(item: WorkItem, mutant: Mutant, reasons: dict[str, dict[str, dict[str, str]]]) -> bool:
+    """Return whether EQUIVALENT says why a mutant changes nothing; ``*`` stands for a function as a whole."""
+    lines = reasons.get(mutant.name, {}).get(item.mutations[0].definition_name or "module", {})
     return mutant.line in lines or "*" in lines
 
 
 def report(session: WorkDB) -> int:
-    """Print the survivors and the sums; return how many survivors are not judged equivalent."""
-    judged = tomllib.loads(EQUIVALENT.read_text())
+    """Print the survivors and the sums; return how many survivors are not declared equivalent."""
+    reasons = tomllib.loads(EQUIVALENT.read_text())
     outcomes = {item.job_id: "killed" for item in session.work_items}
     for item, mutant in survivors(session):
-        outcomes[item.job_id] = "equivalent" if is_equivalent(item, mutant, judged) else "survived"
+        outcomes[item.job_id] = "equivalent" if is_equivalent(item, mutant, reasons) else "survived"
         if outcomes[item.job_id] == "survived":
             print(mutant.diff, end="\n\n")
     sums: dict[str, Counter[str]] = {}

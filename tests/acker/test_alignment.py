@@ -36,7 +36,7 @@ def test_the_topic_that_is_far_ahead_waits(times, waiting):
     assert TopicAlignment().choose(clock(*times)) == waiting
 
 
-def test_as_documented_a_minute_is_far_and_half_of_it_is_near():
+def test_the_documented_limits_of_far_and_near_are_a_minute_and_half_a_minute():
     assert (AHEAD_MS, NEAR_MS) == (60_000, 30_000)
 
 
@@ -65,7 +65,7 @@ def test_no_topic_waits_for_one_that_has_nothing_to_read(behind):
     assert alignment.choose(times) == 1 - behind
 
 
-def test_a_topic_that_has_told_no_time_yet_stands_where_the_other_began():
+def test_a_topic_without_a_timestamp_is_taken_to_be_where_the_other_began():
     alignment, unknown_ms = TopicAlignment(), UNKNOWN_MS - START_MS
     assert alignment.choose(clock(unknown_ms, unknown_ms)) is None
     assert alignment.choose(clock(500, unknown_ms)) is None
@@ -80,7 +80,7 @@ def narrow(monkeypatch):
     monkeypatch.setattr("acktree.acker.alignment.NEAR_MS", 20)
 
 
-def test_a_backlog_is_read_in_step_and_to_its_end(make, narrow, monkeypatch):
+def test_a_backlog_is_read_evenly_and_to_its_end(make, narrow, monkeypatch):
     """The client fetches a whole topic at once: without a pause the table would hold every root."""
     monkeypatch.setattr("acktree.acker.service.BATCH", 20)
     cluster = make(ackers=1)
@@ -102,7 +102,7 @@ def test_a_backlog_is_read_in_step_and_to_its_end(make, narrow, monkeypatch):
     wait_for(lambda: not acker.acker.ownership.paused, "nothing paused")
 
 
-def test_inits_do_not_wait_for_acks_that_an_open_transaction_holds_back(make, bootstrap, narrow):
+def test_inits_do_not_wait_for_acks_held_back_by_an_open_transaction(make, bootstrap, narrow):
     cluster = make(ackers=1)
     acker = cluster.start()
     cluster.init(1, 1).ack(1, 1).await_acked([1])

@@ -116,6 +116,6 @@ def test_acks_are_decoded_or_refused_as_the_reference_does(values):
 
 
 @pytest.mark.parametrize("decode", [decode_init_batch, decode_ack_batch])
-def test_no_records_are_a_batch_too(decode):
+def test_a_batch_may_be_empty(decode):
     assert len(decode([]).faults) == 0
     assert decode([b""]).faults.tolist() == [MALFORMED]

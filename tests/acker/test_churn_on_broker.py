@@ -92,7 +92,7 @@ def test_the_acker_count_changes_up_and_down_under_load_without_a_replay(make):
         pytest.param(PROTOCOLS["kip-848"], True, id="kip-848-static", marks=pytest.mark.slow),
     ],
 )
-def test_ackers_join_and_leave_every_few_records_on_a_busy_machine_and_nothing_times_out(
+def test_nothing_times_out_while_ackers_join_and_leave_every_few_records_on_a_busy_machine(
     make, busy, protocol, is_static
 ):
     cluster = make(ackers=4, timeout_s=120)
@@ -127,7 +127,7 @@ def test_ackers_join_and_leave_every_few_records_on_a_busy_machine_and_nothing_t
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_ackers_that_are_killed_ten_times_under_load_ack_nothing_early_and_time_out_nothing(make):
+def test_ackers_killed_ten_times_under_load_ack_nothing_early_and_time_out_nothing(make):
     """Static members: who comes back under its name has its partitions at once, in the midst of any step."""
     cluster = make(ackers=2, timeout_s=120)
     options = [{"group.instance.id": name} for name in ("one", "two")]
@@ -146,7 +146,7 @@ def test_ackers_that_are_killed_ten_times_under_load_ack_nothing_early_and_time_
 
 
 @pytest.mark.timeout(240)
-def test_an_acker_that_was_killed_comes_back_under_its_name_before_its_session_ends_with_kip_848(make):
+def test_a_killed_static_member_rejoins_before_its_session_ends_with_kip_848(make):
     """The broker refuses the name until then, and that is final for a consumer: it has to be made anew.
 
     The second one is started before the first is killed: a start may take longer than a session.
@@ -165,7 +165,7 @@ def test_an_acker_that_was_killed_comes_back_under_its_name_before_its_session_e
 
 
 @pytest.mark.timeout(240)
-def test_an_acker_whose_name_another_one_takes_ends_with_one_sentence(make):
+def test_an_acker_fenced_by_another_of_the_same_name_stops_with_one_sentence(make):
     """With the classic protocol the newcomer wins; who is fenced must not stay as if it served."""
     cluster = make(ackers=1, timeout_s=600)
     options = {"group.instance.id": "only"}
@@ -178,7 +178,7 @@ def test_an_acker_whose_name_another_one_takes_ends_with_one_sentence(make):
 
 
 @pytest.mark.timeout(240)
-def test_of_two_ackers_one_is_killed_and_the_other_takes_over_when_the_session_ends(make):
+def test_the_other_of_two_ackers_takes_over_when_the_session_of_a_killed_one_ends(make):
     cluster = make(ackers=2, timeout_s=120)
     members = [cluster.start_process().await_ready(), cluster.start_process().await_ready()]
     load = Load(cluster, seed=6)

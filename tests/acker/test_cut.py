@@ -58,7 +58,7 @@ def test_a_reset_moves_the_age_and_not_the_cut():
     assert tester.timed_out == []
 
 
-def test_the_cut_moves_on_from_bucket_to_bucket():
+def test_the_cut_advances_bucket_by_bucket():
     tester = Tester()
     for root in range(1, 6):
         tester.init(root, 1)
@@ -70,7 +70,7 @@ def test_the_cut_moves_on_from_bucket_to_bucket():
     assert cuts == [0, 1, 2, 3, 4]
 
 
-def test_a_timeout_lets_the_cut_go_on():
+def test_a_timeout_lets_the_cut_advance():
     tester = Tester(AgeLimits.of_seconds(3, 30, 600)).observe().expire().init(A, 1).wait(4500)
     assert tester.timed_out == [(0, A)]
     assert tester.partition.cut == (1, 0)
@@ -87,7 +87,7 @@ def test_when_all_birth_buckets_are_in_use_the_newest_stays_open():
     assert buckets.open(20_000 * BUCKET_MS, Positions(20_000, 20_000), 0) == BUCKETS - 1
 
 
-def test_buckets_that_are_done_are_forgotten():
+def test_finished_buckets_are_removed():
     tester = Tester()
     for root in range(1, 50):
         tester.now_ms += BUCKET_MS
@@ -140,7 +140,7 @@ def test_an_entry_is_no_younger_than_now_before_log_time_is_known():
     assert Tester().init(A, 1).partition.oldest_age_s == 0
 
 
-def test_bucket_numbers_go_round_and_round():
+def test_bucket_numbers_wrap_around():
     counts = np.zeros(BUCKETS, np.int32)
     buckets = CutBuckets(counts, Positions(0, 0))
     for number in range(2 * BUCKETS + 10):
@@ -230,7 +230,7 @@ def test_a_crash_after_the_hold_can_only_delay_a_tree():
     assert tester.wait(35_000, 1000).timed_out == [(0, A)]
 
 
-def test_late_messages_of_roots_that_an_earlier_owner_decided_hold_no_cut_for_a_timeout():
+def test_late_messages_of_roots_that_an_earlier_owner_finished_hold_no_cut_for_a_timeout():
     tester = Tester(ORPHAN_LIMITS).observe().expire().init(A, 1).ack(A, 1)
     tester.crash(tester.partition.cut).ack(A, 1)
     assert tester.partition.table.orphans == 1

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from acker.cluster import Cluster, wait_for
+from acker.cluster import AckerCluster, wait_for
 
 pytestmark = pytest.mark.xdist_group("acker")
 ROOTS = itertools.count(1 << 62)
@@ -13,7 +13,7 @@ ROOTS = itertools.count(1 << 62)
 
 @pytest.fixture(scope="module")
 def cluster(bootstrap):
-    cluster = Cluster(bootstrap, f"t{uuid.uuid4().hex[:10]}", tasks=2, ackers=3)
+    cluster = AckerCluster(bootstrap, f"t{uuid.uuid4().hex[:10]}", tasks=2, ackers=3)
     cluster.acker = cluster.start()
     yield cluster
     cluster.close()
@@ -68,21 +68,21 @@ def test_an_init_of_a_record_that_yields_nothing(cluster, root):
     cluster.init(root, 0).await_acked([root])
 
 
-def test_many_roots_in_large_records_are_told_completely(cluster):
+def test_many_roots_in_large_records_are_all_reported(cluster):
     roots = [next(ROOTS) for _ in range(60_000)]
     cluster.init_many([(root, 5) for root in roots]).ack_many([(root, 5) for root in roots])
     cluster.await_acked(roots)
     assert len(set(cluster.acked)) == len(cluster.acked)
 
 
-def test_each_spout_task_is_told_on_its_own_topic(cluster, root):
+def test_each_spout_task_gets_results_on_its_own_topic(cluster, root):
     cluster.init(root, 0, task=1).await_acked([root])
     reader = cluster.reader([f"{cluster.name}.spout-1"])
     found = []
     wait_for(lambda: found, "a result on spout-1", step=lambda: found.extend(reader.consume(1, 1)))
 
 
-def test_it_reports_what_it_did(cluster, root):
+def test_the_acker_reports_its_counts(cluster, root):
     roots = [next(ROOTS) for _ in range(1_000)]
     cluster.init_many([(each, 5) for each in roots]).ack_many([(each, 5) for each in roots])
     cluster.await_acked(roots)

@@ -12,7 +12,7 @@ LIMITS = AgeLimits.of_seconds(message_s=3, orphan_s=30, retention_s=600)
 A, B = 11, 12
 
 
-def test_many_timeouts_at_once_are_all_told(monkeypatch):
+def test_many_simultaneous_timeouts_are_all_reported(monkeypatch):
     monkeypatch.setattr("acktree.acker.table.EXPIRE_ROWS", 10)
     tester = Tester(LIMITS).observe().expire()
     tester.init_record((root, 1) for root in range(1, 2001))
@@ -21,7 +21,7 @@ def test_many_timeouts_at_once_are_all_told(monkeypatch):
     assert len(tester.partition.table) == 0
 
 
-def test_looks_are_no_more_frequent_than_the_bound_needs():
+def test_scans_are_no_more_frequent_than_the_bound_requires():
     expiry = Expiry(LIMITS)
     expiry.records_folded(0)
     expiry.advance(3001)
@@ -40,7 +40,7 @@ def advance(expiry, start_ms, end_ms):
 
 
 @pytest.mark.parametrize(("pending_ms", "orphan_ms", "due_ms"), [(9000, inf, 12_000), (inf, 9000, 39_000)])
-def test_after_a_look_none_is_due_before_the_oldest_entry_left_can_be(pending_ms, orphan_ms, due_ms):
+def test_no_scan_is_due_before_the_oldest_remaining_entry_can_expire(pending_ms, orphan_ms, due_ms):
     expiry = Expiry(LIMITS)
     expiry.advance(10_000)
     expiry.scanned(pending_ms, orphan_ms)
@@ -48,7 +48,7 @@ def test_after_a_look_none_is_due_before_the_oldest_entry_left_can_be(pending_ms
     assert advance(expiry, due_ms, due_ms + 1)
 
 
-def test_limits_that_stay_the_same_ask_for_no_look():
+def test_unchanged_limits_cause_no_scan():
     expiry = Expiry(LIMITS)
     expiry.advance(10_000)
     expiry.scanned(inf, inf)
@@ -56,7 +56,7 @@ def test_limits_that_stay_the_same_ask_for_no_look():
     assert not advance(expiry, 10_000, 12_000)
 
 
-def test_an_empty_table_is_not_looked_at():
+def test_an_empty_table_is_not_scanned():
     expiry = Expiry(LIMITS)
     expiry.advance(10**9)
     expiry.scanned(inf, inf)
@@ -65,24 +65,24 @@ def test_an_empty_table_is_not_looked_at():
 
 
 @pytest.mark.parametrize(("timeout_ms", "scan_interval_ms"), [(1500, 100), (15_000, 500), (60_000, 1000)])
-def test_a_look_is_due_thirty_times_in_a_timeout_between_a_tenth_of_a_second_and_a_second(
+def test_the_scan_interval_is_a_thirtieth_of_the_timeout_between_a_tenth_of_a_second_and_a_second(
     timeout_ms, scan_interval_ms
 ):
     assert AgeLimits(timeout_ms, 10 * timeout_ms, inf).scan_interval_ms == scan_interval_ms
 
 
 def look(tester, ms):
-    """Let time pass and tell whether there was a look."""
+    """Let time pass and return whether there was a scan."""
     tester.now_ms += ms
     return tester.observe().partition.expire(tester.now_ms) is not None
 
 
-def test_the_table_is_not_looked_at_while_all_of_it_is_young():
+def test_the_table_is_not_scanned_while_all_entries_are_young():
     tester = Tester(LIMITS).observe().init(A, 1).ack(B, 1)
     assert [look(tester, 500) for _ in range(3)] == [False] * 3
 
 
-def test_a_root_that_resets_keep_young_brings_no_look_after_each_pause():
+def test_a_root_kept_young_by_resets_causes_no_scan_after_each_pause():
     tester = Tester(LIMITS).observe().init(A, 1)
     looks = 0
     for _ in range(20):
@@ -91,20 +91,20 @@ def test_a_root_that_resets_keep_young_brings_no_look_after_each_pause():
     assert looks <= 4
 
 
-def test_of_two_roots_the_younger_is_not_told_late_because_of_the_older():
+def test_a_younger_root_does_not_time_out_late_because_of_an_older_one():
     tester = Tester(AgeLimits.of_seconds(30, 300, 21_600)).observe().init(A, 1).wait(20_000, 1000).init(B, 1)
     assert tester.wait(30_000, 1000).timed_out == [(0, A)]
     assert tester.wait(4000, 1000).timed_out == [(0, A), (0, B)]
 
 
-def test_of_two_orphans_the_younger_is_dropped_in_time_too():
+def test_a_younger_orphan_is_dropped_in_time_too():
     tester = Tester(AgeLimits(inf, 30_000, inf)).observe().ack(A, 1).wait(20_000, 1000).ack(B, 1)
     assert tester.wait(29_000, 1000).partition.table.orphans == 1
     assert tester.wait(2000, 1000).partition.table.orphans == 0
 
 
 @pytest.mark.parametrize(("leap_ms", "held_ms"), [(1000, 0), (1001, 1001), (2000, 2000), (100_000, T_MS)])
-def test_a_leap_holds_verdicts_back_for_as_long_as_it_was_and_a_timeout_at_most(leap_ms, held_ms):
+def test_a_leap_delays_timeouts_by_its_length_and_a_message_timeout_at_most(leap_ms, held_ms):
     expiry = Expiry(LIMITS)
     expiry.advance(10_000)
     expiry.records_folded(0)

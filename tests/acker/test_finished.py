@@ -1,4 +1,4 @@
-"""Late messages: what comes for a root after its verdict is counted, makes no orphan and holds no cut."""
+"""Late messages: messages of a root after its result are counted, make no orphan and hold no cut."""
 
 import random
 from pathlib import Path
@@ -29,7 +29,7 @@ LATE = {
     "fail": lambda tester: tester.fail(A),
     "reset": lambda tester: tester.reset(A),
 }
-VERDICTS = {
+RESULTS = {
     "acked": lambda tester: tester.init(A, 1).ack(A, 1),
     "acked at once": lambda tester: tester.init(A),
     "acked by its init": lambda tester: tester.ack(A, 1).init(A, 1),
@@ -40,22 +40,22 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE)
-@pytest.mark.parametrize("verdict", VERDICTS.values(), ids=VERDICTS)
-def test_what_comes_after_a_verdict_is_no_orphan_and_holds_no_cut(verdict, late):
+@pytest.mark.parametrize("finish", RESULTS.values(), ids=RESULTS)
+def test_messages_after_the_result_make_no_orphan_and_hold_no_cut(finish, late):
     tester = Tester(LIMITS).observe().expire()
-    verdict(tester)
-    told = (tester.acked, tester.failed, tester.timed_out)
-    assert sum(map(len, told)) == 1
+    finish(tester)
+    results = (tester.acked, tester.failed, tester.timed_out)
+    assert sum(map(len, results)) == 1
     late(tester)
     table = tester.partition.table
     assert (table.late, len(table)) == (1, 0)
     assert tester.partition.cut == tester.partition.positions
-    assert sum(map(len, told)) == 1
+    assert sum(map(len, results)) == 1
 
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE)
 @pytest.mark.parametrize("roots", [1, BUFFERED_ROOTS - 1, BUFFERED_ROOTS, BUFFERED_ROOTS + 1, 100])
-def test_what_comes_right_behind_a_verdict_in_the_same_batch_is_late(roots, late):
+def test_messages_after_the_result_in_the_same_batch_are_late(roots, late):
     tester = Tester(LIMITS, eager=False)
     pairs = [(root, 1) for root in range(A, A + roots)]
     tester.init_record(pairs).ack_record(acks=pairs)
@@ -64,25 +64,25 @@ def test_what_comes_right_behind_a_verdict_in_the_same_batch_is_late(roots, late
     assert (len(tester.acked), table.late, len(table)) == (roots, 1, 0)
 
 
-def test_a_second_ack_in_the_record_of_the_verdict_is_late():
+def test_a_second_ack_in_the_record_that_finishes_the_root_is_late():
     tester = Tester(LIMITS).init(A, 1).ack_record(acks=[(A, 1), (A, 1), (A, 2)])
     assert (tester.acked, tester.partition.table.late, len(tester.partition.table)) == ([(0, A)], 2, 0)
 
 
-def test_an_init_after_the_verdict_makes_a_root_of_its_own():
-    """A root id comes back after 16 attempts or 255 runs: that emission gets its verdict, too."""
+def test_an_init_after_the_result_starts_a_new_tree():
+    """A root id comes back after 16 attempts or 255 runs: that emission gets its result, too."""
     tester = Tester(LIMITS).init(A, 1).ack(A, 1).init(A, 2).ack(A, 2)
     assert tester.acked == [(0, A), (0, A)]
     assert tester.partition.table.late == 0
 
 
-def test_an_orphan_that_was_dropped_had_no_verdict():
+def test_a_dropped_orphan_is_not_remembered_as_finished():
     tester = Tester(LIMITS).observe().expire().ack(A, 1).wait(33_000)
     assert tester.partition.table.dropped_orphans == 1
     assert tester.ack(A, 1).partition.table.orphans == 1
 
 
-def test_verdicts_are_remembered_for_an_orphan_timeout_at_least_and_two_at_most():
+def test_finished_roots_are_remembered_for_one_orphan_timeout_at_least_and_two_at_most():
     tester = Tester(LIMITS).observe().expire().wait(20_000).init(A, 1).ack(A, 1)
     assert tester.wait(29_000).ack(A, 1).partition.table.late == 1
     assert tester.wait(32_000).ack(A, 1).partition.table.late == 1
@@ -105,14 +105,14 @@ def count_late(table, roots):
 
 @pytest.fixture(scope="module")
 def small():
-    """Sets that begin so small that a test need not give thousands of verdicts."""
+    """Sets that begin so small that a test need not finish thousands of roots."""
     with patch("acktree.acker.finished.LEAST_PLACES", 16):
         yield
 
 
 @given(st.lists(st.integers(1, 45), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
 @examples(60)
-def test_the_latest_verdicts_are_remembered_however_they_come(small, sizes, seed):
+def test_the_latest_finished_roots_are_remembered_however_they_are_batched(small, sizes, seed):
     table, roots = Table(seed, max_finished=100), list(range(1, sum(sizes) + 1))
     at = 0
     for size in sizes:
@@ -123,14 +123,14 @@ def test_the_latest_verdicts_are_remembered_however_they_come(small, sizes, seed
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_a_quarter_of_the_places_of_verdicts_stays_empty_so_that_every_search_is_short(small, size):
+def test_a_quarter_of_the_finished_set_stays_empty_so_that_every_search_is_short(small, size):
     table = Table(SEED)
     for start in range(1, 500, size):
         fold_and_ack(table, range(start, start + size))
         assert table.counts[FINISHED] <= 0.75 * len(table.finished.young)
 
 
-def test_what_is_remembered_is_bounded(small):
+def test_the_number_of_remembered_roots_is_bounded(small):
     table = Table(SEED, max_finished=100)
     for start in range(1, 5001, 25):
         fold_and_ack(table, range(start, start + 25))
@@ -138,7 +138,7 @@ def test_what_is_remembered_is_bounded(small):
     assert count_late(table, range(1, 51)) == 0
 
 
-def test_a_set_that_is_full_takes_no_more_and_ends_every_search():
+def test_a_full_set_accepts_no_more_and_ends_every_search():
     table = Table(SEED)
     table.finished.young = np.zeros(4, np.uint64)
     for root in range(1, 10):
@@ -146,7 +146,7 @@ def test_a_set_that_is_full_takes_no_more_and_ends_every_search():
     assert [is_finished(table.state, np.uint64(root)) for root in range(1, 10)] == [True] * 3 + [False] * 6
 
 
-def test_the_noted_fill_a_set_before_they_stand_in_it():
+def test_buffered_roots_count_towards_the_size_of_the_set():
     table = Table(SEED)
     table.finished.young = np.zeros(16, np.uint64)
     for root in range(1, 9):
@@ -155,7 +155,7 @@ def test_the_noted_fill_a_set_before_they_stand_in_it():
     assert [bool(is_nearly_full(table.state, rows)) for rows in (4, 5)] == [False, True]
 
 
-def test_turning_forgets_only_the_older_set():
+def test_a_rotation_clears_only_the_older_set():
     counts = np.zeros(COUNTS, np.int64)
     finished = FinishedRoots(counts, np.uint64(SEED))
     finished.young[5], counts[FINISHED] = 77, 1
@@ -165,7 +165,7 @@ def test_turning_forgets_only_the_older_set():
     assert 77 not in finished.old
 
 
-def test_room_for_verdicts_is_made_once_they_fill_three_quarters_and_then_twice_as_much():
+def test_a_finished_set_doubles_once_three_quarters_are_full():
     finished, places = FinishedRoots(np.zeros(COUNTS, np.int64), np.uint64(SEED)), []
     finished.young = np.zeros(1024, np.uint64)
     for rows in (768, 769, 10_000):
@@ -187,7 +187,7 @@ def test_the_memory_of_finished_roots_is_that_of_both_sets_and_as_large_as_docum
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())
 @examples(100)
-def test_with_late_messages_a_crash_anywhere_loses_no_tree_and_without_one_the_cut_is_the_end(
+def test_a_crash_among_late_messages_loses_no_tree_and_without_a_crash_the_cut_is_the_end(
     draw, trees, may_crash
 ):
     edge_source = random.Random(draw.random()).getrandbits

@@ -45,7 +45,7 @@ def test_a_tuple_emitted_twice_anchored_to_the_same_tuple_counts_twice(tester):
     assert tester.ack(A, 3).acked == [(0, A)]
 
 
-def test_a_join_anchored_to_two_roots_is_part_of_both_trees(tester):
+def test_a_join_anchored_to_two_roots_belongs_to_both_trees(tester):
     tester.init(A, 1).init(B, 2)
     tester.ack_record(acks=[(A, 1 ^ 7), (B, 2 ^ 8)])
     assert not tester.acked
@@ -53,14 +53,14 @@ def test_a_join_anchored_to_two_roots_is_part_of_both_trees(tester):
     assert tester.acked == [(0, A), (0, B)]
 
 
-def test_a_child_of_two_inputs_of_one_root_is_shared_out_between_their_acks(tester):
-    share, child = 0x5555, 0xABCD
-    tester.init(A, 1, 2).ack(A, 1 ^ share).ack(A, 2 ^ child ^ share)
+def test_the_edge_of_a_child_is_split_between_the_acks_of_its_inputs(tester):
+    other, child = 0x5555, 0xABCD
+    tester.init(A, 1, 2).ack(A, 1 ^ other).ack(A, 2 ^ child ^ other)
     assert not tester.acked
     assert tester.ack(A, child).acked == [(0, A)]
 
 
-def test_an_init_of_value_zero_is_acked_at_once(tester):
+def test_an_init_of_value_zero_is_acked_immediately(tester):
     assert tester.init(A).acked == [(0, A)]
     assert len(tester.partition.table) == 0
 
@@ -98,12 +98,12 @@ def test_the_first_init_sets_the_spout_task(tester):
     assert tester.ack(A, 1).acked == [(7, A)]
 
 
-def test_every_spout_task_gets_its_own_verdicts(tester):
+def test_every_spout_task_gets_its_own_results(tester):
     tester.init(A, 1, task=0).init(B, 1, task=65_535).ack_record(acks=[(B, 1), (A, 1)])
     assert tester.acked == [(65_535, B), (0, A)]
 
 
-def test_a_fail_is_a_verdict_with_its_task_and_reason(tester):
+def test_a_fail_is_reported_with_its_task_and_reason(tester):
     tester.init(A, 1, task=2).fail(A, "no such word", task="count-1")
     assert tester.failed == [(2, A, because("no such word", "count-1"))]
     assert len(tester.partition.table) == 0
@@ -147,28 +147,28 @@ def test_a_fail_in_a_later_record_of_one_batch_does_not_beat_the_ack():
     assert not tester.failed
 
 
-def test_a_failed_root_is_told_once(tester):
+def test_a_failed_root_is_reported_once(tester):
     tester.init(A, 1).fail(A).fail(A)
     assert len(tester.failed) == 1
 
 
-def test_the_text_of_a_failure_is_cut(tester):
+def test_a_long_failure_reason_is_truncated(tester):
     tester.init(A, 1).fail(A, "x" * 5000)
     assert tester.failed[0][2].text == "x" * MAX_TEXT
 
 
-def test_reasons_that_are_not_ascii_arrive(tester):
+def test_reasons_that_are_not_ascii_are_kept(tester):
     tester.init(A, 1).fail(A, "größer als 日", task="zähler-1")
     assert tester.failed == [(0, A, because("größer als 日", "zähler-1"))]
 
 
-def test_early_reasons_are_bounded_and_the_mark_stays(monkeypatch):
+def test_early_reasons_are_bounded_and_the_failure_itself_is_kept(monkeypatch):
     monkeypatch.setattr("acktree.acker.reasons.MAX_REASONS", 2)
     tester = Tester().fail(A, "a").fail(B, "b").fail(C, "c").init(A, 1).init(C, 1)
     assert [(root, reason) for _, root, reason in tester.failed] == [(A, UNKNOWN_REASON), (C, because("c"))]
 
 
-def test_a_record_that_is_set_aside_keeps_none_behind_it_from_the_fold():
+def test_a_rejected_record_does_not_stop_the_fold_of_later_ones():
     table, times, no_record = Table(SEED), np.zeros(3, np.int64), b"no record"
     inits = [encode_ack_init(AckInit(0, 1, entries([(root, 1)]))) for root in (A, B)]
     table.fold_inits(decode_init_batch([inits[0], no_record, inits[1]]), times, 0)
@@ -183,13 +183,13 @@ def test_late_fails_take_no_room_among_the_reasons_of_early_ones(monkeypatch):
     assert tester.failed == [(0, A, because("early"))]
 
 
-def test_a_root_may_stand_several_times_in_one_record(tester):
+def test_a_root_may_occur_several_times_in_one_record(tester):
     tester.init(A, 1, 2).ack_record(acks=[(A, 1), (A, 2)], resets=[A, A])
     assert tester.acked == [(0, A)]
     assert tester.partition.table.late == 2
 
 
-def test_acks_1_and_3_of_three_are_done_and_2_stays(tester):
+def test_of_three_roots_the_one_not_acked_stays_pending(tester):
     tester.init(A, 1).init(B, 2).init(C, 3).ack(A, 1).ack(C, 3)
     assert tester.acked == [(0, A), (0, C)]
     assert tester.entry(B).value == 2
@@ -216,5 +216,5 @@ def test_folded_counts_entries_of_all_kinds(tester):
 
 
 @pytest.mark.parametrize("root", [1, 2, 3, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
-def test_any_root_id_is_as_good_as_another(tester, root):
+def test_any_root_id_is_folded_alike(tester, root):
     assert tester.init(root, 1).ack(root, 1).acked == [(0, root)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker.model import Model
+from acker.model import TableModel
 from acker.tester import Tester, entries
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
@@ -17,7 +17,7 @@ from acktree.schemas.codec import encode_ack, encode_ack_init
 from acktree.schemas.control_records import ID, Ack, AckInit, Fail
 from hypothesis_profiles import examples
 
-# Few roots and values, so that they meet; roots that share their home slots, and the ends of the range.
+# Few roots and values, so that they meet; roots with the same home slots, and the ends of the range.
 ROOTS = st.sampled_from([1, 2, 3, 4, 5, 2**32, 2**63 - 1, 2**63, 2**64 - 1])
 VALUES = st.integers(0, 3)
 ENTRY_LISTS = st.lists(st.tuples(ROOTS, VALUES), max_size=4)
@@ -39,7 +39,7 @@ PAUSES = st.integers(-2, 4)
 @given(st.lists(st.lists(st.tuples(PAUSES, RECORDS), max_size=5), max_size=12), st.integers(0, 2**64 - 1))
 @examples(300)
 def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
-    table, model, tick = Table(seed), Model(), 2**32 - 6
+    table, model, tick = Table(seed), TableModel(), 2**32 - 6
     acked, failed, timed_out = [], [], []
     for bucket, batch in enumerate(batches):
         for pause, (kind, *arguments) in batch:
@@ -47,7 +47,7 @@ def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
             if kind == "init":
                 task, pairs = arguments
                 record = decode_init_batch([encode_ack_init(AckInit(task, 1, entries(pairs)))])
-                verdicts = table.fold_inits(record, np.array([tick]), bucket)
+                finished = table.fold_inits(record, np.array([tick]), bucket)
                 for root, value in pairs:
                     model.init(root, value, task, tick, bucket)
             elif kind == "ack":
@@ -55,15 +55,15 @@ def test_the_compiled_table_is_equal_to_a_dict(batches, seed):
                 ack = Ack(
                     "bolt", 1, entries(acks), tuple(Fail(*fail) for fail in fails), np.array(resets, ID)
                 )
-                verdicts = table.fold_acks(decode_ack_batch([encode_ack(ack)]), np.array([tick]), bucket)
+                finished = table.fold_acks(decode_ack_batch([encode_ack(ack)]), np.array([tick]), bucket)
                 model.record(fails, acks, resets, tick, bucket)
             else:
                 gone = table.expire(tick, *arguments)
                 timed_out += zip(gone.tasks.tolist(), gone.roots.tolist(), strict=True)
                 model.expire(tick, *arguments)
                 continue
-            acked += zip(verdicts.acked_tasks.tolist(), verdicts.acked.tolist(), strict=True)
-            failed += [(told.spout_task, told.root, told.reason.text) for told in verdicts.failed]
+            acked += zip(finished.acked_tasks.tolist(), finished.acked.tolist(), strict=True)
+            failed += [(failure.spout_task, failure.root, failure.reason.text) for failure in finished.failed]
     assert acked == model.acked
     assert failed == model.failed
     assert Counter(timed_out) == Counter(model.timed_out)
@@ -112,13 +112,13 @@ def test_no_order_loss_or_duplication_completes_a_tree_early(draw, trees):
     stream = [(root, number) for root, messages in sent.items() for number in range(len(messages))]
     stream = [message for message in stream for _ in range(draw.choice([0, 1, 1, 1, 1, 2, 3]))]
     draw.shuffle(stream)
-    tester, seen, told = Tester(), {root: set() for root in sent}, 0
+    tester, seen, known = Tester(), {root: set() for root in sent}, 0
     for root, number in stream:
         deliver(tester, root, sent[root][number])
         seen[root].add(number)
-        for _, acked in tester.acked[told:]:
+        for _, acked in tester.acked[known:]:
             assert seen[acked] == set(range(len(sent[acked]))), "acked before all of its tree was seen"
-        told = len(tester.acked)
+        known = len(tester.acked)
 
 
 @given(st.randoms(use_true_random=False))
@@ -138,8 +138,8 @@ def test_in_any_order_a_tree_is_acked_by_its_last_message_and_not_before(draw):
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6))
 @examples(200)
-def test_a_crash_anywhere_and_a_refold_from_the_cut_gives_every_verdict(draw, trees):
-    """Results may be told twice and late acks may leave orphans; no tree is lost, none is early."""
+def test_a_crash_anywhere_and_a_refold_from_the_cut_gives_every_result(draw, trees):
+    """Results may be reported twice and late acks may leave orphans; no tree is lost, none is early."""
     edge_source = random.Random(draw.random()).getrandbits
     sent = {root: grow_tree(draw, root, lambda: edge_source(64) | 1) for root in range(1, trees + 1)}
     stream = [(root, message) for root, messages in sent.items() for message in messages]
@@ -186,7 +186,7 @@ def small_table():
 
 @given(st.integers(1, 500), st.integers(0, 2**64 - 1), st.booleans())
 @examples(60)
-def test_growing_and_shrinking_lose_and_invent_nothing(small_table, count, seed, dense):
+def test_growing_and_shrinking_lose_nothing_and_invent_nothing(small_table, count, seed, dense):
     source = np.random.default_rng(seed % 2**32)
     roots = (
         np.arange(1, count + 1, dtype=np.uint64) if dense else source.integers(1, 2**64 - 1, count, np.uint64)

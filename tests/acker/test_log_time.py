@@ -27,7 +27,7 @@ def tester():
     return Tester(LIMITS).observe().expire()
 
 
-def test_a_clock_knows_nothing_before_its_first_record():
+def test_a_clock_is_unknown_before_its_first_record():
     clock = TopicClock(0)
     assert clock.time_ms == UNKNOWN_MS
     clock.fold(times(500), 1, wall_ms=9000)
@@ -137,7 +137,7 @@ def test_a_root_is_timed_out_after_the_timeout_and_within_a_tenth_and_a_second(t
 
 @given(st.integers(0, 1000), st.integers(100, 120_000), st.floats(0.1, 2.5))
 @examples(80)
-def test_no_root_is_timed_out_early_or_late_however_the_looks_fall(phase_ms, timeout_ms, pauses):
+def test_no_root_is_timed_out_early_or_late_whenever_the_scans_run(phase_ms, timeout_ms, pauses):
     """A look is due every ``scan_interval_ms``; a busy machine is late with it."""
     limits = AgeLimits(timeout_ms, 10 * timeout_ms, inf)
     step_ms = max(1, int(pauses * limits.scan_interval_ms))
@@ -151,7 +151,7 @@ def test_no_root_is_timed_out_early_or_late_however_the_looks_fall(phase_ms, tim
 
 
 @pytest.mark.parametrize("timeout_ms", [1000, 5000, 10_000, 30_000, 3_600_000])
-def test_a_leap_is_at_least_three_looks(timeout_ms):
+def test_a_leap_is_at_least_three_scan_intervals(timeout_ms):
     limits = AgeLimits(timeout_ms, 10 * timeout_ms, inf)
     assert limits.leap_ms >= 3 * limits.scan_interval_ms
 
@@ -185,7 +185,7 @@ def test_a_root_that_resets_keep_alive_is_timed_out_at_half_the_retention():
     assert 30_000 <= tester.now_ms - START_MS <= 32_000
 
 
-def test_an_orphan_lives_until_its_own_timeout_and_makes_no_verdict(tester):
+def test_an_orphan_is_kept_until_its_own_timeout_and_gets_no_result(tester):
     tester.ack(A, 1).wait(29_000)
     assert tester.partition.table.orphans == 1
     tester.wait(4000)
@@ -297,7 +297,7 @@ def test_after_an_outage_what_is_not_acked_times_out_once_that_time_is_over(test
     assert tester.timed_out == [(0, A)]
 
 
-def test_a_leap_while_folding_what_was_missed_holds_verdicts_back_too():
+def test_a_leap_while_catching_up_delays_timeouts_too():
     writer = Tester(LIMITS, eager=False).init(A, 1).init(B, 1).ack(B, 0).ack(B, 0)
     writer.now_ms += 100_000
     writer.init(20, 0).init(21, 0).ack(20, 0).ack(20, 0)
@@ -329,11 +329,11 @@ def test_the_clock_of_one_partition_survives_ticks_beyond_32_bits():
 
 
 @pytest.mark.parametrize(("timeout_ms", "hold_ms"), [(400, 200), (1000, 650), (30_000, 28_750), (inf, inf)])
-def test_an_orphan_holds_the_cut_for_a_timeout_less_a_bucket_and_a_look(timeout_ms, hold_ms):
+def test_an_orphan_holds_the_cut_for_a_timeout_less_a_bucket_and_a_scan_interval(timeout_ms, hold_ms):
     assert AgeLimits(timeout_ms, 10 * timeout_ms, inf).hold_ms == hold_ms
 
 
-def test_the_oldest_pending_root_is_told_with_its_age_and_none_is_younger_than_now():
+def test_the_oldest_pending_root_is_reported_with_its_age_which_is_never_negative():
     tester = Tester(LIMITS).init(A, 1)
     assert tester.partition.oldest_pending() == (0.0, A)
     assert tester.observe().wait(1500).partition.oldest_pending() == (1.5, A)

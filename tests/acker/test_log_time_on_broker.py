@@ -76,7 +76,7 @@ def test_a_hanging_transaction_on_the_ack_topic_times_out_nothing_that_was_acked
     assert cluster.failed == {}
 
 
-def test_a_stalled_acker_times_out_nothing_that_was_acked_while_it_stood_still(make):
+def test_a_stalled_acker_times_out_nothing_that_was_acked_during_the_stall(make):
     cluster = make(ackers=1, timeout_s=1, orphan_s=60)
     acker = cluster.start_process().await_ready()
     cluster.init(1, 0).await_acked([1])

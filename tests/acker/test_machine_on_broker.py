@@ -20,7 +20,7 @@ def record_runs():
     """Run the machine a few times, with roots of its own each time; return some: long, failing, crashing."""
     numbers = count()
 
-    class Recorder(AckerMachine):
+    class RecordingMachine(AckerMachine):
         recorded: ClassVar = []
 
         def __init__(self):
@@ -34,8 +34,8 @@ def record_runs():
         derandomize=True,
         database=None,
     )
-    run_state_machine_as_test(Recorder, settings=settings(phases, deadline=None))
-    longest = sorted(Recorder.recorded, key=lambda run: -len(run.events))
+    run_state_machine_as_test(RecordingMachine, settings=settings(phases, deadline=None))
+    longest = sorted(RecordingMachine.recorded, key=lambda run: -len(run.events))
     with_fails = sorted(longest, key=lambda run: -len(broken_in(run.trees)))[:2]
     with_crashes = sorted(longest, key=lambda run: -[kind for kind, _ in run.events].count("crash"))[:2]
     chosen = [*with_fails, *with_crashes, *longest]
@@ -49,15 +49,15 @@ def broken_in(trees):
     }
 
 
-def send(cluster, kind, told):
+def send(cluster, kind, contents):
     """Append one event's record as a worker would."""
     if kind == "init":
-        value = encode_ack_init(AckInit(0, 1, entries((root, xor(*edges)) for root, *edges in told)))
+        value = encode_ack_init(AckInit(0, 1, entries((root, xor(*edges)) for root, *edges in contents)))
         cluster.send("ack-init", 0, value)
         return
-    roots = [root for root, *_ in told]
+    roots = [root for root, *_ in contents]
     record = {
-        "ack": lambda: Ack("b", 1, entries((root, xor(*edges)) for root, *edges in told)),
+        "ack": lambda: Ack("b", 1, entries((root, xor(*edges)) for root, *edges in contents)),
         "fail": lambda: Ack("b", 1, fails=tuple(Fail(root, "broken") for root in roots)),
         "reset": lambda: Ack("b", 1, resets=np.array(roots, ID)),
     }[kind]()
@@ -65,22 +65,22 @@ def send(cluster, kind, told):
 
 
 @pytest.mark.timeout(180)
-def test_the_recorded_events_get_the_same_verdicts_from_a_real_acker_that_is_killed(make):
+def test_a_real_acker_that_is_killed_gives_the_same_results_for_the_recorded_events(make):
     runs = record_runs()
     cluster = make(ackers=1, timeout_s=60)
     options = {"group.instance.id": "same"}
     member = cluster.start_process(**options).await_ready()
     kills = 0
     for run in runs:
-        for kind, told in run.events:
+        for kind, contents in run.events:
             if kind != "crash":
-                send(cluster, kind, told)
+                send(cluster, kind, contents)
             elif kills < KILLS:
                 cluster.sent()
                 member.kill()
                 member, kills = cluster.start_process(**options), kills + 1
     trees = {root: tree for run in runs for root, tree in run.trees.items()}
-    # The machine has held its own verdicts against the trees; the real ones are held against the same trees.
+    # The machine has compared its own results with these trees; those of the real acker follow.
     whole = {root for root, tree in trees.items() if tree.is_plain and tree.is_whole()}
     broken = broken_in(trees)
     cluster.await_acked(whole).await_failed(broken)

@@ -1,4 +1,4 @@
-"""What the acker tells: every metric has its sample in the docs, and the oldest root is the oldest."""
+"""What the acker reports: every metric has its sample in the docs, and the oldest root is the oldest."""
 
 import re
 import urllib.request
@@ -41,7 +41,7 @@ def test_every_metric_is_documented_with_a_sample_and_no_other_is(serve):
     assert set(SAMPLE.findall(page)) == set(SAMPLE.findall(DOCS.read_text()))
 
 
-def test_a_metric_says_what_the_report_said(serve):
+def test_a_metric_has_the_value_of_the_report(serve):
     page = read(serve({"acked": 3, "oldest_age_s": 1.5, "oldest_root": "00000000000000ff"}).url)
     assert "\nacktree_acker_acked_total 3.0\n" in page
     assert "\nacktree_acker_oldest_age_seconds 1.5\n" in page
@@ -52,7 +52,7 @@ def test_metrics_are_bound_to_loopback(serve):
     assert serve({}).server.server_address[0] == LOOPBACK == "127.0.0.1"
 
 
-def test_a_port_that_is_taken_is_told(serve):
+def test_a_port_in_use_is_an_error(serve):
     port = serve({}).server.server_port
     with pytest.raises(NoMetrics, match=f"127.0.0.1:{port}: .*; choose another port"):
         serve({}, port)
@@ -61,10 +61,10 @@ def test_a_port_that_is_taken_is_told(serve):
 def test_the_oldest_pending_root_is_found_by_its_init_or_last_reset():
     tester = Tester(AgeLimits.of_seconds(30, 300, 6000)).observe().ack(99, 1)
     tester.wait(1000).init(0xAB, 1).wait(500).init(0xCD, 1).wait(500)
-    told = Figures().oldest({0: tester.partition, 1: Tester().partition})
-    assert told == {"oldest_root": "00000000000000ab", "oldest_root_age_s": 1.0}
-    told = Figures().oldest({0: tester.reset(0xAB).wait(100).partition})
-    assert told == {"oldest_root": "00000000000000cd", "oldest_root_age_s": 0.6}
+    figures = Figures().oldest({0: tester.partition, 1: Tester().partition})
+    assert figures == {"oldest_root": "00000000000000ab", "oldest_root_age_s": 1.0}
+    figures = Figures().oldest({0: tester.reset(0xAB).wait(100).partition})
+    assert figures == {"oldest_root": "00000000000000cd", "oldest_root_age_s": 0.6}
 
 
 def test_without_pending_roots_there_is_no_oldest_one():

@@ -1,4 +1,4 @@
-"""Rebalances that arrive in pieces, without a broker: the consumer is a recorder of what it was told."""
+"""Rebalances that arrive topic by topic, without a broker: the consumer records the calls."""
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
@@ -12,8 +12,8 @@ from acktree.acker.partition import Partition
 INITS, ACKS = "t.ack-init", "t.ack"
 
 
-class Recorder:
-    """A consumer that knows committed offsets and notes assignments, seeks and commits."""
+class RecordingConsumer:
+    """A consumer that knows committed offsets and records assignments, seeks and commits."""
 
     def __init__(self, **committed):
         self.offsets = {INITS: 0, ACKS: 0} | committed
@@ -54,7 +54,7 @@ def dropped():
 
 @pytest.fixture
 def flushed():
-    """Tells whether all results are with the broker; a test may change it."""
+    """Whether all results are with the broker; a test may change it."""
     return [True]
 
 
@@ -77,8 +77,8 @@ def own(dropped, flushed, clock):
     )
 
 
-def test_both_halves_at_once_start_at_the_committed_cut(own):
-    consumer = Recorder(**{INITS: 5, ACKS: 7})
+def test_a_partition_assigned_with_both_topics_starts_at_the_committed_cut(own):
+    consumer = RecordingConsumer(**{INITS: 5, ACKS: 7})
     own.on_assign(consumer, places(INITS, ACKS))
     assert consumer.assigned == [(INITS, 0, 5), (ACKS, 0, 7)]
     assert own.partitions[0].positions == Positions(5, 7)
@@ -86,14 +86,14 @@ def test_both_halves_at_once_start_at_the_committed_cut(own):
 
 
 def test_without_a_commit_it_starts_at_the_earliest_record(own):
-    consumer = Recorder()
+    consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS, ACKS))
     assert {offset for *_, offset in consumer.assigned} == {OFFSET_BEGINNING}
     assert own.refolds == 0
 
 
 def test_a_half_alone_does_not_fold_and_both_start_at_the_cut_of_the_later_moment(own):
-    consumer = Recorder(**{INITS: 5, ACKS: 7})
+    consumer = RecordingConsumer(**{INITS: 5, ACKS: 7})
     own.on_assign(consumer, places(INITS))
     assert own.partitions == {}
     consumer.offsets = {INITS: 50, ACKS: 70}
@@ -105,7 +105,7 @@ def test_a_half_alone_does_not_fold_and_both_start_at_the_cut_of_the_later_momen
 
 
 def test_losing_one_half_drops_the_state_and_its_return_starts_at_the_cut(own, dropped):
-    consumer = Recorder()
+    consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS, ACKS))
     first = own.partitions[0]
     own.on_revoke(consumer, places(ACKS))
@@ -119,7 +119,7 @@ def test_losing_one_half_drops_the_state_and_its_return_starts_at_the_cut(own, d
 
 
 def test_a_revoked_partition_commits_its_cut_and_a_lost_one_does_not(own):
-    consumer = Recorder()
+    consumer = RecordingConsumer()
     for number in (0, 1):
         own.on_assign(consumer, places(INITS, ACKS, number=number))
         own.partitions[number].clock.inits.reach(9)
@@ -129,9 +129,9 @@ def test_a_revoked_partition_commits_its_cut_and_a_lost_one_does_not(own):
     assert own.partitions == {}
 
 
-def test_a_partition_given_again_without_a_revocation_is_made_anew(own, dropped):
+def test_a_partition_assigned_again_without_a_revocation_starts_anew(own, dropped):
     """The consumer reads it from the cut again, so the old state would fold twice."""
-    consumer = Recorder()
+    consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS, ACKS))
     first = own.partitions[0]
     own.on_assign(consumer, places(INITS, ACKS))
@@ -139,8 +139,8 @@ def test_a_partition_given_again_without_a_revocation_is_made_anew(own, dropped)
     assert dropped == [first]
 
 
-def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, flushed):
-    consumer = Recorder()
+def test_nothing_is_committed_at_a_revocation_while_results_are_in_flight(own, flushed):
+    consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS, ACKS))
     own.partitions[0].clock.inits.reach(9)
     flushed[0] = False
@@ -150,7 +150,7 @@ def test_nothing_is_committed_at_a_revocation_while_results_are_under_way(own, f
 
 
 def test_an_unmoved_cut_is_not_committed_again(own):
-    consumer = Recorder()
+    consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS, ACKS))
     own.commit(consumer)
     assert consumer.commits == []
@@ -161,8 +161,8 @@ def test_an_unmoved_cut_is_not_committed_again(own):
     assert len(consumer.commits) == 1
 
 
-def test_a_refused_commit_is_made_again(own):
-    consumer = Recorder()
+def test_a_refused_commit_is_retried(own):
+    consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS, ACKS))
     own.partitions[0].clock.acks.reach(2)
     own.commit(consumer)
@@ -172,8 +172,8 @@ def test_a_refused_commit_is_made_again(own):
     assert own.failed_commits == 1
 
 
-def test_a_stale_epoch_while_asking_for_the_cut_is_asked_again_and_not_for_ever(own):
-    consumer = Recorder(**{INITS: 5, ACKS: 7})
+def test_reading_the_cut_is_retried_after_a_stale_epoch_but_not_forever(own):
+    consumer = RecordingConsumer(**{INITS: 5, ACKS: 7})
     consumer.refusals = 3
     own.on_assign(consumer, places(INITS, ACKS))
     assert own.partitions[0].positions == Positions(5, 7)
@@ -182,14 +182,14 @@ def test_a_stale_epoch_while_asking_for_the_cut_is_asked_again_and_not_for_ever(
         own.on_assign(consumer, places(INITS, ACKS, number=1))
 
 
-def test_an_empty_assignment_is_fine(own):
-    own.on_assign(Recorder(), [])
+def test_an_empty_assignment_is_accepted(own):
+    own.on_assign(RecordingConsumer(), [])
     assert own.partitions == {}
     assert own.assignments == 1
 
 
 def test_a_half_partition_is_refused_after_a_while_unless_the_topics_differ(own, clock):
-    consumer = Recorder()
+    consumer = RecordingConsumer()
     own.on_assign(consumer, places(INITS))
     own.refuse_halves(lambda: {1})
     clock.time_s += HALF_GRACE_S
@@ -200,8 +200,8 @@ def test_a_half_partition_is_refused_after_a_while_unless_the_topics_differ(own,
     own.refuse_halves(lambda: {1})
 
 
-def test_what_is_assigned_while_the_acker_leaves_is_not_taken_over(own):
-    consumer = Recorder()
+def test_partitions_assigned_while_the_acker_stops_are_not_started(own):
+    consumer = RecordingConsumer()
     own.is_leaving = True
     own.on_assign(consumer, places(INITS, ACKS))
     assert (own.assignments, consumer.assigned, own.partitions) == (0, [], {})

@@ -1,4 +1,4 @@
-"""Crashes, rebalances, commits and growth on a real broker: every verdict comes, none is wrong."""
+"""Crashes, rebalances, commits and growth on a real broker: every result comes, none is wrong."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ def test_when_quiet_the_cut_is_the_end_of_the_log_transaction_markers_included(m
     assert sum(cluster.ends()) == 16
 
 
-def test_a_pending_root_holds_the_cut_and_its_verdict_lets_it_go(make):
+def test_a_pending_root_holds_the_cut_and_its_result_releases_it(make):
     cluster = make(ackers=1)
     acker = cluster.start()
     cluster.init(1, 1).sent()
@@ -58,7 +58,7 @@ def test_late_acks_of_finished_roots_do_not_hold_the_cut(make):
     assert acker.acker.figures()["orphans"] == 0
 
 
-def test_an_orphan_whose_init_never_comes_lets_the_cut_go_long_before_it_ends(make):
+def test_an_orphan_whose_init_never_comes_releases_the_cut_long_before_it_expires(make):
     cluster = make(ackers=1, timeout_s=2, orphan_s=300)
     acker = cluster.start()
     cluster.ack(5, 1).init(1, 0).await_acked([1])
@@ -70,10 +70,10 @@ def test_an_orphan_whose_init_never_comes_lets_the_cut_go_long_before_it_ends(ma
 def test_no_cut_is_committed_before_the_results_are_with_the_broker(make, monkeypatch):
     cluster = make(ackers=1)
     cluster.start()
-    settles = []
-    monkeypatch.setattr(ResultProducer, "flush", lambda _: settles.append(1) and False)
+    flushes = []
+    monkeypatch.setattr(ResultProducer, "flush", lambda _: flushes.append(1) and False)
     cluster.init(1, 0).await_acked([1])
-    wait_for(lambda: len(settles) >= 2, "two attempts to commit")
+    wait_for(lambda: len(flushes) >= 2, "two attempts to commit")
     assert cluster.committed() == [0, 0]
     monkeypatch.undo()
     wait_for(lambda: cluster.committed() == cluster.ends(), "the commit")
@@ -107,7 +107,7 @@ def test_a_commit_that_the_group_refuses_does_not_end_the_loop(make):
     wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
 
 
-def test_an_ack_stream_that_goes_back_is_folded_again_from_the_cut(make):
+def test_an_ack_stream_that_is_reset_backwards_is_folded_again_from_the_cut(make):
     cluster = make(ackers=1)
     acker = cluster.start()
     cluster.init(1, 1, 2).ack(1, 1).sent()
@@ -147,7 +147,7 @@ def least_session(bootstrap):
 
 
 @pytest.mark.timeout(240)
-def test_a_static_member_that_leaves_for_good_is_missed_after_the_session_timeout_with_kip_848(
+def test_a_static_member_that_never_returns_is_removed_after_the_session_timeout_with_kip_848(
     make, bootstrap
 ):
     """The group has our session timeout unless the brokers refuse it, as they do by default."""
@@ -161,7 +161,7 @@ def test_a_static_member_that_leaves_for_good_is_missed_after_the_session_timeou
     cluster.init_many([(2, 0), (3, 0)]).await_acked([2, 3])
 
 
-def test_the_cut_can_be_read_by_who_is_no_member_any_more(make):
+def test_a_former_member_can_read_the_cut(make):
     """A starved member's session may end while it takes over; a question of its own would be refused."""
     cluster = make(ackers=1)
     acker = cluster.start(**KIP_848)
@@ -175,7 +175,7 @@ def test_the_cut_can_be_read_by_who_is_no_member_any_more(make):
     assert [(start.topic, start.partition, start.offset) for start in starts] == [(*place, 1)]
 
 
-def test_a_session_that_an_operator_has_set_stays(make, bootstrap):
+def test_a_session_timeout_set_by_an_operator_is_kept(make, bootstrap):
     cluster, admin = make(ackers=1), AdminClient({"bootstrap.servers": bootstrap})
     group = f"{cluster.name}.acker"
     change = ConfigEntry("consumer.session.timeout.ms", "50000", incremental_operation=AlterConfigOpType.SET)
@@ -187,14 +187,14 @@ def test_a_session_that_an_operator_has_set_stays(make, bootstrap):
     assert group_session(bootstrap, group) == 50_000
 
 
-def test_a_broker_that_refuses_the_session_is_told_and_is_no_reason_to_stop(make, bootstrap, caplog):
+def test_a_broker_that_refuses_the_session_timeout_causes_a_warning_and_no_stop(make, bootstrap, caplog):
     cluster, admin = make(ackers=1), AdminClient({"bootstrap.servers": bootstrap})
     shorten_session(admin, f"{cluster.name}.acker", session_ms=100)
     assert "group.consumer.min.session.timeout.ms=100" in caplog.text
     assert "noticed after the broker's session timeout" in caplog.text
 
 
-def test_an_acker_without_a_partition_stands_by_and_is_ready(make):
+def test_an_acker_without_a_partition_is_ready(make):
     cluster = make(ackers=1)
     first, second = cluster.start(), cluster.start()
     assert sorted([first.partitions, second.partitions]) == [[], [0]]
@@ -218,7 +218,7 @@ def test_a_grown_acker_count_finishes_old_roots_where_they_began(make):
     assert acker.acker.rejected.total == 0
 
 
-def test_with_tracking_turned_off_old_roots_are_still_served(make):
+def test_after_tracking_is_turned_off_old_roots_still_finish(make):
     cluster = make(ackers=2)
     acker = cluster.start()
     cluster.init_many([(1, 1), (2, 2)]).sent()

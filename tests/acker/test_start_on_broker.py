@@ -12,7 +12,7 @@ from acktree.schemas import group_offsets
 from acktree.schemas.clients import make_consumer
 
 
-class Loading:
+class LoadingConsumer:
     """A consumer whose broker loads its groups when it is asked for committed offsets."""
 
     def __init__(self, consumer, codes):
@@ -37,7 +37,9 @@ def test_an_acker_that_starts_while_groups_are_loaded_folds_from_the_committed_c
     wait_for(lambda: cluster.committed() == cluster.ends(), "the cut at the end of the log")
     first.stop()
     codes = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT]
-    monkeypatch.setattr(group_offsets, "make_consumer", lambda given: Loading(make_consumer(given), codes))
+    monkeypatch.setattr(
+        group_offsets, "make_consumer", lambda given: LoadingConsumer(make_consumer(given), codes)
+    )
     second = cluster.start(**protocol)
     assert codes == []
     assert second.acker.ownership.refolds == 1
@@ -53,6 +55,6 @@ class Silent:
         return dict.fromkeys(resources, silence)
 
 
-def test_a_broker_that_does_not_say_the_groups_session_timeout_in_time_does_not_end_the_acker(caplog):
+def test_an_acker_survives_a_broker_that_is_slow_to_report_the_session_timeout(caplog):
     shorten_session(Silent(), "group")
     assert "action=session_not_shortened group=group" in caplog.text

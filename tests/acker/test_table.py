@@ -1,4 +1,4 @@
-"""The table's memory and bounds, and what it tells of the oldest roots."""
+"""The table's memory and bounds, and the ages it gives of the oldest roots."""
 
 import random
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_the_table_is_at_most_48_bytes_a_root_while_it_grows(kind):
         assert (table.nbytes - table.bucket_counts.nbytes) / len(table) <= 48
 
 
-def test_an_empty_table_is_small_and_tells_all_of_its_memory():
+def test_an_empty_table_is_small_and_reports_all_of_its_memory():
     slots, bucket_counts, finished = 24 * 1024, 4 * 16_384, 8 * (1024 + 1 + BUFFERED_ROOTS)
     assert Table(SEED).nbytes == slots + bucket_counts + finished
 
@@ -58,7 +58,7 @@ def test_the_table_gives_memory_back():
     assert tester.partition.table.nbytes < large / 5
 
 
-def test_at_the_cap_the_oldest_orphans_go_first_and_never_a_pending_root():
+def test_at_the_cap_the_oldest_orphans_are_dropped_first_and_never_a_pending_root():
     tester = Tester(max_entries=100)
     tester.init_record((root, 1) for root in range(1, 61))
     for number in range(60):
@@ -71,7 +71,7 @@ def test_at_the_cap_the_oldest_orphans_go_first_and_never_a_pending_root():
 
 
 @pytest.mark.parametrize("kind", ["ack", "fail", "reset"])
-def test_at_the_cap_the_oldest_half_of_the_orphans_goes_whatever_made_them(kind):
+def test_at_the_cap_the_older_half_of_the_orphans_is_dropped_whatever_made_them(kind):
     tester = Tester(max_entries=10)
     for gone in range(100, 120):
         tester.ack(gone, 1).init(gone, 1).now_ms += 10
@@ -80,7 +80,7 @@ def test_at_the_cap_the_oldest_half_of_the_orphans_goes_whatever_made_them(kind)
     assert [root for root in range(1, 12) if tester.entry(root)] == list(range(6, 12))
 
 
-def test_a_record_of_many_orphans_makes_as_much_room_as_it_needs():
+def test_a_record_of_many_orphans_frees_as_much_room_as_it_needs():
     tester = Tester(max_entries=100).ack_record(acks=[(root, 1) for root in range(1, 41)])
     tester.now_ms += 10
     tester.ack_record(acks=[(root, 1) for root in range(41, 91)])
@@ -144,7 +144,7 @@ def roots_at(slots, table):
     return [homes[slot].pop() for slot in slots]
 
 
-def test_the_oldest_orphan_goes_at_the_cap_wherever_it_lies():
+def test_the_oldest_orphan_is_dropped_at_the_cap_wherever_it_is():
     tester = Tester(max_entries=4)
     roots = roots_at([0, 1023, 5, 6, 7], tester.partition.table)
     for root in roots:
@@ -153,7 +153,7 @@ def test_the_oldest_orphan_goes_at_the_cap_wherever_it_lies():
 
 
 @pytest.mark.parametrize("order", range(10))
-def test_where_the_end_of_the_table_meets_its_beginning_every_root_is_found_when_others_have_gone(order):
+def test_every_root_is_found_after_removals_where_the_table_wraps_around(order):
     tester, source = Tester(), random.Random(order)
     roots = roots_at([1019, 1020, 1020, 1021, 1022, 1022, 1023, 1023, 0, 0, 2, 3], tester.partition.table)
     source.shuffle(roots)
@@ -190,7 +190,7 @@ def test_an_entry_keeps_its_birth_and_gets_a_new_age_from_its_init_and_its_reset
 
 
 @pytest.mark.parametrize("oldest", [0, 5, BUCKETS - 1])
-def test_of_the_births_that_are_doomed_all_go_and_none_of_the_others(oldest):
+def test_all_expired_births_are_removed_and_no_others(oldest):
     table = Table(SEED)
     for number in range(4):
         fold_ack(table, 1 + number, 100, (oldest + number) % BUCKETS)
@@ -199,7 +199,7 @@ def test_of_the_births_that_are_doomed_all_go_and_none_of_the_others(oldest):
 
 
 @pytest.mark.parametrize("oldest", [0, 5, BUCKETS - 1])
-def test_orphans_that_are_gone_or_of_later_births_get_no_new_birth(oldest):
+def test_orphans_that_were_removed_or_born_later_get_no_new_birth(oldest):
     table, init = Table(SEED), decode_init_batch([encode_ack_init(AckInit(0, 1, entries([(9, 1)])))])
     fold_ack(table, 9, 100, oldest)
     table.fold_inits(init, np.array([100]), oldest)
@@ -213,7 +213,7 @@ def test_orphans_that_are_gone_or_of_later_births_get_no_new_birth(oldest):
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_a_look_tells_the_ages_of_the_oldest_pending_root_and_orphan_that_stay(seed):
+def test_a_scan_returns_the_ages_of_the_oldest_remaining_pending_root_and_orphan(seed):
     tester = Tester(seed=seed)
     table = tester.partition.table
     table.expire(0)

@@ -57,7 +57,7 @@ def faults(batch):
     return [Fault(fault) for fault in batch.faults.tolist()]
 
 
-def test_records_that_belong_pass(validator, rejected):
+def test_valid_records_pass(validator, rejected):
     values = [inits((2, 1)), inits((3, 1), task=1, version=3), inits(), inits((2**64 - 2, 0))]
     assert set(faults(validator.inits("i", 0, values, range(4), 0))) == {Fault.WHOLE}
     assert rejected.total == 0
@@ -123,7 +123,7 @@ def test_an_unknown_version_is_looked_up_once_a_batch_and_impossible_ones_never(
     assert asked == [1]
 
 
-def test_a_version_found_by_the_look_up_is_accepted(history):
+def test_a_version_found_by_the_lookup_is_accepted(history):
     validator = RecordValidator(
         history, lambda: history.versions.update({4: published(4, 1, (9,))}), RejectedRecords()
     )
@@ -156,13 +156,13 @@ def test_each_finished_root_is_reported_once_to_its_spout_task():
     assert {result.acker for _, result in results} == {5}
 
 
-def test_no_finished_make_no_record():
+def test_without_finished_roots_no_result_record_is_made():
     nothing = FinishedTrees(np.empty(0, np.uint64), np.empty(0, np.int64))
     assert list(encode_finished(0, nothing)) == []
     assert list(encode_timed_out(0, TimedOut(nothing.acked, nothing.acked_tasks))) == []
 
 
-def test_many_finished_are_cut_into_records_that_a_broker_takes():
+def test_many_finished_roots_are_split_into_records_that_a_broker_accepts():
     count = 2 * MAX_IDS + 1
     roots, tasks = np.arange(1, count + 1, dtype=np.uint64), np.zeros(count, np.int64)
     failed = tuple(
@@ -190,9 +190,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_a_flood_of_bad_records_takes_only_the_memory_of_the_latest_of_them(
-    validator, asked, rejected, flood
-):
+def test_a_flood_of_bad_records_takes_the_memory_of_the_latest_ones_only(validator, asked, rejected, flood):
     batch, batches = [flood()] * 2000, 10
     validator.inits("i", 0, batch, range(2000), 0)
     tracemalloc.start()
@@ -241,9 +239,7 @@ def cpu_s(validator, kind, values):
     [("inits", flood) for flood in FLOODS.values()] + [("acks", flood) for flood in BAD_ACKS.values()],
     ids=[*FLOODS, *BAD_ACKS],
 )
-def test_the_cpu_a_bad_record_takes_is_bounded_by_that_of_a_good_one_of_its_kind_and_size(
-    validator, rejected, kind, bad
-):
+def test_a_bad_record_costs_no_more_cpu_than_a_good_one_of_its_kind_and_size(validator, rejected, kind, bad):
     """So a flood of bad records is no worse than one of good records, by those who may write them."""
     value, count = bad(), 50
     good_s = cpu_s(validator, kind, [GOOD[kind](len(value))] * count)

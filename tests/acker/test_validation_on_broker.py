@@ -1,4 +1,4 @@
-"""What the acker refuses, on a real broker: garbage, strangers, halves, and settings that break a promise."""
+"""What the acker rejects on a real broker: invalid and foreign records, half partitions, unsafe settings."""
 
 import random
 
@@ -16,7 +16,7 @@ from acktree.schemas.errors import MissingTopic, RefusedSetting, UnknownTopology
 CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}
 
 
-def garbage(seed):
+def noise(seed):
     """Bytes of every kind of wrong, for either topic."""
     source = random.Random(seed)
     good = encode_ack(Ack("t", 1, entries([(2, 2), (4, 4)])))
@@ -36,10 +36,10 @@ def garbage(seed):
         )
 
 
-def test_a_flood_of_garbage_is_set_aside_and_counted(make):
+def test_a_flood_of_invalid_records_is_rejected_and_counted(make):
     cluster = make(ackers=1)
     acker = cluster.start()
-    source = garbage(7)
+    source = noise(7)
     for _ in range(3000):
         cluster.send("ack", 0, next(source)).send("ack-init", 0, next(source))
     cluster.init(8, 1).ack(8, 1).await_acked([8])
@@ -52,7 +52,7 @@ def test_a_flood_of_garbage_is_set_aside_and_counted(make):
     assert cluster.acked == [8]
 
 
-def test_whatever_does_not_belong_is_set_aside_whole_with_its_coordinates(make):
+def test_foreign_records_are_rejected_whole_with_their_coordinates(make):
     cluster = make(ackers=2)
     acker = cluster.start()
     init, ack = f"{cluster.name}.ack-init", f"{cluster.name}.ack"
@@ -67,7 +67,7 @@ def test_whatever_does_not_belong_is_set_aside_whole_with_its_coordinates(make):
     cluster.send("ack-init", 0, inits([(2, 0)], version=-1))
     cluster.send("ack", 1, encode_ack(Ack("t", 1, entries([(2, 2)]))))
     cluster.sent().init(4, 0).init(5, 0).ack(7, 1).await_acked([4, 5])
-    wait_for(lambda: acker.acker.rejected.total == 6, "six records set aside")
+    wait_for(lambda: acker.acker.rejected.total == 6, "six rejected records")
     latest = sorted((record.topic, record.partition, record.offset) for record in acker.acker.rejected.latest)
     assert latest == [(ack, 1, 0), *((init, 0, offset) for offset in range(5))]
     reasons = " | ".join(record.reason for record in acker.acker.rejected.latest)
@@ -84,7 +84,7 @@ def test_the_first_records_of_a_version_just_published_are_folded(make):
     assert acker.acker.rejected.total == 0
 
 
-def test_an_assignor_that_parts_the_topics_is_refused():
+def test_an_assignor_that_separates_the_topics_is_refused():
     for protocol, key in ((CLASSIC, "partition.assignment.strategy"), (KIP_848, "group.remote.assignor")):
         with pytest.raises(RefusedSetting, match="only range"):
             group_settings("localhost:1", "g", {**protocol, key: "uniform"})

@@ -1,4 +1,4 @@
-"""A tester with verbs for one acker partition: append records, fold them, crash, look at the verdicts.
+"""A tester with verbs for one acker partition: append records, fold them, crash, look at the results.
 
 Records go through their bytes: encoded as a producer does, decoded as the acker does. No Kafka.
 """
@@ -34,7 +34,7 @@ def xor(*edges):
 
 
 class Tester:
-    """Two logs, a wall clock, and the partition that folds them; verdicts stay over a crash."""
+    """Two logs, a wall clock, and the partition that folds them; results survive a crash."""
 
     __test__ = False
 
@@ -53,9 +53,9 @@ class Tester:
     def init(self, root, *edges, task=0):
         return self.init_record([(root, xor(*edges))], task)
 
-    def init_edges(self, told):
+    def init_edges(self, roots):
         """Append one record of inits, each a root and its edges."""
-        return self.init_record([(root, xor(*edges)) for root, *edges in told])
+        return self.init_record([(root, xor(*edges)) for root, *edges in roots])
 
     def init_record(self, pairs, task=0):
         self.init_log.append((self.now_ms, encode_ack_init(AckInit(task, 1, entries(pairs)))))
@@ -92,13 +92,13 @@ class Tester:
             times, values = zip(*chunk, strict=True)
             batch = decode_init_batch(values)
             assert not batch.faults.any()
-            self._note(self.partition.fold_inits(batch, np.array(times), start + len(chunk), self.now_ms))
+            self._record(self.partition.fold_inits(batch, np.array(times), start + len(chunk), self.now_ms))
         start = self.partition.positions.acks
         if chunk := self.ack_log[start:acks]:
             times, values = zip(*chunk, strict=True)
             batch = decode_ack_batch(values)
             assert not batch.faults.any()
-            self._note(self.partition.fold_acks(batch, np.array(times), start + len(chunk), self.now_ms))
+            self._record(self.partition.fold_acks(batch, np.array(times), start + len(chunk), self.now_ms))
         return self
 
     def observe(self):
@@ -109,7 +109,7 @@ class Tester:
 
     def expire(self):
         if (timed_out := self.partition.expire(self.now_ms)) is not None:
-            self._note(timed_out)
+            self._record(timed_out)
         return self
 
     def wait(self, ms, step_ms=100):
@@ -128,13 +128,13 @@ class Tester:
     def entry(self, root) -> Entry | None:
         return self.partition.table.entry(root)
 
-    def _note(self, verdicts: FinishedTrees | TimedOut):
-        if isinstance(verdicts, TimedOut):
-            pairs = zip(verdicts.tasks.tolist(), verdicts.roots.tolist(), strict=True)
+    def _record(self, results: FinishedTrees | TimedOut):
+        if isinstance(results, TimedOut):
+            pairs = zip(results.tasks.tolist(), results.roots.tolist(), strict=True)
             self.timed_out += pairs
         else:
-            self.acked += zip(verdicts.acked_tasks.tolist(), verdicts.acked.tolist(), strict=True)
-            self.failed += [(f.spout_task, f.root, f.reason) for f in verdicts.failed]
+            self.acked += zip(results.acked_tasks.tolist(), results.acked.tolist(), strict=True)
+            self.failed += [(f.spout_task, f.root, f.reason) for f in results.failed]
 
 
 def because(text="broken", task="bolt-0"):

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class Message:
+class TreeMessage:
     """What one task says of a tree: the edges it made, and those it consumed (none in an init)."""
 
     made: frozenset[int]
@@ -20,11 +20,11 @@ class Message:
 
 
 @dataclass
-class Tree:
+class ModelTree:
     """The messages of one root, the init first, and where each arrived: pairs of offset and log time."""
 
     root: int
-    messages: list[Message]
+    messages: list[TreeMessage]
     arrived: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     fails: list[tuple[int, int]] = field(default_factory=list)
     resets: list[tuple[int, int]] = field(default_factory=list)
@@ -36,11 +36,11 @@ class Tree:
 
     def grow(self, edge, children):
         """Have a task consume an edge and make others; return the number of its ack."""
-        self.messages.append(Message(frozenset(children), frozenset([edge])))
+        self.messages.append(TreeMessage(frozenset(children), frozenset([edge])))
         return len(self.messages) - 1
 
     def is_whole(self, inits=float("inf"), acks=float("inf")):
-        """Tell whether all of the tree lies below these offsets."""
+        """Return whether all of the tree lies below these offsets."""
         ends = [inits, *(acks for _ in self.messages[1:])]
         return not self.open_edges and all(
             any(offset < end for offset, _ in self.arrived.get(number, [])) for number, end in enumerate(ends)

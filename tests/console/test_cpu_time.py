@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 class Watched(CpuClock):
-    """Tells what each of its looks saw, those of its own thread, too."""
+    """Records every sample, those of its own thread, too."""
 
     def __init__(self, root: int) -> None:
         super().__init__(root)
@@ -46,7 +46,7 @@ class Watched(CpuClock):
         return self.looks.get(timeout=WAIT_S)
 
 
-def test_what_the_thread_of_the_clock_saw_of_a_process_is_remembered_after_its_end():
+def test_the_last_sample_of_a_process_is_kept_after_its_end():
     parent = subprocess.Popen(
         [sys.executable, "-c", FORGETFUL.format(child=BURN.format(seconds=0.6 + TWO_TICKS_S))],
         stdin=subprocess.PIPE,
@@ -65,7 +65,7 @@ def test_what_the_thread_of_the_clock_saw_of_a_process_is_remembered_after_its_e
         assert clock() >= of_both_s
 
 
-def test_one_process_and_its_children_may_be_left_out():
+def test_one_process_and_its_children_may_be_excluded():
     child = subprocess.Popen([sys.executable, "-c", BURN.format(seconds=0.5)], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()

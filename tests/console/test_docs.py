@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from acktree.console.main import COMMANDS, load
-from acktree.console.view import dead_letters as letters
-from acktree.console.view import documents, search, trace, tree
+from acktree.console.view import dead_letters, documents, search, trace, tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERYTHING = "\n".join(path.read_text() for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"])
@@ -16,7 +15,7 @@ OPERATE = (DOCS / "operate.md").read_text()
 OURS = ("dead-letter", "describe", "pending", "topics", "topology", "trace", "ui")
 SHAPES = [
     shape
-    for module in (documents, letters, trace, tree)
+    for module in (documents, dead_letters, trace, tree)
     for shape in vars(module).values()
     if dataclasses.is_dataclass(shape)
     and shape not in (tree.FoundTuple, tree.RootFindings, search.Search, search.TraceTarget)
@@ -43,20 +42,20 @@ def test_every_option_of_an_operators_command_is_in_the_docs():
     flags = {
         (name, flag) for name, command in OPERATORS for parameter in command.params for flag in parameter.opts
     }
-    told = set(re.findall(r"(?<![\w-])--[a-z-]+", OPERATE))
-    assert {(name, flag) for name, flag in flags if flag.startswith("--") and flag not in told} == set()
+    documented = set(re.findall(r"(?<![\w-])--[a-z-]+", OPERATE))
+    assert {(name, flag) for name, flag in flags if flag.startswith("--") and flag not in documented} == set()
 
 
-def test_every_command_but_a_process_of_the_topology_speaks_json():
+def test_every_command_that_is_not_a_process_has_json_output():
     silent = {name for name, command in ALL if not any("--format" in each.opts for each in command.params)}
     assert silent == {"acker run", "bolt run", "spark run", "spout run"}
 
 
 def test_every_field_of_the_json_is_in_the_docs():
-    told = set(re.findall(r"`([a-z_]+)`", OPERATE))
+    documented = set(re.findall(r"`([a-z_]+)`", OPERATE))
     fields = {(shape.__name__, field.name) for shape in SHAPES for field in dataclasses.fields(shape)}
     assert len(fields) > 50
-    assert {(shape, field) for shape, field in fields if field not in told} == set()
+    assert {(shape, field) for shape, field in fields if field not in documented} == set()
 
 
 def test_every_kind_of_stuck_is_in_the_docs():

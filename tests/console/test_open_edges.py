@@ -18,7 +18,7 @@ def random_edges(count, seed=1):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, MAX_UNIQUE), st.data())
-def test_every_subset_of_few_edges_is_found_by_its_sum(count, data):
+def test_every_subset_of_a_few_edges_is_found_by_its_sum(count, data):
     edges = random_edges(count, data.draw(st.integers(1, 2**40)))
     chosen = sorted(data.draw(st.sets(st.sampled_from(range(count)))))
     found = find_open(reduce(xor, (edges[index] for index in chosen), 0), edges)
@@ -37,13 +37,13 @@ def test_three_open_edges_among_many_are_called_ambiguous():
     assert (found.indexes, found.certainty) == ((), Certainty.AMBIGUOUS)
 
 
-def test_the_likely_ones_are_tried_alone_where_all_would_be_too_many():
+def test_only_likely_edges_are_tried_where_there_are_too_many():
     edges = random_edges(500)
     found = find_open(edges[1] ^ edges[2] ^ edges[3], edges, likely=[0, 1, 2, 3, 9])
     assert (found.indexes, found.certainty) == ((1, 2, 3), Certainty.EXACT)
 
 
-def test_an_edge_of_a_tuple_that_was_not_found_is_called_missing():
+def test_the_edge_of_a_tuple_that_was_not_found_is_missing():
     edges = random_edges(10)
     assert find_open(edges[0] ^ 12345, edges).certainty is Certainty.MISSING
     assert find_open(5, []).certainty is Certainty.MISSING

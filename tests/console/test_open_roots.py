@@ -45,7 +45,7 @@ def fold(*said):
     return roots
 
 
-def test_a_root_is_open_until_its_values_cancel():
+def test_a_root_is_open_until_its_values_cancel_out():
     roots = fold(init(7, 5))
     assert roots.pending()["root"].tolist() == [7]
     roots.fold([ack(7, 4)])
@@ -75,12 +75,12 @@ def test_a_failure_before_or_after_the_init_ends_a_root():
     assert len(roots.pending()) == 0
 
 
-def test_times_and_places_of_init_and_reset_are_kept():
+def test_times_and_offsets_of_init_and_reset_are_kept():
     row = fold(init(7, 5, at=41, append_ms=1_000), reset(7, 3_000), reset(7, 2_000)).pending()[0]
     assert (row["init_ms"], row["reset_ms"], row["init_offset"]) == (1_000, 3_000, 41)
 
 
-class Model:
+class FoldModel:
     """The fold, root by root and event by event: a value, and whether its init has come."""
 
     def __init__(self) -> None:
@@ -100,8 +100,8 @@ SAYS = {"init": init, "ack": ack, "reset": reset}
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS, st.integers(1, 31))
-def test_any_grouping_of_the_log_gives_what_a_fold_root_by_root_gives(events, chunk):
-    roots, model = OpenRoots(), Model()
+def test_any_batching_of_the_log_equals_a_fold_root_by_root(events, chunk):
+    roots, model = OpenRoots(), FoldModel()
     for start in range(0, len(events), chunk):
         part = events[start : start + chunk]
         model.fold(part)

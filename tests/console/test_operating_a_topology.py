@@ -56,20 +56,20 @@ from acktree.producers import BasicBolt
 
 class Upper(BasicBolt):
     name = "upper"
-    def execute(self, tuple, emit):
-        if b"poison" in tuple.value:
+    def execute(self, tup, emit):
+        if b"poison" in tup.value:
             raise ValueError("{POISON}")
-        emit(tuple.value.upper())
+        emit(tup.value.upper())
 
 class Audit(BasicBolt):
     name = "audit"
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 '''
 
 
 @dataclass
-class Running:
+class RunningPipeline:
     """The pipeline, with verbs for what an operator does."""
 
     bootstrap: str
@@ -100,7 +100,7 @@ def until(holds: Any, what: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def running(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPipeline]:
     name, folder = f"t{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("operate")
     (folder / "bolts.py").write_text(BOLTS)
     (folder / "topology.toml").write_text(TOPOLOGY.format(name=name))
@@ -143,26 +143,26 @@ def running(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             if child != "audit":
                 process.start()
         children["acker"].wait_ready(lambda: None)
-        made = Running(bootstrap, name, children)
+        made = RunningPipeline(bootstrap, name, children)
         until(lambda: made.json("dead-letter", "list")["dead_letters"], "the dead letter")
         until(lambda: _open_tuples(made), "a tree that waits for audit")
         yield made
 
 
-def _open_tuples(running: Running) -> Any:
+def _open_tuples(running: RunningPipeline) -> Any:
     emissions = running.json("trace", running.source, "0", "7")["emissions"]
     return emissions and len(emissions[-1]["tuples"]) == 6
 
 
 @pytest.fixture(scope="module")
-def page(running: Running) -> Iterator[TestClient]:
+def page(running: RunningPipeline) -> Iterator[TestClient]:
     settings = PageSettings(running.bootstrap, running.name, {})
     with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
         until(lambda: client.get("/status.json").json().get("spouts"), "a first look")
         yield client
 
 
-def test_describe_says_that_nobody_runs_the_bolt_and_ends_with_1(running: Running) -> None:
+def test_describe_reports_a_bolt_without_workers_and_exits_with_1(running: RunningPipeline) -> None:
     done = running.acktree("describe")
     assert done.exit_code == 1, done.output
     assert re.search(r"no-bolt +audit +\d+ tuples wait and nobody is in group", done.stdout)
@@ -179,7 +179,7 @@ def test_describe_says_that_nobody_runs_the_bolt_and_ends_with_1(running: Runnin
     assert sum(acker["pending"] for acker in status["ackers"]) == len(LINES) - 1
 
 
-def test_pending_records_are_listed_oldest_first_and_older_than_asks(running: Running) -> None:
+def test_pending_records_are_listed_oldest_first_and_older_than_asks(running: RunningPipeline) -> None:
     found = running.json("pending", "list")["pending"]
     assert sorted(each["offset"] for each in found) == list(range(40))
     ages = [each["age_s"] for each in found]
@@ -190,7 +190,7 @@ def test_pending_records_are_listed_oldest_first_and_older_than_asks(running: Ru
     assert (later.exit_code, len(later.stdout.splitlines())) == (0, 1)
 
 
-def test_trace_names_the_open_edges_and_the_group_that_stands_before_them(running: Running) -> None:
+def test_trace_names_the_open_edges_and_the_group_that_has_yet_to_read_them(running: RunningPipeline) -> None:
     trace = running.json("trace", running.source, "0", "7")
     assert (trace["state"], trace["frontier"]) == ("pending", 0)
     (emission,) = trace["emissions"]
@@ -208,11 +208,11 @@ def test_trace_names_the_open_edges_and_the_group_that_stands_before_them(runnin
     assert (by_root["topic"], by_root["partition"], by_root["offset"]) == (running.source, 0, 7)
 
 
-def test_trace_shows_both_emissions_of_the_poison_and_its_dead_letter(running: Running) -> None:
-    (letter,) = running.json("dead-letter", "list")["dead_letters"]
-    assert (letter["source_offset"], letter["attempts"], letter["cause"]) == (40, 2, "FAILED")
-    assert POISON in letter["reason"]
-    trace = running.json("trace", "--dead-letter", f"{letter['partition']}/{letter['offset']}")
+def test_trace_shows_both_emissions_of_the_poison_and_its_dead_letter(running: RunningPipeline) -> None:
+    (dead_letter,) = running.json("dead-letter", "list")["dead_letters"]
+    assert (dead_letter["source_offset"], dead_letter["attempts"], dead_letter["cause"]) == (40, 2, "FAILED")
+    assert POISON in dead_letter["reason"]
+    trace = running.json("trace", "--dead-letter", f"{dead_letter['partition']}/{dead_letter['offset']}")
     assert (trace["offset"], trace["state"]) == (40, "dead-lettered")
     assert [emission["verdict"]["kind"] for emission in trace["emissions"]] == ["failed", "failed"]
     assert [emission["attempt"] for emission in trace["emissions"]] == [0, 1]
@@ -220,7 +220,7 @@ def test_trace_shows_both_emissions_of_the_poison_and_its_dead_letter(running: R
         reader["state"] for each in trace["emissions"] for t in each["tuples"] for reader in t["readers"]
     }
     assert failed == "failed"
-    shown = running.acktree("dead-letter", "show", str(letter["offset"]))
+    shown = running.acktree("dead-letter", "show", str(dead_letter["offset"]))
     assert "poison" in shown.stdout
 
 
@@ -233,23 +233,27 @@ def test_trace_shows_both_emissions_of_the_poison_and_its_dead_letter(running: R
         (("dead-letter", "show", "3/9"), "holds no record at 9"),
     ],
 )
-def test_what_does_not_exist_is_said_in_one_sentence(running: Running, arguments: Any, words: str) -> None:
+def test_an_unknown_object_is_reported_in_one_sentence(
+    running: RunningPipeline, arguments: Any, words: str
+) -> None:
     done = running.acktree(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_record_that_is_not_written_or_not_known_has_a_state(running: Running) -> None:
+def test_an_unwritten_or_unknown_record_has_a_state(running: RunningPipeline) -> None:
     assert running.json("trace", running.source, "0", "999")["state"] == "not written yet"
 
 
-def test_the_page_and_its_twin_say_what_the_command_line_says(running: Running, page: TestClient) -> None:
+def test_the_page_and_its_json_agree_with_the_command_line(
+    running: RunningPipeline, page: TestClient
+) -> None:
     until(lambda: page.get("/status.json").json()["ackers"], "the reports")
-    twin, told = page.get("/status.json").json(), running.json("describe")
-    assert set(told) < set(twin)
+    twin, described = page.get("/status.json").json(), running.json("describe")
+    assert set(described) < set(twin)
     for key in ("spouts", "partitions", "bolts", "ackers"):
-        assert [set(each) for each in twin[key]] == [set(each) for each in told[key]]
+        assert [set(each) for each in twin[key]] == [set(each) for each in described[key]]
     html = page.get("/").text
     for words in ("audit", "upper", "nobody is in group", "tuples wait"):
         assert words in html
@@ -260,7 +264,7 @@ def test_the_page_and_its_twin_say_what_the_command_line_says(running: Running, 
 
 
 @pytest.mark.parametrize("path", ["/trace", "/dead-letters", "/dead-letters/0/0"])
-def test_html_in_a_failure_text_is_shown_and_not_run(running: Running, page: TestClient, path: str) -> None:
+def test_html_in_a_failure_reason_is_escaped(running: RunningPipeline, page: TestClient, path: str) -> None:
     question = {"topic": running.source, "partition": 0, "offset": 40} if path == "/trace" else {}
     answer = page.get(path, params=question)
     assert answer.status_code == 200
@@ -269,7 +273,9 @@ def test_html_in_a_failure_text_is_shown_and_not_run(running: Running, page: Tes
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
-def test_the_trace_page_draws_the_tree_and_its_twin_has_it(running: Running, page: TestClient) -> None:
+def test_the_trace_page_draws_the_tree_that_its_json_holds(
+    running: RunningPipeline, page: TestClient
+) -> None:
     question = {"topic": running.source, "partition": 0, "offset": 7}
     html = page.get("/trace", params=question).text
     assert "waits for bolt audit to ack" in html
@@ -298,7 +304,7 @@ def test_the_trace_page_draws_the_tree_and_its_twin_has_it(running: Running, pag
         ("/dead-letters/99999999999999999999/99999999999999999999999", 404),
     ],
 )
-def test_a_page_asked_for_what_does_not_exist_says_so(page: TestClient, path: str, code: int) -> None:
+def test_a_page_of_an_unknown_object_is_an_error(page: TestClient, path: str, code: int) -> None:
     answer = page.get(path)
     assert answer.status_code == code, answer.text
     assert "<header>" in answer.text
@@ -308,18 +314,18 @@ def test_a_page_asked_for_what_does_not_exist_says_so(page: TestClient, path: st
         assert (twin.status_code, list(twin.json())) == (code, ["error"])
 
 
-def test_garbage_on_the_stats_topic_is_counted_and_the_page_lives_on(
-    running: Running, page: TestClient
+def test_invalid_records_on_the_stats_topic_are_counted_and_the_page_keeps_running(
+    running: RunningPipeline, page: TestClient
 ) -> None:
     producer = Producer({"bootstrap.servers": running.bootstrap})
-    for garbage in (b"\xff\x00", b"{}", b"<script>", None):
-        producer.produce(f"{running.name}.stats", garbage)
+    for value in (b"\xff\x00", b"{}", b"<script>", None):
+        producer.produce(f"{running.name}.stats", value)
     hostile = {"role": "bolt", "component": "<b>x</b>", "instance": "<i>", "time_ms": int(time.time() * 1000)}
     producer.produce(f"{running.name}.stats", json.dumps({**hostile, "values": {"executed": "<u>"}}))
     hostile |= {"role": "acker", "values": {"oldest_root": "<b>root</b>", "pending": "many"}}
     producer.produce(f"{running.name}.stats", json.dumps(hostile))
     assert producer.flush(30) == 0
-    until(lambda: page.get("/status.json").json()["garbage"] == 4, "the garbage count")
+    until(lambda: page.get("/status.json").json()["garbage"] == 4, "the count of invalid records")
     html = page.get("/").text
     assert "4 records of" in html
     assert "<b>root</b>" not in html
@@ -338,15 +344,17 @@ def dom_of(url: str, folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-def test_chromium_shows_the_page_live_and_runs_no_foreign_script(running: Running, tmp_path: Path) -> None:
+def test_chromium_updates_the_page_and_runs_no_foreign_script(
+    running: RunningPipeline, tmp_path: Path
+) -> None:
     log = tmp_path / "ui.log"
     command = ["ui", "--topology", running.name, "-b", running.bootstrap, "--port", "0", "--format", "json"]
     child = ChildProcess("ui", command, tmp_path, log, {"PYTHONUNBUFFERED": "1"})
     child.start()
     try:
         child.wait_ready(lambda: None)
-        (told,) = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-        url = told["url"]
+        (ready,) = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+        url = ready["url"]
         shown = until(lambda: "nobody is in group" in (dom := dom_of(url, tmp_path)) and dom, "the page")
         assert '<span id="live-state" class="live">live</span>' in shown
         poison = dom_of(f"{url}trace?topic={running.source}&partition=0&offset=40", tmp_path)
@@ -363,35 +371,39 @@ def test_chromium_shows_the_page_live_and_runs_no_foreign_script(running: Runnin
         ("spark", 'acktree_spout_dead_lettered_total{spout="lines",task="0",topology="NAME"} 1.0'),
     ],
 )
-def test_every_process_serves_its_metrics(running: Running, child: str, sample: str) -> None:
+def test_every_process_serves_its_metrics(running: RunningPipeline, child: str, sample: str) -> None:
     log = running.children[child].log
     wanted = sample.replace("NAME", running.name)
 
-    def told() -> bool:
+    def is_shown() -> bool:
         for url in re.findall(r"metrics (http://127\.0\.0\.1:\d+/metrics)", log.read_text()):
             with suppress(httpx2.TransportError):  # a reader that Spark made and let go has closed its page
                 if wanted in httpx2.get(url).text:
                     return True
         return False
 
-    until(told, wanted)
+    until(is_shown, wanted)
 
 
-def test_a_dead_letter_is_replayed_once_it_is_confirmed(running: Running) -> None:
-    letters = len(running.json("dead-letter", "list")["dead_letters"])
+def test_a_dead_letter_is_replayed_once_it_is_confirmed(running: RunningPipeline) -> None:
+    before = len(running.json("dead-letter", "list")["dead_letters"])
     planned = running.json("dead-letter", "replay", "--all")
     assert planned["executed"] is False
     (command,) = planned["commands"]
     assert (command["topic"], command["spans"]) == (running.source, [{"from": 40, "to": 41}])
     done = running.acktree("dead-letter", "replay", "0/0", "--execute")
     assert (done.exit_code, "written to " in done.stdout) == (0, True)
-    until(lambda: len(running.json("dead-letter", "list")["dead_letters"]) == letters + 1, "the next letter")
+    until(
+        lambda: len(running.json("dead-letter", "list")["dead_letters"]) == before + 1, "the next dead letter"
+    )
 
 
-def test_the_page_replays_after_a_plan_and_its_own_form_only(running: Running, page: TestClient) -> None:
+def test_the_page_replays_only_after_a_plan_and_from_its_own_form(
+    running: RunningPipeline, page: TestClient
+) -> None:
     assert page.get("/replay").status_code == 403
     assert page.post("/replay").status_code == 403
-    letters = len(running.json("dead-letter", "list")["dead_letters"])
+    before = len(running.json("dead-letter", "list")["dead_letters"])
     settings = PageSettings(running.bootstrap, running.name, {}, allow_actions=True)
     with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
         assert "Plan a replay" in client.get("/dead-letters/0/0").text
@@ -414,11 +426,13 @@ def test_the_page_replays_after_a_plan_and_its_own_form_only(running: Running, p
         assert (done.status_code, "written to" in done.text) == (200, True)
         again = client.post("/replay", data=form)
         assert (again.status_code, "carried out already" in again.text) == (404, True)
-    until(lambda: len(running.json("dead-letter", "list")["dead_letters"]) == letters + 1, "the next letter")
+    until(
+        lambda: len(running.json("dead-letter", "list")["dead_letters"]) == before + 1, "the next dead letter"
+    )
 
 
 def test_once_the_bolt_runs_nothing_is_stuck_and_the_trace_is_done(
-    running: Running, page: TestClient
+    running: RunningPipeline, page: TestClient
 ) -> None:
     running.children["audit"].start()
     until(lambda: running.acktree("describe").exit_code == 0, "nothing stuck")

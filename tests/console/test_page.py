@@ -34,7 +34,7 @@ def page(token=None, allow_actions=False, topology="t"):
     return TestClient(StatusPage(settings).make_app(), base_url="http://localhost", follow_redirects=False)
 
 
-def test_a_broker_that_is_away_is_said_and_the_page_lives_on():
+def test_the_page_reports_an_unreachable_broker_and_keeps_running():
     client = page()
     answer = client.get("/")
     assert answer.status_code == 200
@@ -44,7 +44,7 @@ def test_a_broker_that_is_away_is_said_and_the_page_lives_on():
 
 
 @pytest.mark.parametrize("path", ["/pending", "/dead-letters"])
-def test_a_page_that_needs_the_broker_says_that_it_is_away(path, monkeypatch):
+def test_a_page_that_needs_the_broker_reports_that_it_is_unreachable(path, monkeypatch):
     monkeypatch.setattr(clients, "BROKER_TIMEOUT_S", 0.5)  # nobody is there, however long it waits
     client = page()
     answer = client.get(path)
@@ -52,7 +52,7 @@ def test_a_page_that_needs_the_broker_says_that_it_is_away(path, monkeypatch):
     assert "no Kafka broker answers" in answer.text
 
 
-def test_without_a_token_only_loopback_names_are_answered():
+def test_without_a_token_only_loopback_host_names_are_served():
     client = page()
     for host in ("localhost", "127.0.0.1:9461", "[::1]:80", "localhost:1"):
         assert client.get("/", headers={"host": host}).status_code == 200, host
@@ -100,7 +100,7 @@ def test_serving_beyond_loopback_needs_a_token(tmp_path, monkeypatch):
             read_token(file, "127.0.0.1")
 
 
-def test_every_answer_forbids_foreign_scripts_and_frames():
+def test_every_response_forbids_foreign_scripts_and_frames():
     client = page()
     for path in ("/", "/nothing", "/static/style.css", "/status.json"):
         policy = client.get(path).headers["content-security-policy"]
@@ -163,7 +163,7 @@ def seen(topology):
     )
 
 
-def test_names_and_notes_with_html_are_shown_and_not_run():
+def test_html_in_names_and_messages_is_escaped():
     topology = published(HOSTILE, HOSTILE)
     status = make_status(seen(topology), Reports())
     html = render(
@@ -191,7 +191,7 @@ def test_names_and_notes_with_html_are_shown_and_not_run():
     assert html.count("&lt;img src=x onerror=alert(1)&gt;") >= 5
 
 
-def test_a_status_tells_lag_pending_and_dead_letters_from_offsets_alone():
+def test_a_status_computes_lag_pending_and_dead_letters_from_offsets_alone():
     status = make_status(seen(published()), Reports())
     (partition,) = status.partitions
     assert (partition.frontier, partition.next_offset, partition.pending, partition.lag) == (5, 8, 3, 5)
@@ -222,7 +222,7 @@ def test_a_loop_in_the_topology_is_drawn_once():
         (None, None, 0, 7),
     ],
 )
-def test_the_parts_of_a_bar_lie_side_by_side_and_none_is_invisible(frontier, emitted, above, end):
+def test_the_parts_of_a_bar_do_not_overlap_and_none_is_invisible(frontier, emitted, above, end):
     pending = (emitted or 0) - (frontier or 0) - above
     partition = PartitionStatus(
         "s", "t", 0, 0, 0, 0, end, frontier, emitted, above, pending, 0, held_by=None, held_s=None

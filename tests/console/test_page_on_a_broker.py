@@ -41,21 +41,21 @@ def publish(bootstrap):
 
 
 @pytest.mark.slow
-def test_the_page_outlives_its_broker_and_the_topics_it_shows(own_broker):
+def test_the_page_survives_the_loss_of_its_broker_and_topics(own_broker):
     broker = own_broker(port=ports.free_ports(1)[0])
     admin = publish(broker.bootstrap)
     settings = PageSettings(broker.bootstrap, "t", {})
     with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
 
-        def told():
+        def status():
             return client.get("/status.json").json()
 
-        until(lambda: told()["error"] is None, "a first look")
+        until(lambda: status()["error"] is None, "a first look")
         admin.delete_topics(["words"])["words"].result()
-        until(lambda: all(not bolt["inputs"] for bolt in told()["bolts"]), "the topic to be gone")
-        assert told()["error"] is None
+        until(lambda: all(not bolt["inputs"] for bolt in status()["bolts"]), "the topic to be gone")
+        assert status()["error"] is None
         broker.stop()
-        error = until(lambda: told()["error"], "the page to notice")
+        error = until(lambda: status()["error"], "the page to notice")
         assert "no Kafka broker answers" in error or "no answer from" in error
         page = client.get("/")
         assert page.status_code == 200
@@ -63,11 +63,11 @@ def test_the_page_outlives_its_broker_and_the_topics_it_shows(own_broker):
         assert "lines/0" in page.text
         assert client.get("/trace", params={"topic": "lines", "partition": 0, "offset": 0}).status_code == 503
         broker.start()
-        until(lambda: told()["error"] is None, "the page to go on")
+        until(lambda: status()["error"] is None, "the page to go on")
         assert client.get("/trace", params={"topic": "lines", "partition": 0, "offset": 0}).status_code == 200
 
 
-def test_a_topology_that_is_published_later_appears(bootstrap, unique):
+def test_a_topology_published_later_appears(bootstrap, unique):
     settings = PageSettings(bootstrap, unique, {})
     with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
         until(lambda: "is not published" in client.get("/status.json").json()["error"], "the sentence")

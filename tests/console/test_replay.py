@@ -51,7 +51,7 @@ def test_spans_that_overlap_or_touch_are_joined_and_many_are_split() -> None:
         decode_replay_command(encode_replay_command(ReplayCommand(command.slot, command.spans)))
 
 
-def test_what_the_topic_does_not_hold_is_left_out_and_said() -> None:
+def test_records_that_the_topic_no_longer_has_are_omitted_and_reported() -> None:
     made = plan((5, 300))
     assert made.commands[0].spans == (Span(10, 200),)
     assert [note.split(":")[0] for note in made.notes] == [
@@ -62,24 +62,24 @@ def test_what_the_topic_does_not_hold_is_left_out_and_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "partition", "span", "told"),
+    ("topic", "partition", "span", "message"),
     [
         ("c", 0, (0, 1), "it must be one of: a, b"),
         ("", 0, (0, 1), "no spout"),
         ("a", 7, (0, 1), "it must be 0 to 1"),
-        ("a", 1, (0, 1), "created anew"),
+        ("a", 1, (0, 1), "recreated"),
         ("b", 0, (0, 1), "holds no record"),
         ("a", 0, (3, 5), "none of 3 to 4"),
         ("a", 0, (5, 5), "TO is one past the last"),
     ],
 )
-def test_what_cannot_be_replayed_is_said_in_one_sentence(
-    topic: str, partition: int, span: tuple[int, int], told: str
+def test_records_that_cannot_be_replayed_are_reported_in_one_sentence(
+    topic: str, partition: int, span: tuple[int, int], message: str
 ) -> None:
     standings = {
         ("a", 0): PartitionState("id", 10, 200, None),
         ("a", 1): PartitionState("other", 0, 5, 5),
         ("b", 0): PartitionState("id-b", 0, 0, None),
     }
-    with pytest.raises(NotReplayable, match=told):
+    with pytest.raises(NotReplayable, match=message):
         plan_replay(published(), [Wanted(topic, partition, (Span(*span),))], standings)

@@ -1,4 +1,4 @@
-"""What was said on T.stats: garbage is counted, totals go on over restarts, windows add up."""
+"""Reports on T.stats: invalid records are counted, totals continue over restarts, windows add up."""
 
 import json
 
@@ -22,7 +22,7 @@ def reports_of(*reports):
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    "value",
     [
         None,
         b"",
@@ -40,13 +40,13 @@ def reports_of(*reports):
     ],
     ids=range(13),
 )
-def test_garbage_is_counted_and_changes_nothing(garbage):
+def test_invalid_reports_are_counted_and_change_nothing(value):
     reports = reports_of(make_report(executed=3))
-    reports.add_record(garbage, NOW_MS)
+    reports.add_record(value, NOW_MS)
     assert (reports.accepted, reports.garbage, len(reports.processes)) == (1, 1, 1)
 
 
-def test_figures_that_are_no_numbers_are_passed_over():
+def test_figures_that_are_not_numbers_are_ignored():
     text = json.dumps(
         {**json.loads(make_report().encode()), "values": {"executed": 5, "acked": "x", "failed": [1]}}
     )
@@ -68,7 +68,7 @@ def test_a_rate_is_what_was_counted_over_the_time_it_took():
     assert reports.rates("bolt", "count", NOW_MS + 10_000)["executed"] == pytest.approx(50.0)
 
 
-def test_totals_go_on_where_they_were_when_a_process_begins_anew_under_its_name():
+def test_totals_continue_when_a_process_restarts_under_its_name():
     reports = reports_of(
         *(make_report(NOW_MS + 2_000 * n, executed=value) for n, value in enumerate([0, 50, 100, 10, 30]))
     )
@@ -87,7 +87,7 @@ def test_a_window_counts_only_what_happened_in_it():
     assert reports.counted("bolt", "count", WINDOWS_S["all"], now_ms)[0]["executed"] == 299.0
 
 
-def test_several_processes_add_up_and_the_silent_ones_give_no_rate():
+def test_processes_add_up_and_silent_ones_have_no_rate():
     reports = reports_of(
         make_report(NOW_MS, executed=0),
         make_report(NOW_MS, instance="count@b:2", executed=0),

@@ -1,4 +1,4 @@
-"""Which roots are emissions of a record that shares its root with those before it."""
+"""Which roots are emissions of a record inside a block."""
 
 from typing import cast
 
@@ -20,9 +20,7 @@ def root(offset: int, run: int = 1, attempt: int = 0, slot: int = 3) -> int:
 @pytest.mark.parametrize(
     ("block", "found"), [(1, [15]), (5, [11, 15]), (10, [6, 11, 15]), (100, [0, 6, 11, 15])]
 )
-def test_a_root_stands_for_its_own_offset_and_those_behind_it_up_to_the_block(
-    block: int, found: list[int]
-) -> None:
+def test_a_root_covers_the_offsets_of_its_block(block: int, found: list[int]) -> None:
     offsets = [0, 6, 11, 15, 16, 20]
     mine = may_be_emissions(TraceTarget(SLOT, 15, block), np.array([root(o) for o in offsets], np.uint64))
     assert [offset for offset, is_mine in zip(offsets, mine, strict=True) if is_mine] == found
@@ -42,7 +40,9 @@ def test_a_root_stands_for_its_own_offset_and_those_behind_it_up_to_the_block(
         ([], []),
     ],
 )  # fmt: skip
-def test_of_each_run_the_last_block_before_the_record_is_its_own(seen: list[int], left: list[int]) -> None:
+def test_a_record_belongs_to_the_last_block_of_its_run_that_starts_before_it(
+    seen: list[int], left: list[int]
+) -> None:
     search = Search(cast(Cluster, None), TraceTarget(SLOT, 18, 10), 0.0, None)
     for each in seen:
         search.findings_of(each)

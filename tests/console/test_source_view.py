@@ -52,7 +52,7 @@ def standing(seen, *results, table=None, floors=None):
     return seen
 
 
-def test_what_the_commit_says_is_done():
+def test_the_commit_says_which_records_are_done():
     seen = standing(view(10, [10, 11, 14]))
     assert (seen.frontier, sorted(seen.done), seen.pending) == (12, [14], 2)
     assert list(seen.offsets()) == [12, 13]
@@ -62,28 +62,28 @@ def test_a_pending_record_inside_a_block_is_shown_with_the_blocks_root():
     seen = view(10)
     seen.block, seen.next_offset = 10, 40
     standing(seen, failed(root(20)), table=open_roots((root(10), NOW_MS - 5_000, 0)))
-    told = {offset: seen.pending_record(offset, NOW_MS, 30) for offset in (10, 19, 20, 29, 30)}
-    assert [told[offset].state for offset in told] == [IN_FLIGHT, IN_FLIGHT, WAITING, WAITING, EMITTED]
-    assert (told[19].offset, told[19].root, told[19].age_s) == (19, f"{root(10):016x}", 5.0)
-    assert (told[29].root, told[29].reason) == (f"{root(20):016x}", "no")
+    at = {offset: seen.pending_record(offset, NOW_MS, 30) for offset in (10, 19, 20, 29, 30)}
+    assert [at[offset].state for offset in at] == [IN_FLIGHT, IN_FLIGHT, WAITING, WAITING, EMITTED]
+    assert (at[19].offset, at[19].root, at[19].age_s) == (19, f"{root(10):016x}", 5.0)
+    assert (at[29].root, at[29].reason) == (f"{root(20):016x}", "no")
 
 
-def test_a_commit_that_is_an_operators_says_where_the_group_stands():
+def test_an_operators_commit_gives_the_position_of_the_group():
     seen = standing(SlotView.of_commit(SLOT, CommittedOffset(7, "")))
     assert (seen.frontier, seen.pending) == (7, 0)
 
 
-def test_without_a_commit_the_open_roots_are_all_that_is_known():
+def test_without_a_commit_only_open_roots_are_known():
     seen = standing(SlotView.of_commit(SLOT, None), table=open_roots((root(5), 1, 0)))
     assert (seen.frontier, seen.pending, list(seen.offsets())) == (None, 1, [5])
 
 
-def test_results_that_no_commit_holds_yet_count():
+def test_results_not_yet_committed_count():
     seen = standing(view(10), acked(root(10), root(12)), table=open_roots((root(11), 1, 0)))
     assert (seen.frontier, sorted(seen.done), seen.pending) == (11, [12], 1)
 
 
-def test_results_below_the_frontier_are_no_second_count():
+def test_results_below_the_frontier_are_not_counted_twice():
     seen = standing(view(10), acked(root(4), root(12)))
     assert sorted(seen.done) == [12]
 
@@ -93,7 +93,7 @@ def test_proven_gaps_are_done():
     assert (seen.frontier, seen.pending) == (15, 0)
 
 
-def test_emissions_below_the_floor_of_a_rewind_count_for_nothing():
+def test_emissions_below_the_floor_of_a_rewind_do_not_count():
     seen = standing(view(10), acked(root(10, run=1)), failed(root(11, run=1)), floors={3: 2})
     assert (seen.frontier, seen.failed) == (10, {})
 
@@ -107,7 +107,7 @@ def test_the_oldest_is_the_emission_with_the_first_init():
     assert oldest[0].root == f"{root(13):016x}"
 
 
-def test_of_a_replayed_record_the_newest_emission_counts():
+def test_the_newest_emission_of_a_replayed_record_counts():
     table = open_roots((root(10, attempt=1), 900, 0), (root(10, attempt=0), 100, 0))
     (pending,) = standing(view(10), table=table).oldest(NOW_MS, 3600, 5)
     assert (pending.attempt, pending.age_s) == (1, (NOW_MS - 900) / 1000)
@@ -122,12 +122,12 @@ def test_a_failure_waits_for_its_replay_until_a_newer_init():
     assert (pending.state, pending.attempt) == (IN_FLIGHT, 1)
 
 
-def test_a_timeout_without_words_is_said_in_words():
+def test_a_timeout_without_a_reason_gets_one():
     (pending,) = standing(view(10), failed(root(10), cause=Cause.TIMED_OUT, reason="")).oldest(NOW_MS, 1, 5)
     assert pending.reason == "timed out"
 
 
-def test_an_emission_past_its_timeout_is_overdue_and_a_reset_makes_it_young():
+def test_an_emission_past_its_timeout_is_overdue_until_it_is_reset():
     old, young = (root(10), NOW_MS - 60_000, 0), (root(11), NOW_MS - 60_000, NOW_MS - 1_000)
     states = {
         p.offset: p.state for p in standing(view(10), table=open_roots(old, young)).oldest(NOW_MS, 30, 5)
@@ -137,7 +137,7 @@ def test_an_emission_past_its_timeout_is_overdue_and_a_reset_makes_it_young():
     assert first.state == IN_FLIGHT
 
 
-def test_what_was_emitted_and_is_not_in_the_fold_has_no_age():
+def test_an_emission_that_is_not_in_the_fold_has_no_age():
     seen = view(10)
     seen.next_offset = 12
     assert [(p.offset, p.state, p.age_s) for p in standing(seen).oldest(NOW_MS, 30, 5)] == [

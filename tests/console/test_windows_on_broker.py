@@ -28,7 +28,7 @@ UNREAD_MINUTES, FIRST_MINUTE = 26 * 60, 24 * 60 + 50
 
 
 @dataclass(frozen=True)
-class Window:
+class AckedInWindow:
     """Tuples acked in a window; where reports are kept ten minutes apart it may begin so much earlier."""
 
     least: int
@@ -44,10 +44,10 @@ def acked(minutes_ago: int) -> int:
 
 
 WINDOWS = {
-    "10m": Window(10, 11 + 10),
-    "3h": Window(1_710, 1_710 + 11 * 100),
-    "1d": Window(1_710 + 100 * 1260, 1_710 + 100 * (1260 + 11)),
-    "all": Window(acked(0), acked(0)),
+    "10m": AckedInWindow(10, 11 + 10),
+    "3h": AckedInWindow(1_710, 1_710 + 11 * 100),
+    "1d": AckedInWindow(1_710 + 100 * 1260, 1_710 + 100 * (1260 + 11)),
+    "all": AckedInWindow(acked(0), acked(0)),
 }
 
 

@@ -80,12 +80,12 @@ def compose(*arguments: str) -> str:
 
 
 def containers() -> dict[str, dict[str, object]]:
-    """Return what the engine tells of each of our containers, by name."""
+    """Return what the engine says of each of our containers, by name."""
     names = run(
         "podman", "ps", "-a", "--filter", "label=io.podman.compose.project=acktree", "--format", "{{.Names}}"
     )
-    told = json.loads(run("podman", "inspect", *names.split())) if names.split() else []
-    return {each["Name"]: each for each in told}
+    inspected = json.loads(run("podman", "inspect", *names.split())) if names.split() else []
+    return {each["Name"]: each for each in inspected}
 
 
 def remove_the_rest() -> None:

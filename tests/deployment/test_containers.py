@@ -20,7 +20,7 @@ OURS = ("topology", "acker", "worker", "spark", "ui")
 @pytest.mark.parametrize(
     "resource", KUBERNETES, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}"
 )
-def test_kubernetes_knows_every_field(resource: dict[str, Any]):
+def test_every_kubernetes_field_exists(resource: dict[str, Any]):
     kubernetes_validate.validate(resource, "1.31", strict=True)
 
 
@@ -28,7 +28,7 @@ def pods() -> list[dict[str, Any]]:
     return [each["spec"]["template"]["spec"] for each in KUBERNETES if each["kind"] == "Deployment"]
 
 
-def test_no_pod_runs_as_root_or_may_become_it():
+def test_no_pod_runs_as_root_or_may_become_root():
     for pod in pods():
         assert pod["securityContext"]["runAsNonRoot"]
         for container in [*pod["initContainers"], *pod["containers"]]:
@@ -37,7 +37,7 @@ def test_no_pod_runs_as_root_or_may_become_it():
         assert all(container["livenessProbe"] for container in pod["containers"])
 
 
-def test_every_pod_starts_with_the_images_compiled_code_where_it_may_write():
+def test_every_pod_has_the_compiled_code_of_the_image_in_a_writable_folder():
     (kept,) = set(re.findall(r"NUMBA_CACHE_DIR=(\S+)", (DOCKER / "Dockerfile").read_text()))
     (settings,) = [each["data"] for each in KUBERNETES if each["kind"] == "ConfigMap"]
     for pod in pods():
@@ -59,9 +59,9 @@ def commands() -> list[list[str]]:
 def test_every_command_and_option_in_the_files_exists(command: list[str]):
     options = {part for part in command if part.startswith("--")}
     verbs = command[: next(at for at, part in enumerate(command) if part.startswith("--") or ":" in part)]
-    told = CliRunner().invoke(main, [*verbs, "--help"])
-    assert told.exit_code == 0, told.output
-    assert options <= set(re.findall(r"--[a-z-]+", told.output))
+    result = CliRunner().invoke(main, [*verbs, "--help"])
+    assert result.exit_code == 0, result.output
+    assert options <= set(re.findall(r"--[a-z-]+", result.output))
 
 
 def test_the_spout_has_one_driver_and_ackers_scale():
@@ -71,7 +71,7 @@ def test_the_spout_has_one_driver_and_ackers_scale():
     assert by_name["wordcount-acker"]["replicas"] > 1
 
 
-def test_compose_keeps_what_is_committed_as_long_as_what_is_written():
+def test_compose_persists_every_database_and_kafka():
     """Offsets that outlive the database lose its rows; a database that outlives them loses new ones."""
     mounts = [each for service in COMPOSE["services"].values() for each in service.get("volumes", ())]
     named = {mount.partition(":")[0] for mount in mounts if not mount.startswith(".")}
@@ -80,7 +80,7 @@ def test_compose_keeps_what_is_committed_as_long_as_what_is_written():
     assert f"kafka:{kafka['environment']['KAFKA_LOG_DIRS']}" in kafka["volumes"]
 
 
-def test_kubernetes_keeps_what_a_pod_writes_beside_kafka():
+def test_kubernetes_persists_the_files_of_a_pod():
     """Ackers keep nothing; a database or a checkpoint on a volume of the pod's would be gone with the pod."""
     claims = {each["metadata"]["name"] for each in KUBERNETES if each["kind"] == "PersistentVolumeClaim"}
     claimed = set()
@@ -95,13 +95,13 @@ def test_kubernetes_keeps_what_a_pod_writes_beside_kafka():
     assert len(claims) == 2
 
 
-def test_pages_are_published_on_loopback_alone():
+def test_pages_are_published_on_loopback_only():
     for name in ("ui", "prometheus", "grafana"):
         for port in COMPOSE["services"][name]["ports"]:
             assert port.startswith("127.0.0.1:")
 
 
-def test_the_image_does_not_run_as_root_and_says_when_it_is_ill():
+def test_the_image_does_not_run_as_root_and_has_a_health_check():
     dockerfile = (DOCKER / "Dockerfile").read_text()
     assert re.findall(r"^USER (\S+)", dockerfile, re.MULTILINE) == ["10001:10001"]
     assert "HEALTHCHECK" in dockerfile

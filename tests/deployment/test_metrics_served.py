@@ -59,8 +59,8 @@ def store(rows):
 
 class Upper(BasicBolt):
     name = "upper"
-    def execute(self, tuple, emit):
-        emit(tuple.value.upper())
+    def execute(self, tup, emit):
+        emit(tup.value.upper())
 
 class Numbers(Spout):
     name = "numbers"
@@ -152,7 +152,7 @@ def scrape(address: str) -> Figures:
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_process_serves_its_figures_and_they_move(pipeline: Pipeline, process: str):
+def test_a_process_serves_metrics_that_change(pipeline: Pipeline, process: str):
     address = pipeline.address(process)
     before = pipeline.until(lambda: scrape(address).keys() >= MOVING[process] and scrape(address), "figures")
 
@@ -165,7 +165,7 @@ def test_a_process_serves_its_figures_and_they_move(pipeline: Pipeline, process:
 
 @pytest.fixture
 def prometheus(pipeline: Pipeline, tmp_path: Path) -> Iterator[str]:
-    """The address of a Prometheus that scrapes all processes and judges the project's rules."""
+    """The address of a Prometheus that scrapes all processes and evaluates the project's rules."""
     program = lacking.program("prometheus")
     (port,) = ports.free_ports(1)
     targets = [pipeline.address(process).split("/")[2] for process in PROCESSES]

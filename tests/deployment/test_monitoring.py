@@ -37,7 +37,7 @@ def documented() -> set[str]:
     }
 
 
-def test_every_metric_that_is_asked_for_is_documented():
+def test_every_queried_metric_is_documented():
     known = documented()
     for expression in (*(rule["expr"] for rule in rules()), *dashboard_expressions()):
         asked = set(METRIC.findall(expression))
@@ -59,7 +59,7 @@ def test_every_alert_has_a_test_in_which_it_fires():
     assert fired == {rule["alert"] for rule in rules()}
 
 
-def test_the_dashboard_gives_each_panel_a_place_of_its_own():
+def test_no_two_panels_of_the_dashboard_overlap():
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken = [
@@ -78,15 +78,15 @@ def promtool(*arguments: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_alerts_fire_when_they_should_by_promtool():
+def test_the_alerts_fire_when_they_should_according_to_promtool():
     promtool("test", "rules", PROMETHEUS / "alerts_test.yaml")
 
 
-def test_prometheus_takes_the_configuration_by_promtool():
+def test_promtool_accepts_the_configuration():
     promtool("check", "config", PROMETHEUS / "prometheus.yaml")
 
 
-def test_the_dashboards_expressions_parse_by_promtool(tmp_path: Path):
+def test_promtool_parses_the_dashboards_expressions(tmp_path: Path):
     expressions = [re.sub(r'=~"\$topology"', '=~".*"', expression) for expression in dashboard_expressions()]
     recorded = [{"record": f"panel_{number}", "expr": each} for number, each in enumerate(expressions)]
     file = tmp_path / "panels.yaml"

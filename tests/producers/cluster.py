@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from acktree.producers import BasicBolt
 from acktree.producers.worker.loop import Worker
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.control_records import Ack
@@ -29,7 +30,21 @@ def until(holds: Callable[[], Any], what: str = "condition", within_s: float = D
         time.sleep(0.02)
 
 
-class Running:
+class Forward(BasicBolt):
+    """Emits what it gets, without a key."""
+
+    def execute(self, tup, emit):
+        emit(tup.value)
+
+
+class Sink(BasicBolt):
+    """Acks what it gets and emits nothing."""
+
+    def execute(self, tup, emit):
+        pass
+
+
+class RunningWorker:
     """A worker in its own thread; its error, if any, is kept."""
 
     def __init__(self, worker: Worker) -> None:
@@ -58,7 +73,7 @@ class Running:
             raise self.error
 
 
-class Cluster:
+class WorkerCluster:
     """One topology on the broker; topic names are prefixed with its name."""
 
     def __init__(self, bootstrap: str, name: str, ackers: int = 2) -> None:
@@ -68,7 +83,7 @@ class Cluster:
         self.bolts: dict[str, BoltTable] = {}
         self.edges = EdgeSource()
         self.fold: dict[int, int] = defaultdict(int)
-        self.running: list[Running] = []
+        self.running: list[RunningWorker] = []
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
 
     def topic(self, short: str) -> str:
@@ -112,11 +127,11 @@ class Cluster:
     def flush(self) -> None:
         self._producer.flush()
 
-    def start(self, bolt: Any, name: str | None = None, **more: Any) -> Running:
+    def start(self, bolt: Any, name: str | None = None, **more: Any) -> RunningWorker:
         """Run a bolt and wait until it is a member of its group."""
         ready = threading.Event()
         worker = Worker(self.bootstrap, self.name, bolt, name=name, ready=lambda _: ready.set(), **more)
-        started = Running(worker)
+        started = RunningWorker(worker)
         self.running.append(started)
         until(lambda: ready.is_set() or started.error, "ready")
         return started

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from acktree.producers import BasicBolt
 from acktree.producers.testing import BoltDouble, Emission
 from acktree.schemas.header import HEADER, decode_header, find_header
 from acktree.schemas.ids import origin_of
-from producers.cluster import Cluster, until
+from producers.cluster import Sink, WorkerCluster, until
 
 
 @dataclass
@@ -38,12 +37,7 @@ def in_memory(exactly_once: bool) -> Run:
     return run
 
 
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
-
-
-def on_broker(cluster: Cluster, exactly_once: bool) -> Run:
+def on_broker(cluster: WorkerCluster, exactly_once: bool) -> Run:
     def run(bolt, count: int, emits=("b",), held: int = 0) -> Outcome:
         cluster.apply(exactly_once, bolt=(["a"], list(emits)))
         cluster.apply(reader=(list(emits), []))

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
-from producers.cluster import Cluster
+from producers.cluster import WorkerCluster
 from producers.conformance import Run, in_memory, on_broker
 
 
 @pytest.fixture
-def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
-    made = Cluster(bootstrap, unique)
+def cluster(bootstrap: str, unique: str) -> Iterator[WorkerCluster]:
+    made = WorkerCluster(bootstrap, unique)
     yield made
     made.close()
 

@@ -50,14 +50,9 @@ class KilledInCommit:
             die()
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
-
-
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
+class PassUntilKilled(BasicBolt):
+    def execute(self, tup, emit):
+        emit(tup.value)
 
 
 def main() -> None:
@@ -66,7 +61,7 @@ def main() -> None:
     output = ExactlyOnce(bootstrap, user, f"{topology}.first")
     output.commit_records = 1_000
     output.producer = KilledInCommit(output.producer, point)  # type: ignore[assignment]
-    Worker(bootstrap, topology, Pass(), name="first", user=user, output=output).run()
+    Worker(bootstrap, topology, PassUntilKilled(), name="first", user=user, output=output).run()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from acktree.producers.errors import EmitAfterAck
 from acktree.producers.testing import BoltDouble
 from acktree.producers.worker.execution import HELD_TOO_LONG
 from acktree.schemas.ids import origin_of
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 
 
 class Gate(AsyncBolt):
@@ -23,17 +23,17 @@ class Gate(AsyncBolt):
         self.open, self.loop = asyncio.Event(), asyncio.get_running_loop()
         self.threads = {threading.get_ident()}
 
-    async def execute(self, tuple, emit):
+    async def execute(self, tup, emit):
         self.now += 1
         self.peak = max(self.peak, self.now)
         self.threads.add(threading.get_ident())
         try:
-            if tuple.value in self.values:
-                self.held.append(tuple.value)
+            if tup.value in self.values:
+                self.held.append(tup.value)
                 await self.open.wait()
-            emit(tuple.value)
+            emit(tup.value)
         except asyncio.CancelledError:
-            self.cancelled.append(tuple.value)
+            self.cancelled.append(tup.value)
             raise
         finally:
             self.now -= 1
@@ -42,7 +42,7 @@ class Gate(AsyncBolt):
         self.loop.call_soon_threadsafe(self.open.set)
 
 
-def test_tuples_end_in_any_order_and_all_calls_come_from_the_loops_thread(cluster: Cluster):
+def test_tuples_end_in_any_order_and_all_calls_come_from_the_loops_thread(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b"]))
     cluster.emit(range(10), 0)
     bolt = Gate(b"3", b"6")
@@ -58,15 +58,15 @@ def test_tuples_end_in_any_order_and_all_calls_come_from_the_loops_thread(cluste
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_a_stop_drops_waiting_tuples_logs_unfinished_ones_and_only_these_are_executed_again(
-    cluster: Cluster, caplog, exactly_once: bool
+    cluster: WorkerCluster, caplog, exactly_once: bool
 ):
-    class Narrow(Gate):
+    class ImpatientGate(Gate):
         max_concurrent = 2
         finish_timeout_s = 0.05
 
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.emit(range(10), 0)
-    bolt = Narrow(b"3", b"5")
+    bolt = ImpatientGate(b"3", b"5")
     worker = cluster.start(bolt)
     until(lambda: len(bolt.held) == 2 and worker.acked == 4)
     worker.stop()
@@ -83,11 +83,11 @@ def test_a_stop_drops_waiting_tuples_logs_unfinished_ones_and_only_these_are_exe
     assert values == list(range(10))
 
 
-def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: Cluster):
-    class Narrow(Gate):
+def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: WorkerCluster):
+    class SevenAtOnce(Gate):
         max_concurrent = 7
 
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             self.now += 1
             self.peak = max(self.peak, self.now)
             await asyncio.sleep(0.0001)
@@ -95,29 +95,29 @@ def test_no_more_tuples_are_executed_at_once_than_the_bolt_allows(cluster: Clust
 
     cluster.apply(only=(["a"], []))
     cluster.emit(range(2000))
-    bolt = Narrow()
+    bolt = SevenAtOnce()
     worker = cluster.start(bolt)
     until(lambda: worker.acked == 2000)
     assert bolt.peak == 7
 
 
-def test_a_rebalance_waits_for_tuples_being_executed_and_each_child_is_written_once(cluster: Cluster):
-    class Slow(Gate):
+def test_a_rebalance_waits_for_tuples_being_executed_and_each_child_is_written_once(cluster: WorkerCluster):
+    class SlowAwait(Gate):
         max_concurrent = 4
         pause_s = 0.01
 
-        async def execute(self, tuple, emit):
-            await asyncio.sleep(Slow.pause_s)
-            emit(tuple.value)
+        async def execute(self, tup, emit):
+            await asyncio.sleep(SlowAwait.pause_s)
+            emit(tup.value)
 
     cluster.apply(exactly_once=True, only=(["a"], ["b"]))
     for partition in range(2):
         cluster.emit(range(partition * 3000, partition * 3000 + 3000), partition)
-    first = cluster.start(Slow())
+    first = cluster.start(SlowAwait())
     until(lambda: first.acked > 10)
-    second = cluster.start(Slow())
+    second = cluster.start(SlowAwait())
     until(lambda: second.acked, "the second one has a partition")
-    Slow.pause_s = 0
+    SlowAwait.pause_s = 0
     until(lambda: cluster.committed("only") == cluster.ends())
     first.stop()
     second.stop()
@@ -140,11 +140,11 @@ def test_a_tuple_lost_in_a_rebalance_emits_and_acks_nothing():
 
 
 def test_an_emission_after_the_end_is_refused_and_counted(caplog: pytest.LogCaptureFixture):
-    class Late(AsyncBolt):
+    class EmitAfterEnd(AsyncBolt):
         async def prepare(self, context):
             self.go, self.loop = asyncio.Event(), asyncio.get_running_loop()
 
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             self.emit, self.later = emit, asyncio.ensure_future(self.emit_later())
 
         async def emit_later(self):
@@ -154,7 +154,7 @@ def test_an_emission_after_the_end_is_refused_and_counted(caplog: pytest.LogCapt
             except EmitAfterAck:
                 pass
 
-    bolt = Late()
+    bolt = EmitAfterEnd()
     double = BoltDouble(bolt)
     double.give(b"x")
     bolt.loop.call_soon_threadsafe(bolt.go.set)
@@ -166,7 +166,7 @@ def test_an_emission_after_the_end_is_refused_and_counted(caplog: pytest.LogCapt
 
 def test_an_error_that_ends_the_event_loop_ends_the_run():
     class Leaves(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             raise SystemExit(3)
 
     double = BoltDouble(Leaves())
@@ -176,7 +176,7 @@ def test_an_error_that_ends_the_event_loop_ends_the_run():
 
 def test_a_cancelled_await_inside_execute_fails_the_tuple():
     class Cancels(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             emit(b"not sent")
             future = asyncio.get_running_loop().create_future()
             future.cancel()
@@ -189,10 +189,10 @@ def test_a_cancelled_await_inside_execute_fails_the_tuple():
 
 def test_timeouts_and_task_groups_work_inside_execute():
     class Modern(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             async with asyncio.timeout(10), asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(0))
-            emit(tuple.value)
+            emit(tup.value)
 
     double = BoltDouble(Modern())
     double.give(*(b"%d" % number for number in range(300)))
@@ -209,14 +209,14 @@ def test_the_double_does_not_wait_forever(monkeypatch):
 
 
 def test_prepare_and_cleanup_run_on_the_event_loop_and_a_reset_is_sent():
-    class Resets(Gate):
-        async def execute(self, tuple, emit):
+    class ResetWhileAwaited(Gate):
+        async def execute(self, tup, emit):
             emit.reset_timeout()
 
         async def cleanup(self):
             self.cleaned_on = asyncio.get_running_loop()
 
-    bolt = Resets()
+    bolt = ResetWhileAwaited()
     double = BoltDouble(bolt)
     double.give(b"x", b"y")
     double.close()
@@ -226,15 +226,15 @@ def test_prepare_and_cleanup_run_on_the_event_loop_and_a_reset_is_sent():
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_a_tuple_executed_for_longer_than_the_message_timeout_is_cancelled_and_fails_and_the_others_go_on(
-    cluster: Cluster, caplog, exactly_once: bool
+    cluster: WorkerCluster, caplog, exactly_once: bool
 ):
-    class Narrow(Gate):
+    class TwoAtOnce(Gate):
         max_concurrent = 2
 
     cluster.message_timeout_s = 1.0
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.emit(range(10), 0)
-    bolt = Narrow(b"3", b"5")
+    bolt = TwoAtOnce(b"3", b"5")
     worker = cluster.start(bolt)
     until(lambda: cluster.committed("only") == {0: 10} or worker.error, "all are out of hand")
     worker.stop()
@@ -246,11 +246,11 @@ def test_a_tuple_executed_for_longer_than_the_message_timeout_is_cancelled_and_f
     assert HELD_TOO_LONG in caplog.text
 
 
-def test_a_tuple_whose_timeout_is_reset_in_time_may_be_executed_for_longer(cluster: Cluster):
+def test_a_tuple_whose_timeout_is_reset_in_time_may_be_executed_for_longer(cluster: WorkerCluster):
     class Renews(Gate):
         resets = 0
 
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             while not self.open.is_set():
                 emit.reset_timeout()
                 self.resets += 1
@@ -276,16 +276,16 @@ class Stubborn(AsyncBolt):
     async def prepare(self, context):
         self.loop, self.open, self.seen = asyncio.get_running_loop(), asyncio.Event(), []
 
-    async def execute(self, tuple, emit):
-        self.seen.append(tuple.value)
-        if tuple.value == b"x":
+    async def execute(self, tup, emit):
+        self.seen.append(tup.value)
+        if tup.value == b"x":
             try:
                 await self.open.wait()
             except asyncio.CancelledError:
                 self.seen.append(b"cancelled")
         else:
             assert asyncio.current_task().cancelling() == 0
-        emit(tuple.value)
+        emit(tup.value)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])

@@ -8,28 +8,18 @@ import pytest
 
 from acktree.acker.service import Acker
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.producers import BasicBolt, Failure, Spout, SpoutEmitter
+from acktree.producers import Failure, Spout, SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka import output as output_module
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.errors import BrokerUnreachable
-from producers.cluster import Cluster, until
+from producers.cluster import Forward, Sink, WorkerCluster, until
 
 HALF = 3_000
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
-
-
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
-
-
-class Counting(Spout):
+class CountingSpout(Spout):
     """Emits numbers up to a limit that the test raises, and failed ones again; counts acks."""
 
     def __init__(self) -> None:
@@ -54,9 +44,11 @@ class Counting(Spout):
 
 
 @pytest.fixture
-def stoppable(own_broker: Callable[..., LocalBroker], unique: str) -> Iterator[tuple[LocalBroker, Cluster]]:
+def stoppable(
+    own_broker: Callable[..., LocalBroker], unique: str
+) -> Iterator[tuple[LocalBroker, WorkerCluster]]:
     broker = own_broker()
-    cluster = Cluster(broker.bootstrap, unique)
+    cluster = WorkerCluster(broker.bootstrap, unique)
     yield broker, cluster
     cluster.close()
 
@@ -64,16 +56,16 @@ def stoppable(own_broker: Callable[..., LocalBroker], unique: str) -> Iterator[t
 @pytest.mark.slow
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_spout_bolts_and_acker_wait_for_the_broker_and_lose_nothing(
-    stoppable: tuple[LocalBroker, Cluster], exactly_once: bool
+    stoppable: tuple[LocalBroker, WorkerCluster], exactly_once: bool
 ):
     broker, cluster = stoppable
     cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
-    acker, spout = Acker(cluster.bootstrap, cluster.name), Counting()
+    acker, spout = Acker(cluster.bootstrap, cluster.name), CountingSpout()
     source = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     threads = [threading.Thread(target=run, daemon=True) for run in (acker.run, source.run)]
     for thread in threads:
         thread.start()
-    workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
+    workers = [cluster.start(Forward(), "first"), cluster.start(Sink(), "second")]
     spout.limit = HALF
     until(lambda: len(spout.acked) > HALF // 10, "the first acks")
     broker.kill()
@@ -95,7 +87,7 @@ def test_spout_bolts_and_acker_wait_for_the_broker_and_lose_nothing(
         assert passed == emitted
 
 
-def count(cluster: Cluster, topic: str) -> Counter[int]:
+def count(cluster: WorkerCluster, topic: str) -> Counter[int]:
     """Return how often each number is on a topic."""
     return Counter(int(record.value()) for record in cluster.read(cluster.topic(topic)))
 
@@ -103,12 +95,12 @@ def count(cluster: Cluster, topic: str) -> Counter[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_a_stop_ends_while_the_broker_is_away(
-    stoppable: tuple[LocalBroker, Cluster], exactly_once: bool, monkeypatch: pytest.MonkeyPatch
+    stoppable: tuple[LocalBroker, WorkerCluster], exactly_once: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(output_module, "STOP_TIMEOUT_S", 3.0)
     broker, cluster = stoppable
     cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
-    workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
+    workers = [cluster.start(Forward(), "first"), cluster.start(Sink(), "second")]
     cluster.emit(range(20_000))
     until(lambda: workers[1].executed > 1_000, "the bolts work")
     broker.kill()
@@ -122,7 +114,7 @@ def test_a_stop_ends_while_the_broker_is_away(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stopped_first", [False, True])
 def test_a_stop_does_not_wait_forever_to_send_a_reset_when_the_queue_is_full(
-    stoppable: tuple[LocalBroker, Cluster], is_stopped_first: bool, monkeypatch: pytest.MonkeyPatch
+    stoppable: tuple[LocalBroker, WorkerCluster], is_stopped_first: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(output_module, "STOP_TIMEOUT_S", 0.1)
     broker, cluster = stoppable

@@ -23,7 +23,7 @@ from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.ids import MAX_RUN, MAX_SLOTS
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 
 CLAIMS = st.builds(
     Claim,
@@ -96,7 +96,7 @@ def test_any_other_text_is_refused(text):
         decode_claim(text, 0)
 
 
-def test_a_group_with_a_member_cannot_be_claimed_and_the_error_names_it(cluster: Cluster):
+def test_a_group_with_a_member_cannot_be_claimed_and_the_error_names_it(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     group, topic = f"{cluster.name}.s", cluster.topic("spout-0")
     stranger = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})

@@ -13,9 +13,9 @@ from producers.trees import Net, published
 
 def in_any_order(net: Net, tuples: list, offsets=(0,)) -> None:
     """Ack tuples one by one; the trees must be open until the last one."""
-    for tuple in tuples:
+    for tup in tuples:
         assert not all(net.done(offset) for offset in offsets)
-        net.ack(tuple)
+        net.ack(tup)
     assert all(net.done(offset) for offset in offsets)
 
 
@@ -111,12 +111,12 @@ def test_a_child_of_a_joined_tuple_carries_each_of_its_roots_once():
     in_any_order(net, [child, parent], offsets=(0, 1, 2))
 
 
-def test_a_join_of_inputs_that_share_one_of_several_roots_closes_all_trees():
+def test_a_join_of_inputs_with_one_of_several_roots_in_common_closes_all_trees():
     net = Net(published(join=(["a"], ["b"]), end=(["b"], [])))
     wide, narrow = net.take("join", net.spout(0, 1)), net.take("join", net.spout(0))
     child = net.take("end", net.emit("join", [wide, narrow]))
-    for tuple in (narrow, child):
-        net.ack(tuple)
+    for tup in (narrow, child):
+        net.ack(tup)
         assert not net.done(0)
         assert not net.done(1)
     net.ack(wide)
@@ -177,7 +177,7 @@ def test_readers_are_those_of_the_newest_version_at_the_emission():
     in_any_order(net, [net.take("two", old), net.take("two", new), net.take("three", new), held])
 
 
-def test_many_acks_of_one_flush_are_one_record_per_partition():
+def test_the_acks_of_one_flush_make_one_record_per_partition():
     net = Net(published(ackers=2, one=(["a"], [])))
     for offset in range(100):
         net.collectors["one"].ack(net.take("one", net.spout(offset)))
@@ -196,28 +196,28 @@ def test_no_part_of_a_tuples_ack_leaves_before_its_ack():
 
 def test_a_failed_tuple_carries_its_reason_and_acks_nothing():
     net = Net(published(one=(["a"], ["b"]), two=(["b"], [])))
-    tuple = net.take("one", net.spout(0, 1))
-    net.emit("one", tuple)
-    net.collectors["one"].fail(tuple, "no good")
+    tup = net.take("one", net.spout(0, 1))
+    net.emit("one", tup)
+    net.collectors["one"].fail(tup, "no good")
     before = dict(net.fold)
     net.collectors["one"].flush()
-    assert net.failed == [(anchor.root, "no good") for anchor in tuple.anchors]
+    assert net.failed == [(anchor.root, "no good") for anchor in tup.anchors]
     assert dict(net.fold) == before
 
 
 def test_a_reset_names_every_root():
     net = Net(published(one=(["a"], [])))
-    tuple = net.take("one", net.spout(0, 1))
-    net.collectors["one"].reset_timeout(tuple)
+    tup = net.take("one", net.spout(0, 1))
+    net.collectors["one"].reset_timeout(tup)
     net.collectors["one"].flush()
-    assert sorted(net.resets) == sorted(anchor.root for anchor in tuple.anchors)
+    assert sorted(net.resets) == sorted(anchor.root for anchor in tup.anchors)
 
 
 def test_a_topology_without_ackers_sends_no_control_records():
     net = Net(published(ackers=0, one=(["a"], ["b"]), two=(["b"], [])))
-    tuple = net.take("one", net.spout(0))
-    net.emit("one", tuple)
-    net.ack(tuple)
+    tup = net.take("one", net.spout(0))
+    net.emit("one", tup)
+    net.ack(tup)
     assert net.control_records == 0
 
 
@@ -225,21 +225,21 @@ def test_a_topology_without_ackers_sends_no_control_records():
 @pytest.mark.parametrize("first", ["ack", "fail"])
 def test_a_second_ack_or_fail_of_a_tuple_is_refused(first, verb):
     net = Net(published(one=(["a"], [])))
-    collector, tuple = net.collectors["one"], net.take("one", net.spout(0))
+    collector, tup = net.collectors["one"], net.take("one", net.spout(0))
     calls = {"ack": collector.ack, "fail": lambda t: collector.fail(t, "r"), "reset_timeout": None}
     calls["reset_timeout"] = collector.reset_timeout
-    calls[first](tuple)
+    calls[first](tup)
     with pytest.raises(AckedTwice):
-        calls[verb](tuple)
+        calls[verb](tup)
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_an_emit_after_the_ack_is_refused(several):
     net = Net(published(one=(["a"], ["b"])))
-    tuple, other = net.take("one", net.spout(0)), net.take("one", net.spout(1))
-    net.ack(tuple)
+    tup, other = net.take("one", net.spout(0)), net.take("one", net.spout(1))
+    net.ack(tup)
     with pytest.raises(EmitAfterAck):
-        net.emit("one", [other, tuple] if several else tuple)
+        net.emit("one", [other, tup] if several else tup)
     assert not net.topics["b"]
 
 
@@ -283,9 +283,9 @@ def test_an_acked_tuple_leaves_the_hand():
 @pytest.mark.parametrize(("emits", "topic"), [(["b"], "c"), (["b", "c"], None), ([], None)])
 def test_a_topic_that_the_bolt_does_not_emit_to_is_refused(emits, topic):
     net = Net(published(one=(["a"], emits)))
-    tuple = net.take("one", net.spout(0))
+    tup = net.take("one", net.spout(0))
     with pytest.raises(WrongTopic):
-        net.collectors["one"].emit(b"", anchors=tuple, topic=topic)
+        net.collectors["one"].emit(b"", anchors=tup, topic=topic)
 
 
 def test_the_reserved_header_is_refused_and_others_are_passed_on():

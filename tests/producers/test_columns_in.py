@@ -17,14 +17,14 @@ from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn, FetchedColumns
 from acktree.spark.tasks.warm_up import warm_up
 from hypothesis_profiles import examples
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 
 PAYLOAD = st.none() | st.binary(max_size=40)
 NAMES = st.sampled_from((HEADER, "other", HEADER + "s"))
 RECORDS = st.lists(st.tuples(PAYLOAD, PAYLOAD, st.lists(st.tuples(NAMES, PAYLOAD), max_size=3)), max_size=20)
 
 
-def consumer_of(cluster: Cluster, **ours: object) -> Consumer:
+def consumer_of(cluster: WorkerCluster, **ours: object) -> Consumer:
     return make_consumer(
         consumer_settings(
             cluster.bootstrap,
@@ -41,14 +41,14 @@ def consumer_of(cluster: Cluster, **ours: object) -> Consumer:
 class Reading:
     """A consumer of one topic whose partition comes in columns."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: WorkerCluster, topic: str) -> None:
         self.consumer, self.topic = consumer_of(cluster), topic
         self.columns = ColumnsIn(self.consumer, topic, 0)
 
     def assign(self, offset: int) -> None:
         self.consumer.assign([TopicPartition(self.topic, 0, offset)])
 
-    def send(self, cluster: Cluster, count: int) -> None:
+    def send(self, cluster: WorkerCluster, count: int) -> None:
         producer = make_producer(producer_settings(cluster.bootstrap, {}))
         for number in range(count):
             producer.produce(self.topic, b"%d" % number, partition=0)
@@ -66,7 +66,7 @@ class Reading:
 
 
 @pytest.fixture
-def reading(cluster: Cluster) -> Iterator[Reading]:
+def reading(cluster: WorkerCluster) -> Iterator[Reading]:
     cluster.apply(only=(["a"], ["b"]))
     reading = Reading(cluster, cluster.topic("b"))
     yield reading
@@ -89,7 +89,7 @@ def rows_of(taken: FetchedColumns) -> list[tuple]:
     return list(zip(taken.offsets.tolist(), stamps, *columns, strict=True))
 
 
-def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
+def test_columns_hold_what_consume_gives(cluster: WorkerCluster, reading: Reading):
     producer = make_producer(producer_settings(cluster.bootstrap, {}))
     sent: list[int] = []
 
@@ -124,7 +124,7 @@ def test_columns_hold_what_consume_gives(cluster: Cluster, reading: Reading):
     assert rows == wanted
 
 
-def test_the_warm_up_compiles_every_loop(cluster: Cluster, reading: Reading):
+def test_the_warm_up_compiles_every_loop(cluster: WorkerCluster, reading: Reading):
     warm_up()
     loops = columns_in.compiled_loops()
     compiled = (loops.read_fields, loops.copy, loops.destroy)
@@ -137,7 +137,7 @@ def test_the_warm_up_compiles_every_loop(cluster: Cluster, reading: Reading):
     assert [len(signatures) for signatures in warm] == [1, 1, 1]
 
 
-def test_headers_are_read_only_on_request(cluster: Cluster, reading: Reading):
+def test_headers_are_read_only_on_request(cluster: WorkerCluster, reading: Reading):
     reading.send(cluster, 1)
     reading.assign(0)
     taken, _, _ = reading.until_error()
@@ -151,7 +151,7 @@ def test_an_offset_out_of_range_is_an_error_and_yields_no_rows(reading: Reading)
     assert not sum(len(fetched.offsets) for fetched in taken)
 
 
-def test_a_new_assignment_yields_no_row_of_the_previous_one(cluster: Cluster, reading: Reading):
+def test_a_new_assignment_yields_no_row_of_the_previous_one(cluster: WorkerCluster, reading: Reading):
     reading.send(cluster, 500)
     reading.assign(0)
     first = reading.columns.take(10, 5.0)
@@ -163,7 +163,7 @@ def test_a_new_assignment_yields_no_row_of_the_previous_one(cluster: Cluster, re
     assert not len(reading.columns.take(5, 0.2).offsets)
 
 
-def test_the_consumer_itself_gets_none_of_the_columns_records(cluster: Cluster, reading: Reading):
+def test_the_consumer_itself_gets_none_of_the_columns_records(cluster: WorkerCluster, reading: Reading):
     reading.send(cluster, 1)
     reading.assign(0)
     assert reading.consumer.consume(10, 1.0) == []

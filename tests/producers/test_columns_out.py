@@ -24,19 +24,19 @@ from acktree.schemas.clients import make_consumer
 from acktree.schemas.header import HEADER, SINGLE, single_headers
 from acktree.schemas.ids import EdgeSource
 from hypothesis_profiles import examples
-from producers.cluster import Cluster
+from producers.cluster import WorkerCluster
 
 PAYLOAD = st.none() | st.binary(max_size=8) | st.text(max_size=4)
 TYPES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
 @pytest.fixture
-def producer(cluster: Cluster) -> BufferedProducer:
+def producer(cluster: WorkerCluster) -> BufferedProducer:
     cluster.apply(only=(["a"], ["b"]))
     return BufferedProducer(producer_settings(cluster.bootstrap, {}))
 
 
-def row_by_row(cluster: Cluster, **user: str) -> BufferedProducer:
+def row_by_row(cluster: WorkerCluster, **user: str) -> BufferedProducer:
     made = BufferedProducer(producer_settings(cluster.bootstrap, user))
     made.may_have_columns = False
     return made
@@ -72,7 +72,7 @@ def some_rows(draw):
     return Rows([None] * count if values is None else values, draw(columns(count)), own, headers)
 
 
-def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Cluster):
+def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b", "c"]))
     fast, slow = BufferedProducer(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
     fast.open_columns()
@@ -95,7 +95,7 @@ def test_columns_are_read_back_as_if_they_had_been_sent_row_by_row(cluster: Clus
     assert sorted(as_columns, key=repr) == sorted(one_by_one, key=repr)
 
 
-def test_the_warm_up_compiles_every_loop(cluster: Cluster, producer: BufferedProducer):
+def test_the_warm_up_compiles_every_loop(cluster: WorkerCluster, producer: BufferedProducer):
     opened = producer.open_columns()
     assert opened is not None
     warm_up()
@@ -114,7 +114,7 @@ def test_the_warm_up_compiles_every_loop(cluster: Cluster, producer: BufferedPro
     assert len(warm) == 1
 
 
-def test_keys_go_to_the_same_partition_as_row_by_row(cluster: Cluster):
+def test_keys_go_to_the_same_partition_as_row_by_row(cluster: WorkerCluster):
     cluster.ackers = 7  # the control topics have as many partitions
     cluster.apply(only=(["a"], []))
     fast, slow = BufferedProducer(producer_settings(cluster.bootstrap, {})), row_by_row(cluster)
@@ -132,7 +132,7 @@ def test_keys_go_to_the_same_partition_as_row_by_row(cluster: Cluster):
     assert places[0] == places[1]
 
 
-def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, producer: BufferedProducer):
+def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: WorkerCluster, producer: BufferedProducer):
     edges = EdgeSource().many(5)
     own = single_headers(3, 2, edges, edges)[1:4]
     assert own.dtype == SINGLE
@@ -143,7 +143,7 @@ def test_headers_of_a_fixed_size_are_taken_from_the_array(cluster: Cluster, prod
     assert read == [(value, [("u", "é".encode()), (HEADER, header)]) for value, header in wanted]
 
 
-def test_a_full_queue_makes_the_producer_wait_and_nothing_is_lost_or_repeated(cluster: Cluster):
+def test_a_full_queue_makes_the_producer_wait_and_nothing_is_lost_or_repeated(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b"]))
     producer = BufferedProducer(producer_settings(cluster.bootstrap, {"queue.buffering.max.messages": "20"}))
     producer.produce_rows(cluster.topic("b"), Rows([b"%d" % number for number in range(2000)], ["k"] * 2000))
@@ -152,7 +152,7 @@ def test_a_full_queue_makes_the_producer_wait_and_nothing_is_lost_or_repeated(cl
     assert [int(record.value()) for record in cluster.read(cluster.topic("b"))] == list(range(2000))
 
 
-def test_a_row_that_is_too_large_or_has_no_key_is_returned_and_the_others_are_sent(cluster: Cluster):
+def test_a_row_that_is_too_large_or_has_no_key_is_returned_and_the_others_are_sent(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b", "c"]))
     cluster.set_topic("b", max_message_bytes="1000")
     cluster.set_topic("c", cleanup_policy="compact")
@@ -168,7 +168,7 @@ def test_a_row_that_is_too_large_or_has_no_key_is_returned_and_the_others_are_se
     assert [record.value() for record in cluster.read(topics[1])] == [b"2"]
 
 
-def test_a_row_that_the_client_finds_too_large_is_returned_too(cluster: Cluster):
+def test_a_row_that_the_client_finds_too_large_is_returned_too(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b"]))
     producer = AtLeastOnce(cluster.bootstrap, {"message.max.bytes": "2000"}, Limits())
     rows = Rows([b"1", b"x" * 5000, b"3", b"x" * 6000], ["k"] * 4)
@@ -179,7 +179,7 @@ def test_a_row_that_the_client_finds_too_large_is_returned_too(cluster: Cluster)
 
 
 def test_a_row_that_the_broker_rejects_fails_one_flush_and_not_the_next(
-    cluster: Cluster, producer: BufferedProducer
+    cluster: WorkerCluster, producer: BufferedProducer
 ):
     cluster.set_topic("b", max_message_bytes="1000")
     producer.produce_rows(cluster.topic("b"), Rows([b"x" * 5000]))
@@ -190,7 +190,7 @@ def test_a_row_that_the_broker_rejects_fails_one_flush_and_not_the_next(
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"small"]
 
 
-def test_an_at_least_once_worker_does_not_commit_past_a_rejected_row(cluster: Cluster):
+def test_an_at_least_once_worker_does_not_commit_past_a_rejected_row(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
     output = AtLeastOnce(cluster.bootstrap, {})
@@ -200,7 +200,7 @@ def test_an_at_least_once_worker_does_not_commit_past_a_rejected_row(cluster: Cl
         output.flush_and_commit(consumer, [])
 
 
-def test_an_exactly_once_worker_stops_at_a_rejected_row_instead_of_retrying_forever(cluster: Cluster):
+def test_an_exactly_once_worker_stops_at_a_rejected_row_instead_of_retrying_forever(cluster: WorkerCluster):
     cluster.apply(True, only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
     output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.only")
@@ -213,7 +213,7 @@ def test_an_exactly_once_worker_stops_at_a_rejected_row_instead_of_retrying_fore
 
 
 def test_single_records_next_to_columns_keep_their_delivery_reports(
-    cluster: Cluster, producer: BufferedProducer
+    cluster: WorkerCluster, producer: BufferedProducer
 ):
     cluster.set_topic("b", max_message_bytes="1000")
     producer.produce_rows(cluster.topic("b"), Rows([b"1"]))
@@ -224,7 +224,9 @@ def test_single_records_next_to_columns_keep_their_delivery_reports(
         producer.flush(10)
 
 
-def test_memory_may_be_freed_as_soon_as_its_rows_are_queued(cluster: Cluster, producer: BufferedProducer):
+def test_memory_may_be_freed_as_soon_as_its_rows_are_queued(
+    cluster: WorkerCluster, producer: BufferedProducer
+):
     for number in range(50):
         values = [b"%d-%d" % (number, row) * 20 for row in range(100)]
         producer.produce_rows(cluster.topic("b"), Rows(pa.array(values, pa.binary()), ["k"] * 100))
@@ -236,7 +238,7 @@ def test_memory_may_be_freed_as_soon_as_its_rows_are_queued(cluster: Cluster, pr
 
 
 def test_without_compiled_loops_rows_are_sent_one_by_one_and_one_log_line_says_why(
-    cluster: Cluster,
+    cluster: WorkerCluster,
     producer: BufferedProducer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -16,11 +16,11 @@ from producers.conformance import Run, Sink, by_value, conformance, conformance_
 
 @conformance("broker")
 def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
-    class Pass(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value, key=b"k", headers=[("h", b"1")])
+    class PassWithHeaders(BasicBolt):
+        def execute(self, tup, emit):
+            emit(tup.value, key=b"k", headers=[("h", b"1")])
 
-    outcome = run(Pass(), 3)
+    outcome = run(PassWithHeaders(), 3)
     expected = [Emission("b", b"%d" % n, b"k", [("h", b"1")], (n,)) for n in range(3)]
     assert by_value(outcome) == expected
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 2}, {}, set())
@@ -29,9 +29,9 @@ def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
 @conformance("broker")
 def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     class Picky(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value)
-            if tuple.value == b"1":
+        def execute(self, tup, emit):
+            emit(tup.value)
+            if tup.value == b"1":
                 raise ValueError("not one")
 
     outcome = run(Picky(), 3)
@@ -41,15 +41,15 @@ def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
 
 @conformance_with_exactly_once("broker", "broker-exactly-once")
 def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_failed_ones(run: Run):
-    class Late(AsyncBolt):
-        async def execute(self, tuple, emit):
+    class FinishInReverse(AsyncBolt):
+        async def execute(self, tup, emit):
             for topic in ("b", "c"):
-                emit(tuple.value, topic=short(topic, tuple), key=b"k", headers=[("h", b"1")])
-            await asyncio.sleep(0.001 * (5 - int(tuple.value)))
-            if tuple.value == b"1":
+                emit(tup.value, topic=short(topic, tup), key=b"k", headers=[("h", b"1")])
+            await asyncio.sleep(0.001 * (5 - int(tup.value)))
+            if tup.value == b"1":
                 raise ValueError("not one")
 
-    outcome = run(Late(), 4, emits=("b", "c"))
+    outcome = run(FinishInReverse(), 4, emits=("b", "c"))
     assert by_value(outcome) == [
         Emission(topic, b"%d" % n, b"k", [("h", b"1")], (n,)) for n in (0, 2, 3) for topic in ("b", "c")
     ]
@@ -64,12 +64,12 @@ def test_a_bolt_that_emits_nothing_closes_its_trees(run: Run):
 
 @conformance()
 def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
-    class Fan(BasicBolt):
-        def execute(self, tuple, emit):
+    class FanOut(BasicBolt):
+        def execute(self, tup, emit):
             for topic in ("b", "c", "b"):
-                emit(tuple.value, topic=short(topic, tuple))
+                emit(tup.value, topic=short(topic, tup))
 
-    outcome = run(Fan(), 2, emits=("b", "c"))
+    outcome = run(FanOut(), 2, emits=("b", "c"))
     assert [(emission.topic, emission.anchors) for emission in by_value(outcome)] == [
         (topic, (number,)) for number in range(2) for topic in ("b", "b", "c")
     ]
@@ -81,11 +81,11 @@ def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
     class Pairs(Bolt):
         left = None
 
-        def execute(self, tuple, collector):
+        def execute(self, tup, collector):
             if self.left is None:
-                self.left = tuple
+                self.left = tup
                 return
-            pair, self.left = (self.left, tuple), None
+            pair, self.left = (self.left, tup), None
             collector.emit(b"+".join(tup.value for tup in pair), anchors=pair)
             for tup in pair:
                 collector.ack(tup)
@@ -100,16 +100,16 @@ def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
 
 @conformance_with_exactly_once("broker")
 def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
-    class ByHand(Bolt):
-        def execute(self, tuple, collector):
-            collector.emit(tuple.value, anchors=())
-            if tuple.value == b"0":
-                collector.reset_timeout(tuple)
-                collector.fail(tuple, "no zero")
+    class FailZero(Bolt):
+        def execute(self, tup, collector):
+            collector.emit(tup.value, anchors=())
+            if tup.value == b"0":
+                collector.reset_timeout(tup)
+                collector.fail(tup, "no zero")
             else:
-                collector.ack(tuple)
+                collector.ack(tup)
 
-    outcome = run(ByHand(), 2)
+    outcome = run(FailZero(), 2)
     assert [emission.anchors for emission in outcome.emitted] == [(), ()]
     assert (outcome.failed, outcome.acked, outcome.open) == ({0: "no zero"}, {1}, {0})
     assert outcome.resets == [0]
@@ -117,14 +117,14 @@ def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: 
 
 @conformance_with_exactly_once("broker-exactly-once")
 def test_a_window_acks_all_its_tuples_at_a_tick(run: Run):
-    class Window(Bolt):
+    class WindowOfFour(Bolt):
         tick_interval_s = 0.01
 
         def prepare(self, context):
             self.held = []
 
-        def execute(self, tuple, collector):
-            self.held.append(tuple)
+        def execute(self, tup, collector):
+            self.held.append(tup)
 
         def tick(self, collector):
             if len(self.held) == 4:
@@ -133,20 +133,20 @@ def test_a_window_acks_all_its_tuples_at_a_tick(run: Run):
                     collector.ack(tup)
                 self.held.clear()
 
-    outcome = run(Window(), 4)
+    outcome = run(WindowOfFour(), 4)
     assert [(emission.value, emission.anchors) for emission in outcome.emitted] == [(b"four", (0, 1, 2, 3))]
     assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, set())
 
 
-def test_acking_a_tuple_that_the_double_took_away_does_nothing():
-    class Hold(Bolt):
-        def execute(self, tuple, collector):
-            self.held, self.collector = tuple, collector
+def test_acking_a_tuple_that_the_double_dropped_does_nothing():
+    class HoldLast(Bolt):
+        def execute(self, tup, collector):
+            self.held, self.collector = tup, collector
 
         def drop(self, tuples):
             self.dropped = tuples
 
-    bolt = Hold()
+    bolt = HoldLast()
     double = BoltDouble(bolt)
     double.give(b"x")
     double.take_away()
@@ -158,7 +158,7 @@ def test_acking_a_tuple_that_the_double_took_away_does_nothing():
 
 @conformance("broker")
 def test_a_batch_fails_one_tuple_and_acks_the_others(run: Run):
-    class Batch(BatchBolt):
+    class BatchFailingOne(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many(
                 [tup.value for tup in tuples], tuples, keys=[b"k"] * len(tuples), headers=[("h", b"1")]
@@ -167,21 +167,21 @@ def test_a_batch_fails_one_tuple_and_acks_the_others(run: Run):
                 if tup.value == b"1":
                     collector.fail(tup, "not one")
 
-    outcome = run(Batch(), 4)
+    outcome = run(BatchFailingOne(), 4)
     assert by_value(outcome) == [Emission("b", b"%d" % n, b"k", [("h", b"1")], (n,)) for n in range(4)]
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "not one"}, {1})
 
 
 @conformance()
 def test_a_batch_processed_by_columns_closes_all_trees_except_those_it_fails_later(run: Run):
-    class Columns(BatchBolt):
+    class ColumnsFailingOne(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many([value + b"!" for value in tuples.values], tuples, keys=tuples.keys)
             for at, value in enumerate(tuples.values):
                 if value == b"1":
                     collector.fail(tuples[at], "not one")
 
-    outcome = run(Columns(), 4)
+    outcome = run(ColumnsFailingOne(), 4)
     assert [emission.value for emission in by_value(outcome)] == [b"%d!" % number for number in range(4)]
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 2, 3}, {1: "not one"}, {1})
 
@@ -197,42 +197,42 @@ def test_a_batch_processed_by_columns_that_emits_nothing_is_acked(run: Run):
 
 @conformance()
 def test_several_children_of_a_batch_in_two_topics_close_their_trees(run: Run):
-    class Fan(BatchBolt):
+    class FanOutBatch(BatchBolt):
         def execute(self, tuples, collector):
             for topic in ("b", "c", "b"):
                 collector.emit_many([tup.value for tup in tuples], tuples, topic=short(topic, tuples[0]))
 
-    outcome = run(Fan(), 3, emits=("b", "c"))
+    outcome = run(FanOutBatch(), 3, emits=("b", "c"))
     assert (len(outcome.emitted), outcome.acked, outcome.open) == (9, {0, 1, 2}, set())
 
 
 @conformance()
 def test_an_exception_fails_the_whole_batch(run: Run):
-    class Broken(BatchBolt):
+    class BrokenBatch(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many([tup.value for tup in tuples], tuples)
             raise ValueError("whole batch")
 
-    outcome = run(Broken(), 3)
+    outcome = run(BrokenBatch(), 3)
     assert outcome.failed == dict.fromkeys(range(3), "ValueError: whole batch")
     assert (outcome.acked, outcome.open) == (set(), {0, 1, 2})
 
 
 @conformance()
 def test_one_child_of_several_tuples_of_a_batch_holds_all_their_trees(run: Run):
-    class Join(BatchBolt):
+    class JoinBatch(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit(b"all", anchors=tuples)
             collector.emit(b"none", anchors=())
 
-    outcome = run(Join(), 3)
+    outcome = run(JoinBatch(), 3)
     assert sorted(sum((emission.anchors for emission in outcome.emitted), ())) == [0, 1, 2]
     assert (outcome.acked, outcome.open) == ({0, 1, 2}, set())
 
 
 @conformance("broker")
 def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: Run):
-    class Tables(ArrowBolt):
+    class TablesFailingOne(ArrowBolt):
         def execute(self, table, collector):
             odd = table.filter(pc.equal(table["offset"], 1))
             collector.emit(odd.set_column(odd.column_names.index("key"), "key", pa.array([b"k"] * len(odd))))
@@ -243,7 +243,7 @@ def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: 
                 if table["value"][row].as_py() == b"2":
                     collector.fail(row, "not two")
 
-    outcome = run(Tables(), 4)
+    outcome = run(TablesFailingOne(), 4)
     values = Counter(emission.value for emission in outcome.emitted)
     assert (values[b"1"], values[b"twice"]) == (1, 8)
     assert [(emission.key, emission.anchors) for emission in outcome.emitted if emission.value == b"1"] == [
@@ -258,11 +258,11 @@ def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: 
 
 @conformance()
 def test_an_exception_fails_the_whole_table(run: Run):
-    class Broken(ArrowBolt):
+    class BrokenTable(ArrowBolt):
         def execute(self, table, collector):
             raise ValueError("whole table")
 
-    assert run(Broken(), 2).failed == dict.fromkeys(range(2), "ValueError: whole table")
+    assert run(BrokenTable(), 2).failed == dict.fromkeys(range(2), "ValueError: whole table")
 
 
 def test_an_arrow_bolt_without_pyarrow_says_what_to_install(monkeypatch):
@@ -277,23 +277,23 @@ class Keep(Bolt):
     def prepare(self, context):
         self.held, self.late = [], []
 
-    def execute(self, tuple, collector):
-        self.held.append(tuple)
-        if tuple.value == b"1":
+    def execute(self, tup, collector):
+        self.held.append(tup)
+        if tup.value == b"1":
             collector.emit(b"0+1", anchors=self.held)
             collector.ack(self.held[0])
 
-    def timed_out(self, tuple, collector):
-        self.late.append(tuple.value)
-        if tuple.value == b"2":
-            collector.emit(b"2 alone", anchors=tuple)
-            collector.ack(tuple)
-        elif tuple.value == b"3":
+    def timed_out(self, tup, collector):
+        self.late.append(tup.value)
+        if tup.value == b"2":
+            collector.emit(b"2 alone", anchors=tup)
+            collector.ack(tup)
+        elif tup.value == b"3":
             raise LookupError("no such tuple")
 
     def tick(self, collector):
-        for tuple in (self.held[1], *self.held[3:]):
-            collector.ack(tuple)
+        for tup in (self.held[1], *self.held[3:]):
+            collector.ack(tup)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])

@@ -10,24 +10,24 @@ from contextlib import ExitStack
 import pytest
 
 from producers import killed_in_commit
-from producers.cluster import Cluster, until
-from producers.killed_in_commit import POINTS, Pass, Sink
+from producers.cluster import Forward, Sink, WorkerCluster, until
+from producers.killed_in_commit import POINTS
 
 TOTAL = 20_000
 
 
 @pytest.fixture
-def clusters(bootstrap: str, unique: str) -> Iterator[dict[str, Cluster]]:
+def clusters(bootstrap: str, unique: str) -> Iterator[dict[str, WorkerCluster]]:
     """One topology per crash point, so that their timeouts run in parallel."""
     with ExitStack() as open_clusters:
         made = {}
         for number, point in enumerate(POINTS):
-            made[point] = Cluster(bootstrap, f"{unique}-{number}")
+            made[point] = WorkerCluster(bootstrap, f"{unique}-{number}")
             open_clusters.callback(made[point].close)
         yield made
 
 
-def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(clusters: dict[str, Cluster]):
+def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(clusters: dict[str, WorkerCluster]):
     killed = {}
     for point, cluster in clusters.items():
         cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -38,7 +38,7 @@ def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(clusters: 
     for point, process in killed.items():
         assert process.wait(60) == -signal.SIGKILL, point
     for cluster in clusters.values():
-        cluster.start(Pass(), "first")
+        cluster.start(Forward(), "first")
         cluster.start(Sink(), "second")
     for point, cluster in clusters.items():
         second = cluster.running[-1]

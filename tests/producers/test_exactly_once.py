@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from acktree.producers import BasicBolt
 from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka import exactly_once
 from acktree.producers.kafka.claim import claim_run
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer, make_producer
-from producers.cluster import Cluster, until
+from producers.cluster import Forward, Sink, WorkerCluster, until
 
 BOLT = """
 import os
@@ -29,9 +28,9 @@ class Pass(BasicBolt):
     def prepare(self, context):
         self.file = os.open(os.environ["SEEN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         os.write(self.file, b".")
-        emit(tuple.value)
+        emit(tup.value)
 """
 
 
@@ -46,13 +45,13 @@ class Pass(Bolt):
         self.file = os.open(os.environ["SEEN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.old, self.held, self.joined = [], [], []
 
-    def execute(self, tuple, collector):
+    def execute(self, tup, collector):
         os.write(self.file, b".")
-        if int(tuple.value) % 10:
-            collector.emit(tuple.value, anchors=tuple)
-            collector.ack(tuple)
+        if int(tup.value) % 10:
+            collector.emit(tup.value, anchors=tup)
+            collector.ack(tup)
             return
-        self.held.append(tuple)
+        self.held.append(tup)
         if len(self.held) == 300:
             pair = self.held.pop(100), self.held.pop(200)
             collector.emit(b",".join(tup.value for tup in pair), anchors=pair)
@@ -74,20 +73,10 @@ class Pass(Bolt):
 """
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
-
-
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
-
-
 TOTAL = 60_000
 
 
-def run_and_kill(cluster: Cluster, folder: Path, code: str, enough: Callable[[Path], bool]) -> Path:
+def run_and_kill(cluster: WorkerCluster, folder: Path, code: str, enough: Callable[[Path], bool]) -> Path:
     """Run the code's bolt in a process until ``enough``, and kill it; return the file of what it executed."""
     (folder / "pass_bolt.py").write_text(code)
     seen = folder / "seen"
@@ -105,9 +94,9 @@ def run_and_kill(cluster: Cluster, folder: Path, code: str, enough: Callable[[Pa
     return seen
 
 
-def check_account(cluster: Cluster) -> None:
+def check_account(cluster: WorkerCluster) -> None:
     """Let another worker do the rest: every value is written once, and no tree stays open."""
-    cluster.start(Pass(), "first")
+    cluster.start(Forward(), "first")
     until(lambda: cluster.committed("first") == cluster.ends(), "everything executed")
 
     def written() -> list[int]:
@@ -123,7 +112,7 @@ def check_account(cluster: Cluster) -> None:
     assert Counter(written()) == Counter(range(TOTAL))
 
 
-def test_a_worker_killed_with_signal_9_leaves_no_residue_in_any_tree(cluster: Cluster, tmp_path: Path):
+def test_a_worker_killed_with_signal_9_leaves_no_residue_in_any_tree(cluster: WorkerCluster, tmp_path: Path):
     seen = run_and_kill(cluster, tmp_path, BOLT, lambda seen: seen.stat().st_size > 3_000)
     assert seen.stat().st_size < TOTAL
     check_account(cluster)
@@ -131,14 +120,14 @@ def test_a_worker_killed_with_signal_9_leaves_no_residue_in_any_tree(cluster: Cl
 
 @pytest.mark.slow
 def test_a_join_killed_with_signal_9_while_it_holds_tuples_leaves_no_residue(
-    cluster: Cluster, tmp_path: Path
+    cluster: WorkerCluster, tmp_path: Path
 ):
     run_and_kill(cluster, tmp_path, PAIRS, lambda _: bool(cluster.committed("first")))
     assert cluster.committed("first") != cluster.ends()
     check_account(cluster)
 
 
-def test_inputs_of_an_aborted_transaction_are_read_again_and_take_effect_once(cluster: Cluster):
+def test_inputs_of_an_aborted_transaction_are_read_again_and_take_effect_once(cluster: WorkerCluster):
     class Flaky(ExactlyOnce):
         commit_interval_s = 0.2
         aborts = 0
@@ -153,7 +142,7 @@ def test_inputs_of_an_aborted_transaction_are_read_again_and_take_effect_once(cl
     cluster.apply(second=(["b"], []))
     cluster.emit(range(1000))
     output = Flaky(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", output=output)
+    first = cluster.start(Forward(), "first", output=output)
     second = cluster.start(Sink(), "second")
     until(lambda: second.acked == 1000 or first.error)
     assert first.error is None, first.error
@@ -165,7 +154,7 @@ def test_inputs_of_an_aborted_transaction_are_read_again_and_take_effect_once(cl
     assert sum(cluster.committed("first").values()) >= 1000
 
 
-def test_a_commit_whose_outcome_is_unknown_takes_effect_once(cluster: Cluster):
+def test_a_commit_whose_outcome_is_unknown_takes_effect_once(cluster: WorkerCluster):
     """As if the broker died just after the commit: the client learns that there is no such transaction."""
 
     class Unknown(ExactlyOnce):
@@ -189,7 +178,7 @@ def test_a_commit_whose_outcome_is_unknown_takes_effect_once(cluster: Cluster):
     cluster.apply(second=(["b"], []))
     cluster.emit(range(1000))
     output = Unknown(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", output=output)
+    first = cluster.start(Forward(), "first", output=output)
     second = cluster.start(Sink(), "second")
     until(lambda: second.acked >= 500 or first.error)
     cluster.emit(range(1000, 2000))
@@ -202,7 +191,7 @@ def test_a_commit_whose_outcome_is_unknown_takes_effect_once(cluster: Cluster):
 
 
 def test_a_call_that_never_returns_costs_only_its_transaction(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ):
     """Like ``send_offsets_to_transaction`` after its coordinator went away, whatever its timeout."""
 
@@ -220,7 +209,7 @@ def test_a_call_that_never_returns_costs_only_its_transaction(
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.apply(second=(["b"], []))
     output = Hanging(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", output=output)
+    first = cluster.start(Forward(), "first", output=output)
     second = cluster.start(Sink(), "second")
     cluster.emit(range(1000))
     until(lambda: second.acked >= 1000 or first.error)
@@ -231,12 +220,12 @@ def test_a_call_that_never_returns_costs_only_its_transaction(
     assert len(cluster.read(cluster.topic("b"))) == 1000
 
 
-def test_a_late_call_of_an_abandoned_producer_costs_its_successor_only_a_transaction(cluster: Cluster):
+def test_a_late_call_of_an_abandoned_producer_costs_its_successor_only_a_transaction(cluster: WorkerCluster):
     """An abandoned call continues in its thread: it may succeed when the next producer is already at work."""
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.apply(second=(["b"], []))
     output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
-    first = cluster.start(Pass(), "first", output=output)
+    first = cluster.start(Forward(), "first", output=output)
     second = cluster.start(Sink(), "second")
     for count in range(500, 3_000, 500):
         late = make_producer(output.settings)
@@ -249,7 +238,7 @@ def test_a_late_call_of_an_abandoned_producer_costs_its_successor_only_a_transac
     assert len(cluster.read(cluster.topic("b"))) == second.acked == 2_500
 
 
-def test_a_fenced_producer_aborts_its_transaction_when_it_is_served(cluster: Cluster):
+def test_a_fenced_producer_aborts_its_transaction_when_it_is_served(cluster: WorkerCluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
     make_producer(output.settings).init_transactions(30)
@@ -267,7 +256,7 @@ def test_a_fenced_producer_aborts_its_transaction_when_it_is_served(cluster: Clu
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"y"]
 
 
-class Loading:
+class LoadingClient:
     """A client whose broker is still loading its groups and transactions at the first request."""
 
     def __init__(self, client, method: str, code: int) -> None:
@@ -289,12 +278,12 @@ class Loading:
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.COORDINATOR_LOAD_IN_PROGRESS])
 def test_a_worker_that_starts_while_the_broker_loads_transactions_waits(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, code: int
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch, code: int
 ):
     made = []
 
     def make(settings):
-        made.append(Loading(make_producer(settings), "init_transactions", code))
+        made.append(LoadingClient(make_producer(settings), "init_transactions", code))
         return made[-1]
 
     monkeypatch.setattr("acktree.producers.kafka.output.make_producer", make)
@@ -306,11 +295,11 @@ def test_a_worker_that_starts_while_the_broker_loads_transactions_waits(
 
 
 @pytest.mark.parametrize("method", ["committed", "commit"])
-def test_a_spout_task_is_claimed_once_the_broker_has_loaded_its_groups(cluster: Cluster, method: str):
+def test_a_spout_task_is_claimed_once_the_broker_has_loaded_its_groups(cluster: WorkerCluster, method: str):
     cluster.apply()
     group = f"{cluster.name}.s"
     real = make_consumer(consumer_settings(cluster.bootstrap, group, {}))
-    consumer = Loading(real, method, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    consumer = LoadingClient(real, method, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     claim = claim_run(consumer, cluster.topic("spout-0"), group, cluster.bootstrap)
     assert (claim.run, consumer.refused) == (1, 1)
     real.close()

@@ -12,7 +12,7 @@ from acktree.producers.errors import DeliveryFailed, Misuse, WrongThread
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.testing import BoltDouble
 from acktree.schemas.header import HEADER
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 from producers.conformance import (
     Outcome,
     Run,
@@ -42,37 +42,37 @@ EMISSIONS = [
 COUNT = len(EMISSIONS) + 4
 
 
-def emission_of(tuple):
-    number = int(tuple.value)
-    return EMISSIONS[number][1:] if number < len(EMISSIONS) else (tuple.value, {})
+def emission_of(tup):
+    number = int(tup.value)
+    return EMISSIONS[number][1:] if number < len(EMISSIONS) else (tup.value, {})
 
 
-class Basic(BasicBolt):
-    def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+class BasicEmitter(BasicBolt):
+    def execute(self, tup, emit):
+        value, more = emission_of(tup)
         emit(value, **more)
 
 
 class Swallowing(BasicBolt):
-    def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+    def execute(self, tup, emit):
+        value, more = emission_of(tup)
         with contextlib.suppress(Exception):
             emit(value, **more)
 
 
-class ByHand(Bolt):
-    def execute(self, tuple, collector):
-        value, more = emission_of(tuple)
-        collector.emit(value, anchors=tuple, **more)
-        collector.ack(tuple)
+class ByHandEmitter(Bolt):
+    def execute(self, tup, collector):
+        value, more = emission_of(tup)
+        collector.emit(value, anchors=tup, **more)
+        collector.ack(tup)
 
 
 class SwallowingByHand(Bolt):
-    def execute(self, tuple, collector):
-        value, more = emission_of(tuple)
+    def execute(self, tup, collector):
+        value, more = emission_of(tup)
         with contextlib.suppress(Exception):
-            collector.emit(value, anchors=[tuple], **more)
-        collector.ack(tuple)
+            collector.emit(value, anchors=[tup], **more)
+        collector.ack(tup)
 
 
 class ByClock(Bolt):
@@ -83,52 +83,52 @@ class ByClock(Bolt):
     def __init__(self):
         self.held = []
 
-    def execute(self, tuple, collector):
-        self.held.append(tuple)
+    def execute(self, tup, collector):
+        self.held.append(tup)
 
     def tick(self, collector):
-        for tuple in self.held:
-            value, more = emission_of(tuple)
-            collector.emit(value, anchors=tuple, **more)
-            collector.ack(tuple)
+        for tup in self.held:
+            value, more = emission_of(tup)
+            collector.emit(value, anchors=tup, **more)
+            collector.ack(tup)
         self.held.clear()
 
 
-class Async(AsyncBolt):
-    async def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+class AsyncEmitter(AsyncBolt):
+    async def execute(self, tup, emit):
+        value, more = emission_of(tup)
         emit(value, **more)
 
 
 class SwallowingAsync(AsyncBolt):
-    async def execute(self, tuple, emit):
-        value, more = emission_of(tuple)
+    async def execute(self, tup, emit):
+        value, more = emission_of(tup)
         with contextlib.suppress(Exception):
             emit(value, **more)
 
 
-class Batch(BatchBolt):
+class BatchEmitter(BatchBolt):
     def execute(self, tuples, collector):
-        for tuple in tuples:
-            value, more = emission_of(tuple)
-            collector.emit(value, anchors=tuple, **more)
+        for tup in tuples:
+            value, more = emission_of(tup)
+            collector.emit(value, anchors=tup, **more)
 
 
-class Columns(BatchBolt):
+class ColumnsEmitter(BatchBolt):
     def execute(self, tuples, collector):
-        for tuple in tuples:
-            value, more = emission_of(tuple)
+        for tup in tuples:
+            value, more = emission_of(tup)
             if "headers" in more or "topic" in more:
-                collector.emit_many([value], [tuple], **more)
+                collector.emit_many([value], [tup], **more)
             elif "timestamp_ms" in more:
-                collector.emit(value, anchors=tuple, **more)
-        rest = [tuple for tuple in tuples if set(emission_of(tuple)[1]) <= {"key"}]
-        emissions = [emission_of(tuple) for tuple in rest]
+                collector.emit(value, anchors=tup, **more)
+        rest = [tup for tup in tuples if set(emission_of(tup)[1]) <= {"key"}]
+        emissions = [emission_of(tup) for tup in rest]
         keys = [more.get("key") for _, more in emissions]
         collector.emit_many([value for value, _ in emissions], rest, keys=keys)
 
 
-class Tables(ArrowBolt):
+class TablesEmitter(ArrowBolt):
     def execute(self, table, collector):
         for row, value in enumerate(table["value"].to_pylist()):
             number = int(value)
@@ -141,8 +141,8 @@ class Tables(ArrowBolt):
 
 
 KINDS = [
-    *(Basic, Swallowing, ByHand, SwallowingByHand, ByClock),
-    *(Async, SwallowingAsync, Batch, Columns, Tables),
+    *(BasicEmitter, Swallowing, ByHandEmitter, SwallowingByHand, ByClock),
+    *(AsyncEmitter, SwallowingAsync, BatchEmitter, ColumnsEmitter, TablesEmitter),
 ]
 
 
@@ -163,9 +163,10 @@ def test_an_emission_that_cannot_be_written_fails_its_tuple_and_no_other(kind, e
 
 
 @pytest.mark.parametrize(
-    ("kind", "exactly_once"), [(Basic, False), (ByHand, True), (Async, True), (Columns, False)]
+    ("kind", "exactly_once"),
+    [(BasicEmitter, False), (ByHandEmitter, True), (AsyncEmitter, True), (ColumnsEmitter, False)],
 )
-def test_a_worker_fails_those_tuples_as_the_double_does(cluster: Cluster, kind, exactly_once: bool):
+def test_a_worker_fails_those_tuples_as_the_double_does(cluster: WorkerCluster, kind, exactly_once: bool):
     check_emissions(on_broker(cluster, exactly_once)(kind(), COUNT))
 
 
@@ -177,8 +178,8 @@ def check_emissions(outcome: Outcome) -> None:
 
 
 class Stranger(Bolt):
-    def execute(self, tuple, collector):
-        self.tuple = tuple
+    def execute(self, tup, collector):
+        self.tuple = tup
 
 
 @pytest.fixture
@@ -188,35 +189,35 @@ def stranger():
     return bolt.tuple
 
 
-def ack_twice(tuple, collector, _):
-    collector.ack(tuple)
-    collector.ack(tuple)
+def ack_twice(tup, collector, _):
+    collector.ack(tup)
+    collector.ack(tup)
 
 
-def emit_late(tuple, collector, _):
-    collector.emit(b"in time", anchors=tuple)
-    collector.ack(tuple)
-    collector.emit(b"late", anchors=tuple)
+def emit_late(tup, collector, _):
+    collector.emit(b"in time", anchors=tup)
+    collector.ack(tup)
+    collector.emit(b"late", anchors=tup)
 
 
-def fail_late(tuple, collector, _):
-    collector.ack(tuple)
-    collector.fail(tuple, "too late")
+def fail_late(tup, collector, _):
+    collector.ack(tup)
+    collector.fail(tup, "too late")
 
 
-def reset_late(tuple, collector, _):
-    collector.ack(tuple)
-    collector.reset_timeout(tuple)
+def reset_late(tup, collector, _):
+    collector.ack(tup)
+    collector.reset_timeout(tup)
 
 
-def ack_a_stranger(tuple, collector, stranger):
-    collector.ack(tuple)
+def ack_a_stranger(tup, collector, stranger):
+    collector.ack(tup)
     collector.ack(stranger)
 
 
-def emit_for_a_stranger(tuple, collector, stranger):
-    collector.emit(b"x", anchors=[tuple, stranger])
-    collector.ack(tuple)
+def emit_for_a_stranger(tup, collector, stranger):
+    collector.emit(b"x", anchors=[tup, stranger])
+    collector.ack(tup)
 
 
 CALLS: list[tuple[str, Callable]] = [
@@ -242,18 +243,18 @@ def test_a_misuse_fails_the_tuple_that_is_executed_and_no_other(run: Run, strang
 
 def check_misuses(run: Run, stranger, swallows: bool) -> None:
     class Misusing(Bolt):
-        def execute(self, tuple, collector):
-            number = int(tuple.value)
+        def execute(self, tup, collector):
+            number = int(tup.value)
             if number >= len(CALLS):
-                collector.ack(tuple)
+                collector.ack(tup)
                 return
             try:
-                CALLS[number][1](tuple, collector, stranger)
+                CALLS[number][1](tup, collector, stranger)
             except Misuse:
                 if not swallows:
                     raise
                 if number == len(CALLS) - 1:
-                    collector.ack(tuple)
+                    collector.ack(tup)
 
     outcome = run(Misusing(), len(CALLS) + 3)
     assert set(outcome.failed) == set(range(len(CALLS)))
@@ -264,8 +265,8 @@ def check_misuses(run: Run, stranger, swallows: bool) -> None:
 
 def test_a_misuse_is_logged_once_with_its_stack_and_counted(caplog: pytest.LogCaptureFixture):
     class Twice(Bolt):
-        def execute(self, tuple, collector):
-            ack_twice(tuple, collector, None)
+        def execute(self, tup, collector):
+            ack_twice(tup, collector, None)
 
     double = BoltDouble(Twice())
     double.give(b"0")
@@ -282,15 +283,15 @@ def test_a_tuple_failed_by_an_exception_may_be_acked_by_the_bolt_that_holds_it(e
         def __init__(self):
             self.held = []
 
-        def execute(self, tuple, collector):
-            self.held.append(tuple)
-            if tuple.value == b"1":
+        def execute(self, tup, collector):
+            self.held.append(tup)
+            if tup.value == b"1":
                 raise ValueError("not one")
 
         def tick(self, collector):
-            for tuple in self.held:
-                collector.emit(b"x", anchors=tuple)
-                collector.ack(tuple)
+            for tup in self.held:
+                collector.emit(b"x", anchors=tup)
+                collector.ack(tup)
 
     double = BoltDouble(Holds(), exactly_once=exactly_once)
     double.give(b"0", b"1", b"2")
@@ -301,20 +302,20 @@ def test_a_tuple_failed_by_an_exception_may_be_acked_by_the_bolt_that_holds_it(e
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_a_second_ack_in_a_tick_does_not_stop_the_acks_after_it(exactly_once: bool):
-    class Window(Bolt):
+    class AckAgainAtTick(Bolt):
         def __init__(self):
             self.held = []
 
-        def execute(self, tuple, collector):
-            self.held.append(tuple)
-            if tuple.value == b"0":
-                collector.ack(tuple)
+        def execute(self, tup, collector):
+            self.held.append(tup)
+            if tup.value == b"0":
+                collector.ack(tup)
 
         def tick(self, collector):
-            for tuple in self.held:
-                collector.ack(tuple)
+            for tup in self.held:
+                collector.ack(tup)
 
-    double = BoltDouble(Window(), exactly_once=exactly_once)
+    double = BoltDouble(AckAgainAtTick(), exactly_once=exactly_once)
     double.give(b"0", b"1", b"2")
     double.tick()
     assert {1, 2} <= double.acked
@@ -340,13 +341,13 @@ def twice(tuples, collector):
 )
 @conformance()
 def test_a_misuse_in_a_batch_fails_the_tuples_that_it_names(run: Run, does, reason: str):
-    class Wrong(BatchBolt):
+    class WrongBatch(BatchBolt):
         def execute(self, tuples, collector):
             if tuples[0].value == b"0":
                 with contextlib.suppress(Exception):
                     does(tuples, collector)
 
-    outcome = run(Wrong(), 3)
+    outcome = run(WrongBatch(), 3)
     assert set(outcome.failed) == {0}
     assert outcome.failed[0].startswith(reason)
     assert outcome.acked == {1, 2}
@@ -366,12 +367,12 @@ def test_a_misuse_in_a_batch_fails_the_tuples_that_it_names(run: Run, does, reas
     ],
 )
 def test_a_misuse_that_names_no_row_fails_the_whole_table(does, reason: str):
-    class Wrong(ArrowBolt):
+    class WrongTable(ArrowBolt):
         def execute(self, table, collector):
             with contextlib.suppress(Exception):
                 does(table, collector)
 
-    double = BoltDouble(Wrong())
+    double = BoltDouble(WrongTable())
     double.give(b"x", b"y")
     assert set(double.failed) == {0, 1}
     assert all(failure.startswith(reason) for failure in double.failed.values())
@@ -395,23 +396,25 @@ def test_emitting_for_an_earlier_batch_fails_the_current_one():
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_calls_from_another_thread_are_refused_and_fail_their_tuples(cluster: Cluster, exactly_once: bool):
+def test_calls_from_another_thread_are_refused_and_fail_their_tuples(
+    cluster: WorkerCluster, exactly_once: bool
+):
     class Pooled(Bolt):
         def __init__(self):
             self.refused = []
 
-        def execute(self, tuple, collector):
-            thread = threading.Thread(target=self.work, args=(tuple, collector), name="a pool's")
+        def execute(self, tup, collector):
+            thread = threading.Thread(target=self.work, args=(tup, collector), name="a pool's")
             thread.start()
             thread.join()
 
-        def work(self, tuple, collector):
+        def work(self, tup, collector):
             for call in (
-                lambda: collector.emit(b"x", anchors=tuple),
+                lambda: collector.emit(b"x", anchors=tup),
                 lambda: collector.emit(b"x", anchors=()),
-                lambda: collector.reset_timeout(tuple),
-                lambda: collector.fail(tuple, "r"),
-                lambda: collector.ack(tuple),
+                lambda: collector.reset_timeout(tup),
+                lambda: collector.fail(tup, "r"),
+                lambda: collector.ack(tup),
             ):
                 try:
                     call()
@@ -442,11 +445,11 @@ def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
         thread.join()
 
     class Elsewhere(BasicBolt):
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             elsewhere(lambda: emit(b"x"))
 
     class ElsewhereAsync(AsyncBolt):
-        async def execute(self, tuple, emit):
+        async def execute(self, tup, emit):
             elsewhere(lambda: emit(b"x"))
 
     for bolt in (Elsewhere(), ElsewhereAsync()):
@@ -457,20 +460,22 @@ def test_a_basic_and_an_async_bolt_emit_in_their_own_thread_only():
         double.close()
 
 
-def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is_acked(cluster: Cluster):
+def test_a_failed_delivery_that_the_bolt_swallows_ends_the_worker_and_nothing_is_acked(
+    cluster: WorkerCluster,
+):
     class Swallows(BasicBolt):
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             with contextlib.suppress(Exception):
                 emit(b"x")
 
     cluster.apply(only=(["a"], ["b"]))
     cluster.emit(range(3), 0)
 
-    class Refused(AtLeastOnce):
+    class RefusedProducer(AtLeastOnce):
         def produce(self, *record):
             raise DeliveryFailed("no right to write")
 
-    worker = cluster.start(Swallows(), output=Refused(cluster.bootstrap, {}))
+    worker = cluster.start(Swallows(), output=RefusedProducer(cluster.bootstrap, {}))
     worker.join()
     assert isinstance(worker.error, DeliveryFailed)
     assert (cluster.acks(), cluster.committed("only")) == ([], {})

@@ -16,26 +16,28 @@ from acktree.producers import BasicBolt
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.fencing import find_owners
 from acktree.schemas.stats import decode_report
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 
 BOLT = """
 import os, threading
 from acktree.producers import BasicBolt
 
 class Stall(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value, key=b"k")
-        if tuple.value == os.environ["STALLS_AT"].encode():
+    def execute(self, tup, emit):
+        emit(tup.value, key=b"k")
+        if tup.value == os.environ["STALLS_AT"].encode():
             threading.Event().wait()
 """
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value, key=b"k")
+class PassWithKey(BasicBolt):
+    def execute(self, tup, emit):
+        emit(tup.value, key=b"k")
 
 
-def start_process(cluster: Cluster, folder: Path, stalls_at: int, *more: str) -> subprocess.Popen[bytes]:
+def start_process(
+    cluster: WorkerCluster, folder: Path, stalls_at: int, *more: str
+) -> subprocess.Popen[bytes]:
     (folder / "stall_bolt.py").write_text(BOLT)
     command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "stall_bolt:Stall"]
     command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
@@ -44,7 +46,7 @@ def start_process(cluster: Cluster, folder: Path, stalls_at: int, *more: str) ->
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
 
 
-def count_records(cluster: Cluster, topic: str) -> int:
+def count_records(cluster: WorkerCluster, topic: str) -> int:
     """Return how many records a topic has, those of open transactions included."""
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "looker", "enable.partition.eof": True}
     consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
@@ -60,15 +62,15 @@ def count_records(cluster: Cluster, topic: str) -> int:
     return records
 
 
-def values(cluster: Cluster, topic: str) -> Counter[int]:
+def values(cluster: WorkerCluster, topic: str) -> Counter[int]:
     return Counter(int(record.value()) for record in cluster.read(topic))
 
 
 @pytest.mark.parametrize(
     ("committed", "total"), [(0, 1), (10, 30)], ids=["its first transaction", "a later one"]
 )
-def test_records_behind_a_killed_workers_transaction_become_readable_when_another_takes_over(
-    cluster: Cluster, tmp_path: Path, committed: int, total: int
+def test_records_after_a_killed_workers_transaction_become_readable_when_another_takes_over(
+    cluster: WorkerCluster, tmp_path: Path, committed: int, total: int
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(committed), 0)
@@ -80,13 +82,13 @@ def test_records_behind_a_killed_workers_transaction_become_readable_when_anothe
     process.kill()
     process.wait()
     assert values(cluster, topic) != Counter(range(total))
-    cluster.start(Pass(), "first")
+    cluster.start(PassWithKey(), "first")
     until(lambda: values(cluster, topic) == Counter(range(total)), "all is read, once")
     cluster.close()
 
 
 def test_a_worker_that_is_started_again_under_its_name_ends_what_it_left_open_before_it_is_a_member(
-    cluster: Cluster, tmp_path: Path
+    cluster: WorkerCluster, tmp_path: Path
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(10), 0)
@@ -108,7 +110,7 @@ def test_a_worker_that_is_started_again_under_its_name_ends_what_it_left_open_be
 
 
 def test_a_bolt_changed_to_at_least_once_ends_the_transaction_of_its_dead_predecessor(
-    cluster: Cluster, tmp_path: Path
+    cluster: WorkerCluster, tmp_path: Path
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(10), 0)
@@ -120,7 +122,7 @@ def test_a_bolt_changed_to_at_least_once_ends_the_transaction_of_its_dead_predec
     process.kill()
     process.wait()
     cluster.apply(exactly_once=False, first=(["a"], ["b"]))
-    first = cluster.start(Pass(), "first")
+    first = cluster.start(PassWithKey(), "first")
     until(lambda: values(cluster, topic) == Counter(range(30)) or first.error, "all is read, once")
     first.stop()
     assert not cluster.open_roots()
@@ -128,7 +130,7 @@ def test_a_bolt_changed_to_at_least_once_ends_the_transaction_of_its_dead_predec
     assert find_owners(cluster.bootstrap, {}, group, places, lambda: True) == set()
 
 
-def test_commits_name_a_worker_while_it_works_and_not_when_it_has_left(cluster: Cluster):
+def test_commits_name_a_worker_while_it_works_and_not_when_it_has_left(cluster: WorkerCluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(100))
     group = f"{cluster.name}.first"
@@ -139,16 +141,16 @@ def test_commits_name_a_worker_while_it_works_and_not_when_it_has_left(cluster: 
         return find_owners(cluster.bootstrap, {}, group, places, lambda: True)
 
     assert owners() == set()
-    first = cluster.start(Pass(), "first", output=output)
+    first = cluster.start(PassWithKey(), "first", output=output)
     until(lambda: cluster.committed("first") == cluster.ends() or first.error, "all committed")
     assert owners() == {output.owner}
     first.stop()
     assert owners() == set()
 
 
-def test_a_live_worker_that_is_fenced_resumes_from_the_committed_offsets(cluster: Cluster):
+def test_a_live_worker_that_is_fenced_resumes_from_the_committed_offsets(cluster: WorkerCluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
-    first = cluster.start(Pass(), "first")
+    first = cluster.start(PassWithKey(), "first")
     other = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
     topic = cluster.topic("b")
     for count in (500, 1_000, 1_500):
@@ -162,10 +164,10 @@ def test_a_live_worker_that_is_fenced_resumes_from_the_committed_offsets(cluster
     assert values(cluster, topic) == Counter(range(2_000))
 
 
-def test_the_last_report_of_a_stopped_worker_is_readable(cluster: Cluster):
+def test_the_last_report_of_a_stopped_worker_is_readable(cluster: WorkerCluster):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(100))
-    first = cluster.start(Pass(), "first")
+    first = cluster.start(PassWithKey(), "first")
     until(lambda: first.acked == 100, "all acked")
     first.stop()
     reports = [decode_report(record.value()) for record in cluster.read(cluster.topic("stats"))]

@@ -33,7 +33,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.cleanup()
 
 
-class Sink:
+class ExampleSink:
     """A bolt of the examples, run without Kafka on records with source coordinates."""
 
     def __init__(self, module: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,23 +63,25 @@ class Sink:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+def sink(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ExampleSink]:
     if request.param == "sqlite":
         monkeypatch.setenv("SINK_DATABASE", str(tmp_path / "totals.sqlite"))
-        made = Sink("sqlite_sink", "SqliteSink", monkeypatch)
+        made = ExampleSink("sqlite_sink", "SqliteSink", monkeypatch)
     else:
         monkeypatch.setenv("SINK_DATABASE", request.getfixturevalue("postgres"))
-        made = Sink("postgres_sink", "PostgresSink", monkeypatch)
+        made = ExampleSink("postgres_sink", "PostgresSink", monkeypatch)
         made.bolt.database.execute("truncate totals, acktree_written")
     yield made
     made.execution.cleanup()
 
 
-def totals(sink: Sink) -> dict[str, int]:
+def totals(sink: ExampleSink) -> dict[str, int]:
     return dict(sink.bolt.database.execute("select account, amount from totals").fetchall())
 
 
-def test_a_replay_writes_nothing_and_the_rest_is_written(sink: Sink):
+def test_a_replay_writes_nothing_and_the_rest_is_written(sink: ExampleSink):
     sink.give("anna 1", "anna 2", "bert 5")
     sink.give("anna 1", "anna 2", "bert 5", attempt=1)
     sink.give("anna 1", "anna 2", "bert 5", "bert 5", attempt=2)
@@ -87,7 +89,7 @@ def test_a_replay_writes_nothing_and_the_rest_is_written(sink: Sink):
     assert sink.collector.counters.failed == 0
 
 
-def test_a_tuple_that_cannot_be_written_fails_alone_and_its_replay_may_be_written(sink: Sink):
+def test_a_tuple_that_cannot_be_written_fails_alone_and_its_replay_may_be_written(sink: ExampleSink):
     sink.give("anna 1", "bert much", "anna 2")
     assert totals(sink) == {"anna": 3}
     assert (sink.collector.counters.acked, sink.collector.counters.failed) == (2, 1)
@@ -95,7 +97,7 @@ def test_a_tuple_that_cannot_be_written_fails_alone_and_its_replay_may_be_writte
     assert totals(sink) == {"anna": 3, "bert": 7}
 
 
-def test_keys_below_the_frontier_are_forgotten(sink: Sink):
+def test_keys_below_the_frontier_are_forgotten(sink: ExampleSink):
     sink.give("anna 1", "anna 2", "bert 5")
     cursor = sink.bolt.database.cursor()
     assert sink.bolt.once.forget(cursor, "s", "src", 3, 2) == 2
@@ -113,18 +115,18 @@ def test_each_part_of_a_source_record_is_written_once():
     net, once = Net(published(one=(["a"], []))), WriteOnce()
     cursor = sqlite3.connect(":memory:").cursor()
     once.create(cursor)
-    tuple = net.take("one", net.spout(7))
-    assert [once.first(cursor, tuple, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
+    tup = net.take("one", net.spout(7))
+    assert [once.first(cursor, tup, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
 
 
 def test_the_origin_of_a_tuple_in_a_block_is_the_block_and_no_key():
     topology = published(one=(["a"], []))
     table = topology.spouts["s"].model_copy(update={"block": 100})
     net = Net(topology.model_copy(update={"spouts": {"s": table}}))
-    tuple = net.take("one", net.spout(700))
-    assert tuple.origin == SourceOrigin("s", "src", 3, 700, 0, 100, "id")
+    tup = net.take("one", net.spout(700))
+    assert tup.origin == SourceOrigin("s", "src", 3, 700, 0, 100, "id")
     with pytest.raises(NoLastingKey, match="up to 100 records that share a root"):
-        key_of(tuple)
+        key_of(tup)
 
 
 def test_a_record_at_the_same_offset_of_a_recreated_topic_is_written_too():

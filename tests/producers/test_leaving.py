@@ -27,7 +27,7 @@ def refuse(_partitions):
     raise KafkaException(KafkaError(KafkaError._DESTROY))
 
 
-def test_partitions_that_are_assigned_while_a_worker_leaves_are_not_looked_at():
+def test_partitions_assigned_while_a_worker_leaves_are_ignored():
     consumer, assigned = Rebalancing(), []
     inputs = Inputs(consumer, "broker:9092", refuse)
     inputs.subscribe(["t"], assigned.extend, print, print)

@@ -14,17 +14,17 @@ from acktree.producers.loading import make_handler
 from acktree.producers.worker.bolt_kinds import BOLTS
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 
 CODE = """
 from acktree.producers import BasicBolt, Spout
 
 class Good(BasicBolt):
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 class Forgot(BasicBolt):
-    def exceute(self, tuple, emit):
+    def exceute(self, tup, emit):
         pass
 
 class Picky(Good):
@@ -59,7 +59,7 @@ def test_a_class_in_the_current_folder_is_made(folder):
         ("handlers_here", "not MODULE:NAME"),
         ("handlers_here:Nobody", "has no 'Nobody'"),
         ("nowhere_at_all:X", "no module 'nowhere_at_all'"),
-        ("handlers_here:Spout", "is no BasicBolt or Bolt or BatchBolt"),
+        ("handlers_here:Spout", "is not a BasicBolt or Bolt or BatchBolt"),
         ("handlers_here:Picky", "cannot be called without arguments"),
         ("handlers_here:five", "returned 5"),
         ("handlers_here:number", "neither a class nor a function"),
@@ -77,12 +77,12 @@ def test_a_bare_bolt_is_refused_before_it_fails_every_tuple(bare):
 
 
 class Unawaited(BasicBolt):
-    async def execute(self, tuple, emit):
+    async def execute(self, tup, emit):
         pass
 
 
 class Unawaitable(AsyncBolt):
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 
@@ -110,7 +110,7 @@ class Three(Spout):
 """
 
 
-def test_a_spout_runs_from_the_command_line_and_stops_cleanly(cluster: Cluster, tmp_path: Path):
+def test_a_spout_runs_from_the_command_line_and_stops_cleanly(cluster: WorkerCluster, tmp_path: Path):
     cluster.apply(one=(["a"], []))
     (tmp_path / "three.py").write_text(SPOUT)
     command = [sys.executable, "-m", "acktree.console.main", "spout", "run", "three:Three"]

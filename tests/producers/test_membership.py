@@ -6,44 +6,39 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from acktree.producers import BasicBolt, Bolt
+from acktree.producers import Bolt
 from acktree.producers.kafka.membership import group_settings
 from acktree.schemas.clients import make_consumer
-from producers.cluster import Cluster, Running, until
+from producers.cluster import Forward, RunningWorker, WorkerCluster, until
 
 PROTOCOLS = {"classic": {}, "kip-848": {"group.protocol": "consumer"}}
 with_kip_848 = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
-
-
-class Hold(Bolt):
+class HoldOne(Bolt):
     """Holds b"1", passes on and acks the others."""
 
-    def execute(self, tuple, collector):
-        if tuple.value != b"1":
-            collector.emit(tuple.value, anchors=tuple)
-            collector.ack(tuple)
+    def execute(self, tup, collector):
+        if tup.value != b"1":
+            collector.emit(tup.value, anchors=tup)
+            collector.ack(tup)
 
 
-def values(cluster: Cluster) -> Counter[int]:
+def values(cluster: WorkerCluster) -> Counter[int]:
     return Counter(int(record.value()) for record in cluster.read(cluster.topic("b")))
 
 
 @with_kip_848
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_a_worker_resumes_at_the_committed_offset_and_skips_what_is_done_above_it(
-    cluster: Cluster, protocol: dict[str, str], exactly_once: bool
+    cluster: WorkerCluster, protocol: dict[str, str], exactly_once: bool
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.emit(range(10), 0)
-    first = cluster.start(Hold(), user=protocol)
+    first = cluster.start(HoldOne(), user=protocol)
     until(lambda: (cluster.committed("only") == {0: 1} and first.acked == 9) or first.error)
     first.stop()
-    second = cluster.start(Pass(), user=protocol)
+    second = cluster.start(Forward(), user=protocol)
     until(lambda: cluster.committed("only") == {0: 10} or second.error)
     assert second.executed == 1
     second.stop()
@@ -60,22 +55,24 @@ def test_a_worker_resumes_at_the_committed_offset_and_skips_what_is_done_above_i
         pytest.param(PROTOCOLS["kip-848"], True, id="kip-848, exactly once"),
     ],
 )
-def test_constant_rebalances_lose_no_record(cluster: Cluster, protocol: dict[str, str], exactly_once: bool):
+def test_constant_rebalances_lose_no_record(
+    cluster: WorkerCluster, protocol: dict[str, str], exactly_once: bool
+):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
-    stays, total = cluster.start(Pass(), user=protocol), 0
+    stays, total = cluster.start(Forward(), user=protocol), 0
 
     def emit(partition: int) -> None:
         nonlocal total
         cluster.emit(range(total, total + 100), partition)
         total += 100
 
-    def acked(*workers: Running) -> int:
+    def acked(*workers: RunningWorker) -> int:
         failed = [worker.error for worker in workers if worker.error]
         assert not failed, failed
         return sum(worker.acked for worker in workers)
 
     for _ in range(3):
-        guest = cluster.start(Pass(), user=protocol)
+        guest = cluster.start(Forward(), user=protocol)
         while not acked(guest):
             emit(0)
             emit(1)
@@ -105,16 +102,16 @@ class Stale:
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_a_worker_with_a_stale_member_epoch_resumes_at_the_committed_offset(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
 ):
     protocol = PROTOCOLS["kip-848"]
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.emit(range(10), 0)
-    first = cluster.start(Hold(), user=protocol)
+    first = cluster.start(HoldOne(), user=protocol)
     until(lambda: (cluster.committed("only") == {0: 1} and first.acked == 9) or first.error)
     first.stop()
     monkeypatch.setattr("acktree.producers.worker.loop.make_consumer", Stale)
-    second = cluster.start(Pass(), user=protocol)
+    second = cluster.start(Forward(), user=protocol)
     until(lambda: cluster.committed("only") == {0: 10} or second.error)
     assert second.executed == 1
     second.stop()
@@ -138,8 +135,8 @@ def test_a_users_session_timeout_takes_precedence_and_kip_848_has_none():
 
 
 @with_kip_848
-def test_a_worker_for_which_no_partition_is_left_is_ready(cluster: Cluster, protocol: dict[str, str]):
+def test_a_worker_for_which_no_partition_is_left_is_ready(cluster: WorkerCluster, protocol: dict[str, str]):
     cluster.apply(only=(["a"], []))
-    workers = [cluster.start(Pass(), user=protocol) for _ in range(3)]
+    workers = [cluster.start(Forward(), user=protocol) for _ in range(3)]
     for worker in workers:
         worker.stop()

@@ -6,7 +6,7 @@ import weakref
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message
 
-from acktree.producers import BasicBolt, Spout
+from acktree.producers import Spout
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TransactionAborted
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
@@ -18,30 +18,20 @@ from acktree.schemas.client_settings import producer_settings
 from acktree.schemas.clients import make_producer
 from acktree.schemas.errors import RefusedSetting
 from acktree.schemas.ids import root_id
-from producers.cluster import Cluster, Running, until
+from producers.cluster import Forward, RunningWorker, Sink, WorkerCluster, until
 
 NOBODY = "127.0.0.1:1"
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
-
-
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
-
-
 @pytest.fixture
-def producer(cluster: Cluster) -> BufferedProducer:
+def producer(cluster: WorkerCluster) -> BufferedProducer:
     return BufferedProducer(producer_settings(cluster.bootstrap, {}))
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_workers_go_on_when_the_acker_count_grows(cluster: Cluster, exactly_once):
+def test_workers_go_on_when_the_acker_count_grows(cluster: WorkerCluster, exactly_once):
     cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
-    workers = [cluster.start(Pass(), "first"), cluster.start(Sink(), "second")]
+    workers = [cluster.start(Forward(), "first"), cluster.start(Sink(), "second")]
     cluster.emit(range(500))
     until(lambda: workers[1].acked == 500)
     cluster.ackers = 5
@@ -56,7 +46,7 @@ def test_workers_go_on_when_the_acker_count_grows(cluster: Cluster, exactly_once
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_stopped_worker_releases_its_threads_and_connections(cluster: Cluster, exactly_once):
+def test_a_stopped_worker_releases_its_threads_and_connections(cluster: WorkerCluster, exactly_once):
     cluster.apply(exactly_once, only=(["a"], []))
     cluster.emit(range(10))
     cluster.start(Sink(), "only")
@@ -67,7 +57,7 @@ def test_a_stopped_worker_releases_its_threads_and_connections(cluster: Cluster,
     assert find_output() is None
 
 
-def test_a_packer_reaches_partitions_added_to_a_topic(cluster: Cluster, producer: BufferedProducer):
+def test_a_packer_reaches_partitions_added_to_a_topic(cluster: WorkerCluster, producer: BufferedProducer):
     cluster.apply(only=(["a"], []))
     packer = AckPacker(cluster.history, "t", producer.send)
     packer.ack(1, root_id(0, 16, 0), 1)
@@ -83,7 +73,7 @@ def test_a_packer_reaches_partitions_added_to_a_topic(cluster: Cluster, producer
     assert sum(len(ack.acks) for ack in cluster.acks()) == 101
 
 
-def test_a_partition_that_never_appears_is_a_clear_error(cluster: Cluster, producer: BufferedProducer):
+def test_a_partition_that_never_appears_is_a_clear_error(cluster: WorkerCluster, producer: BufferedProducer):
     cluster.apply(only=(["a"], []))
     producer.growth_timeout_s = 0.2
     producer.send(cluster.topic("ack"), 0, b"x")
@@ -92,7 +82,9 @@ def test_a_partition_that_never_appears_is_a_clear_error(cluster: Cluster, produ
         producer.send(cluster.topic("ack"), 7, b"x")
 
 
-def test_a_rejected_record_fails_one_flush_and_not_the_next(cluster: Cluster, producer: BufferedProducer):
+def test_a_rejected_record_fails_one_flush_and_not_the_next(
+    cluster: WorkerCluster, producer: BufferedProducer
+):
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
     producer.produce(cluster.topic("b"), b"x" * 5000)
@@ -112,10 +104,10 @@ def test_a_flush_that_times_out_raises_and_drops_the_remaining_records():
     producer.flush(0.1)
 
 
-def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: Cluster):
+def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: WorkerCluster):
     cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
     cluster.emit(range(2000))
-    worker = cluster.start(Pass(), "first", user={"queue.buffering.max.messages": "20"})
+    worker = cluster.start(Forward(), "first", user={"queue.buffering.max.messages": "20"})
     until(lambda: worker.acked == 2000)
     worker.stop()
     values = {int(record.value()) for record in cluster.read(cluster.topic("b"))}
@@ -130,12 +122,12 @@ class DataAway(SpoutOutput):
         self.producer = make_producer({**self.settings, "bootstrap.servers": NOBODY})
 
 
-def test_acks_do_not_wait_for_data_that_cannot_be_delivered(cluster: Cluster, monkeypatch):
+def test_acks_do_not_wait_for_data_that_cannot_be_delivered(cluster: WorkerCluster, monkeypatch):
     monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
     cluster.apply(only=(["a"], ["b"]))
     cluster.emit(range(100), 0)
     monkeypatch.setattr("acktree.producers.worker.loop.AtLeastOnce", DataAway)
-    worker = cluster.start(Pass())
+    worker = cluster.start(Forward())
     # How many fit varies: librdkafka's queue holds connection errors, too.
     until(lambda: sum(len(ack.acks) for ack in cluster.acks()) > 0, "acks of what fills the queue")
     assert worker.acked < 100
@@ -145,8 +137,8 @@ def test_acks_do_not_wait_for_data_that_cannot_be_delivered(cluster: Cluster, mo
     assert cluster.committed("only") == {}
 
 
-def test_no_init_is_sent_for_data_that_cannot_be_delivered(cluster: Cluster, monkeypatch):
-    class Numbers(Spout):
+def test_no_init_is_sent_for_data_that_cannot_be_delivered(cluster: WorkerCluster, monkeypatch):
+    class HundredNumbers(Spout):
         left = iter(range(100))
 
         def next_tuple(self, emitter):
@@ -156,8 +148,8 @@ def test_no_init_is_sent_for_data_that_cannot_be_delivered(cluster: Cluster, mon
     monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
     monkeypatch.setattr("acktree.producers.worker.spout_loop.SpoutOutput", DataAway)
     cluster.apply(only=(["a"], []))
-    worker = SpoutWorker(cluster.bootstrap, cluster.name, Numbers())
-    running = Running(worker)
+    worker = SpoutWorker(cluster.bootstrap, cluster.name, HundredNumbers())
+    running = RunningWorker(worker)
     until(lambda: worker.pending > 0, "what fills the queue")
     worker.stop()
     running.join()
@@ -174,7 +166,7 @@ def test_a_stop_does_not_wait_forever_for_a_broker_that_is_away(monkeypatch):
         output.flush_and_commit(Consumer({"group.id": "g"}), [])
 
 
-def test_a_record_that_times_out_aborts_its_transaction_and_not_the_worker(cluster: Cluster):
+def test_a_record_that_times_out_aborts_its_transaction_and_not_the_worker(cluster: WorkerCluster):
     output = ExactlyOnce(cluster.bootstrap, {}, "g")
     output.delivery_error.on_delivery(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
     output.serve()

@@ -51,9 +51,7 @@ def read(data: bytes) -> list[tuple]:
 
 
 @given(st.lists(ROW, max_size=20), st.integers(1, 5), st.integers(0, 9))
-def test_another_reader_reads_the_same_rows_in_order_and_partition(
-    rows: list[tuple], partitions: int, turn: int
-):
+def test_an_independent_reader_gets_the_same_rows_in_order(rows: list[tuple], partitions: int, turn: int):
     found: dict[int, list[tuple]] = {}
     for partition, data, count in laid_out(rows, partitions, turn):
         found.setdefault(partition, []).extend(read(data))
@@ -66,7 +64,7 @@ def test_another_reader_reads_the_same_rows_in_order_and_partition(
     assert found == expected
 
 
-def test_keys_go_where_the_producers_of_java_and_librdkafka_put_them():
+def test_keys_get_the_partition_that_java_and_librdkafka_choose():
     rng = random.Random(5)
     keys = [rng.randbytes(size) for size in range(70) for _ in range(20)]
     cells = find_cells(keys, len(keys))

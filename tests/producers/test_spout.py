@@ -19,7 +19,7 @@ from acktree.schemas.codec import decode_ack_init, encode_result
 from acktree.schemas.control_records import Cause, Failure, Result
 from acktree.schemas.header import decode_header, find_header
 from acktree.schemas.ids import MAX_OFFSET, origin_of
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
 
@@ -119,9 +119,9 @@ def test_the_init_holds_every_emission_of_one_message():
     for root, value in inits.items():
         net.fold[1, root] ^= value
     tuples = [net.take(bolt, record) for bolt in ("one", "two") for record in net.topics["a"]]
-    for tuple in tuples:
+    for tup in tuples:
         assert any(net.fold.values())
-        net.ack(tuple)
+        net.ack(tup)
     assert not any(net.fold.values())
 
 
@@ -161,9 +161,9 @@ class Values(ValueSpout):
         self.failed[message_id] = values, failure
 
 
-def test_a_value_spout_gets_its_values_back_and_keeps_no_more_than_its_limit(cluster: Cluster):
+def test_a_value_spout_gets_its_values_back_and_keeps_no_more_than_its_limit(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
-    spout, acker = Values(20), Acker(cluster)
+    spout, acker = Values(20), ScriptedAcker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     thread = run(worker, cluster)
     until(lambda: len(acker.roots()) == 5, "four messages, and the value x of each")
@@ -200,7 +200,7 @@ def test_a_message_that_could_not_be_emitted_is_not_pending():
     assert len(source.pending) == 1
 
 
-def test_a_record_is_confirmed_when_the_broker_has_it_and_not_before(cluster: Cluster):
+def test_a_record_is_confirmed_when_the_broker_has_it_and_not_before(cluster: WorkerCluster):
     cluster.apply()
     output, confirmed = SpoutOutput(cluster.bootstrap, {"linger.ms": "60000"}), []
     output.produce_confirmed(
@@ -214,7 +214,7 @@ def test_a_record_is_confirmed_when_the_broker_has_it_and_not_before(cluster: Cl
     assert sum(confirmed[0].values()) >= 1
 
 
-def test_a_record_that_the_broker_rejects_is_not_confirmed(cluster: Cluster):
+def test_a_record_that_the_broker_rejects_is_not_confirmed(cluster: WorkerCluster):
     cluster.apply()
     cluster.set_topic("a", max_message_bytes="1000")
     output, confirmed = SpoutOutput(cluster.bootstrap, {}), []
@@ -231,7 +231,7 @@ def test_a_spout_waits_for_a_broker_that_is_away_and_continues(own_broker, uniqu
     """Also while its claim fails or its commit waits, which returns when there is a coordinator again."""
     monkeypatch.setattr("acktree.producers.worker.spout_loop.CLAIM_INTERVAL_S", 0.1)
     broker = own_broker()
-    cluster = Cluster(broker.bootstrap, unique)
+    cluster = WorkerCluster(broker.bootstrap, unique)
     cluster.apply(one=(["a"], []))
     spout = Once("before")
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
@@ -242,17 +242,17 @@ def test_a_spout_waits_for_a_broker_that_is_away_and_continues(own_broker, uniqu
     broker.start()
     until(lambda: len(cluster.read(cluster.topic("a"))) == 2 or not thread.is_alive())
 
-    Acker(cluster).ack_new()
+    ScriptedAcker(cluster).ack_new()
     until(lambda: spout.acked == ["before", "after"] or not thread.is_alive())
     assert thread.is_alive()
     worker.stop()
     thread.join()
 
 
-class Acker:
+class ScriptedAcker:
     """Sends results to the spout, for roots found on the tuple topic."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: WorkerCluster) -> None:
         self.cluster = cluster
         self.acked_roots: set[int] = set()
         self._producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -285,20 +285,20 @@ class Acker:
         )
 
 
-def run(worker: SpoutWorker, cluster: Cluster) -> threading.Thread:
+def run(worker: SpoutWorker, cluster: WorkerCluster) -> threading.Thread:
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     return thread
 
 
-def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: Cluster):
+def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
-    spout, acker = Once("m0", "m1", "m2"), Acker(cluster)
+    spout, acker = Once("m0", "m1", "m2"), ScriptedAcker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     thread = run(worker, cluster)
     until(lambda: len(acker.roots()) == 3)
     (m0,), (m1,) = acker.roots()[b"m0"], acker.roots()[b"m1"]
-    acker.send_result(b"garbage")
+    acker.send_result(b"no result")
     acker.acked(m0, m0, 12345)
     acker.acked(m0)
     acker.failed(m1)
@@ -316,10 +316,10 @@ def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(
     assert second.claim.run == 2
 
 
-def test_no_more_messages_are_pending_than_the_topology_allows(cluster: Cluster):
+def test_no_more_messages_are_pending_than_the_topology_allows(cluster: WorkerCluster):
     cluster.max_pending = 5
     cluster.apply(one=(["a"], []))
-    spout, acker = Once(*map(str, range(20))), Acker(cluster)
+    spout, acker = Once(*map(str, range(20))), ScriptedAcker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     thread = run(worker, cluster)
 
@@ -333,7 +333,7 @@ def test_no_more_messages_are_pending_than_the_topology_allows(cluster: Cluster)
     thread.join()
 
 
-def test_without_ackers_a_message_is_done_when_the_broker_has_it(cluster: Cluster):
+def test_without_ackers_a_message_is_done_when_the_broker_has_it(cluster: WorkerCluster):
     cluster.ackers = 0
     cluster.apply(one=(["a"], []))
     spout = Once("m0", "m1")
@@ -345,7 +345,7 @@ def test_without_ackers_a_message_is_done_when_the_broker_has_it(cluster: Cluste
     assert len(cluster.read(cluster.topic("a"))) == 2
 
 
-def test_a_spout_task_that_another_process_claimed_stops(cluster: Cluster):
+def test_a_spout_task_that_another_process_claimed_stops(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     old = SpoutWorker(cluster.bootstrap, cluster.name, Once())
     SpoutWorker(cluster.bootstrap, cluster.name, Once())
@@ -354,15 +354,15 @@ def test_a_spout_task_that_another_process_claimed_stops(cluster: Cluster):
 
 
 @pytest.mark.parametrize("given", [{"name": "nobody"}, {"task": 1}])
-def test_a_spout_or_task_that_the_topology_does_not_have_is_refused(cluster: Cluster, given):
+def test_a_spout_or_task_that_the_topology_does_not_have_is_refused(cluster: WorkerCluster, given):
     cluster.apply(one=(["a"], []))
     with pytest.raises(UnknownComponent):
         SpoutWorker(cluster.bootstrap, cluster.name, Once(), **given)
 
 
-def test_a_timeout_is_counted_as_such_and_not_as_a_failure(cluster: Cluster):
+def test_a_timeout_is_counted_as_such_and_not_as_a_failure(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
-    spout, acker = Once("m0", "m1"), Acker(cluster)
+    spout, acker = Once("m0", "m1"), ScriptedAcker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     thread = run(worker, cluster)
     until(lambda: len(acker.roots()) == 2)

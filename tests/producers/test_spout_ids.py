@@ -14,12 +14,12 @@ from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.header import decode_header, find_header
 from acktree.schemas.ids import MAX_OFFSET, MAX_RUN
-from producers.cluster import Cluster, until
-from producers.test_spout import Acker, Calls, Once, emitter, run
+from producers.cluster import WorkerCluster, until
+from producers.test_spout import Calls, Once, ScriptedAcker, emitter, run
 from producers.trees import Net, published
 
 
-def emit(cluster: Cluster, *messages: str) -> tuple[SpoutWorker, Once]:
+def emit(cluster: WorkerCluster, *messages: str) -> tuple[SpoutWorker, Once]:
     """Start a spout, and let it emit its messages; it gets no results."""
     spout, before = Once(*messages), len(cluster.read(cluster.topic("a")))
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
@@ -30,26 +30,26 @@ def emit(cluster: Cluster, *messages: str) -> tuple[SpoutWorker, Once]:
     return worker, spout
 
 
-def claims(cluster: Cluster) -> Consumer:
+def claims(cluster: WorkerCluster) -> Consumer:
     return make_consumer(consumer_settings(cluster.bootstrap, f"{cluster.name}.s", {}))
 
 
-def claim_of(cluster: Cluster) -> Claim:
+def claim_of(cluster: WorkerCluster) -> Claim:
     found = read_claim(claims(cluster), cluster.topic("spout-0"), cluster.bootstrap)
     assert found is not None
     return found
 
 
-def let_runs_go_round(cluster: Cluster) -> None:
+def let_runs_go_round(cluster: WorkerCluster) -> None:
     """Leave the claim that 254 further starts would leave."""
     claim = claim_of(cluster)
     later = replace(claim, run=(claim.run + MAX_RUN - 2) % MAX_RUN + 1, epoch=next_epoch(claim.epoch))
     commit_claim(claims(cluster), cluster.topic("spout-0"), later, f"{cluster.name}.s", cluster.bootstrap)
 
 
-def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: Cluster):
+def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
-    acker = Acker(cluster)
+    acker = ScriptedAcker(cluster)
     first, _ = emit(cluster, "old")
     (old,) = acker.roots()[b"old"]
     let_runs_go_round(cluster)
@@ -68,7 +68,9 @@ def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: Cluster)
     assert spout.acked == []
 
 
-def test_no_number_is_used_before_it_is_durably_reserved(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+def test_no_number_is_used_before_it_is_durably_reserved(
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("acktree.producers.worker.spout_loop.SEQUENCES", 4)
     cluster.apply(one=(["a"], []))
     seen: list[tuple[int, int]] = []
@@ -98,7 +100,7 @@ def test_numbers_rise_from_start_to_start_until_half_of_them_are_used(starts: li
         assert taken == list(range(first, first + count))
 
 
-def test_runs_share_no_root():
+def test_no_two_runs_have_a_root_in_common():
     net = Net(published(one=(["a"], [])))
     for run_number in (1, 2):
         emitter(net, {}, run_number).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)

@@ -11,47 +11,47 @@ from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.idempotency import WriteOnce
 from acktree.producers.testing import BoltDouble
 from acktree.schemas.header import HEADER
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
 
-class Basic(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+class BasicCopy(BasicBolt):
+    def execute(self, tup, emit):
+        emit(tup.value, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
 
 
-class ByHand(Bolt):
-    def execute(self, tuple, collector):
-        collector.emit(tuple.value, anchors=tuple, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
-        collector.ack(tuple)
+class ByHandCopy(Bolt):
+    def execute(self, tup, collector):
+        collector.emit(tup.value, anchors=tup, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
+        collector.ack(tup)
 
 
-class Async(AsyncBolt):
-    async def execute(self, tuple, emit):
-        emit(tuple.value, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+class AsyncCopy(AsyncBolt):
+    async def execute(self, tup, emit):
+        emit(tup.value, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
 
 
-class Batch(BatchBolt):
+class BatchCopy(BatchBolt):
     def execute(self, tuples, collector):
-        for tuple in tuples:
-            collector.emit(tuple.value, anchors=tuple, headers=tuple.headers, timestamp_ms=tuple.timestamp_ms)
+        for tup in tuples:
+            collector.emit(tup.value, anchors=tup, headers=tup.headers, timestamp_ms=tup.timestamp_ms)
 
 
-class Columns(BatchBolt):
+class ColumnsCopy(BatchBolt):
     def execute(self, tuples, collector):
         collector.emit_many(tuples.values, tuples)
 
 
-class Tables(ArrowBolt):
+class TablesCopy(ArrowBolt):
     def execute(self, table, collector):
         collector.emit(table)
 
 
-ONE_BY_ONE = [Basic, ByHand, Async, Batch]
+ONE_BY_ONE = [BasicCopy, ByHandCopy, AsyncCopy, BatchCopy]
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-@pytest.mark.parametrize("kind", [*ONE_BY_ONE, Columns, Tables])
+@pytest.mark.parametrize("kind", [*ONE_BY_ONE, ColumnsCopy, TablesCopy])
 def test_null_stays_null_and_empty_stays_empty(kind, exactly_once):
     double = BoltDouble(kind(), exactly_once=exactly_once)
     double.give(None, b"", b"x")
@@ -76,8 +76,8 @@ def test_a_child_has_the_headers_and_timestamp_that_the_bolt_passes_on(kind, exa
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-@pytest.mark.parametrize("kind", [Basic, ByHand, Columns])
-def test_a_filter_before_a_compacted_topic_passes_deletes_on(cluster: Cluster, kind, exactly_once):
+@pytest.mark.parametrize("kind", [BasicCopy, ByHandCopy, ColumnsCopy])
+def test_a_filter_before_a_compacted_topic_passes_deletes_on(cluster: WorkerCluster, kind, exactly_once):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     earlier_ms = int(time.time() * 1000) - 3_600_000
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -92,7 +92,7 @@ def test_a_filter_before_a_compacted_topic_passes_deletes_on(cluster: Cluster, k
         (False, b""),
         (True, b""),
     ]
-    if kind is not Columns:
+    if kind is not ColumnsCopy:
         assert {record.timestamp()[1] for record in records} == {earlier_ms}
         assert all(("h", None) in record.headers() for record in records)
 
@@ -105,15 +105,15 @@ def test_a_null_is_written_once_as_null():
     record = net.spout(7)
     net.produce("a", None, None, [(HEADER, dict(record.headers())[HEADER])])
     for _ in range(2):
-        tuple = net.take("one", net.topics["a"][-1])
-        if once.first(cursor, tuple):
-            cursor.execute("insert into lines values (?)", (tuple.value,))
+        tup = net.take("one", net.topics["a"][-1])
+        if once.first(cursor, tup):
+            cursor.execute("insert into lines values (?)", (tup.value,))
     assert cursor.execute("select text from lines").fetchall() == [(None,)]
 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, None), (b"", "")])
 def test_a_dead_letter_shows_a_tombstone_as_such(value, shown):
-    letter = dead_letter_of(
+    dead_letter = dead_letter_of(
         Message(topic="t.dead-letter", partition=0, offset=0, value=value, timestamp=(1, 1))
     )
-    assert letter.value == shown
+    assert dead_letter.value == shown

@@ -1,4 +1,4 @@
-"""The transactional collector: what shares a child is sent together, and a crash repeats none of it."""
+"""The transactional collector: acks of tuples with a common child leave together, whatever crashes."""
 
 from dataclasses import dataclass
 
@@ -73,7 +73,7 @@ def test_a_child_is_sent_with_its_parents_ack_and_not_before(net: TransactionalN
     assert net.done_by_sink(0)
 
 
-def test_the_acks_of_tuples_that_share_a_child_are_sent_together(net: TransactionalNet):
+def test_the_acks_of_tuples_with_a_common_child_are_sent_together(net: TransactionalNet):
     a, b, c, other = net.takes(0, 1, 2, 3)
     net.join.emit(b"x", anchors=[a, b])
     net.join.emit(b"y", anchors=[b, c])
@@ -99,7 +99,7 @@ def test_a_child_of_a_failed_tuple_alone_is_not_sent(net: TransactionalNet):
     assert net.done_by_sink(1)
 
 
-def test_tuples_that_share_a_child_with_a_dropped_tuple_go_on_without_it(net: TransactionalNet):
+def test_tuples_with_a_child_in_common_with_a_dropped_tuple_continue_without_it(net: TransactionalNet):
     dropped, kept, alone = net.takes(0, 1, 2)
     net.join.emit(b"x", anchors=[dropped, kept])
     net.join.emit(b"y", anchors=alone)
@@ -170,7 +170,7 @@ class Durable:
     control: dict
 
 
-class Model:
+class CrashingJoin:
     """One partition of tuples 0 to ``count``, read by a join that may crash between any two steps."""
 
     def __init__(self, count: int) -> None:
@@ -220,14 +220,14 @@ class Model:
 @examples(300)
 @given(data=st.data(), count=st.integers(1, 12))
 def test_whatever_crashes_between_commits_every_tree_closes_and_no_tuple_takes_effect_twice(data, count):
-    model = Model(count)
+    model = CrashingJoin(count)
     steps = st.sampled_from(["read", "read", "emit", "ack", "ack", "commit", "crash"])
     for step in data.draw(st.lists(steps, max_size=60)):
         getattr(model, step)(*([data] if step in ("emit", "ack") else []))
     while model.durable.frontier < count:
         model.read()
-        for tuple in model.held[:]:
-            model.net.join.ack(tuple)
+        for tup in model.held[:]:
+            model.net.join.ack(tup)
         model.held.clear()
         model.commit()
     assert model.net.done_by_sink(*range(count))

@@ -7,7 +7,7 @@ import pytest
 
 from acktree.producers import BasicBolt, Bolt
 from acktree.producers.testing import BoltDouble
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 
 FAST = 1_500
 SLOW_S = 0.02
@@ -20,28 +20,30 @@ class Slowing:
         self.executed, self.after_stop = [], []
         self.hurry, self.stopped = threading.Event(), threading.Event()
 
-    def work(self, tuple):
-        (self.after_stop if self.stopped.is_set() else self.executed).append(tuple.value)
+    def work(self, tup):
+        (self.after_stop if self.stopped.is_set() else self.executed).append(tup.value)
         if len(self.executed) > FAST:
             self.hurry.wait(SLOW_S)
 
 
-class Basic(Slowing, BasicBolt):
-    def execute(self, tuple, emit):
-        self.work(tuple)
-        emit(tuple.value)
+class SlowBasic(Slowing, BasicBolt):
+    def execute(self, tup, emit):
+        self.work(tup)
+        emit(tup.value)
 
 
-class ByHand(Slowing, Bolt):
-    def execute(self, tuple, collector):
-        self.work(tuple)
-        collector.emit(tuple.value, anchors=tuple)
-        collector.ack(tuple)
+class SlowByHand(Slowing, Bolt):
+    def execute(self, tup, collector):
+        self.work(tup)
+        collector.emit(tup.value, anchors=tup)
+        collector.ack(tup)
 
 
-@pytest.mark.parametrize(("kind", "exactly_once"), [(Basic, False), (Basic, True), (ByHand, True)])
+@pytest.mark.parametrize(
+    ("kind", "exactly_once"), [(SlowBasic, False), (SlowBasic, True), (SlowByHand, True)]
+)
 def test_fast_tuples_are_committed_and_a_stop_works_while_thousands_of_slow_ones_wait(
-    cluster: Cluster, kind, exactly_once: bool
+    cluster: WorkerCluster, kind, exactly_once: bool
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.emit(range(12_000), 0)
@@ -57,13 +59,13 @@ def test_fast_tuples_are_committed_and_a_stop_works_while_thousands_of_slow_ones
     assert {record.value() for record in cluster.read(cluster.topic("b"))} == set(executed)
 
 
-def test_a_stop_between_two_tuples_leaves_the_second_to_the_next_worker(cluster: Cluster):
+def test_a_stop_between_two_tuples_leaves_the_second_to_the_next_worker(cluster: WorkerCluster):
     started = threading.Event()
 
     class Stops(BasicBolt):
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             assert started.wait(100)
-            if tuple.value == b"50":
+            if tup.value == b"50":
                 worker.worker.stop()
 
     cluster.apply(only=(["a"], []))
@@ -75,11 +77,11 @@ def test_a_stop_between_two_tuples_leaves_the_second_to_the_next_worker(cluster:
     assert cluster.committed("only") == {0: 51}
 
 
-def test_records_read_but_not_executed_go_with_their_partition(cluster: Cluster):
+def test_records_read_but_not_executed_go_with_their_partition(cluster: WorkerCluster):
     cluster.apply(only=(["a"], []))
     for partition in range(2):
         cluster.emit(range(partition * 3_000, partition * 3_000 + 3_000), partition)
-    first, second = Basic(), Basic()
+    first, second = SlowBasic(), SlowBasic()
     one = cluster.start(first)
     until(lambda: len(first.executed) > FAST, "the first one is slow, and has more in hand")
     two = cluster.start(second)
@@ -94,19 +96,19 @@ def test_records_read_but_not_executed_go_with_their_partition(cluster: Cluster)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_reset_is_sent_while_its_tuple_is_executed(cluster: Cluster, exactly_once: bool):
-    class Long(Bolt):
+def test_a_reset_is_sent_while_its_tuple_is_executed(cluster: WorkerCluster, exactly_once: bool):
+    class BlockedBolt(Bolt):
         def __init__(self):
             self.may_end = threading.Event()
 
-        def execute(self, tuple, collector):
-            collector.reset_timeout(tuple)
+        def execute(self, tup, collector):
+            collector.reset_timeout(tup)
             assert self.may_end.wait(100)
-            collector.ack(tuple)
+            collector.ack(tup)
 
     cluster.apply(exactly_once, only=(["a"], []))
     cluster.emit([7], 0)
-    bolt = Long()
+    bolt = BlockedBolt()
     worker = cluster.start(bolt)
     until(lambda: any(len(ack.resets) for ack in cluster.acks()), "the reset is in the log")
     assert worker.acked == 0
@@ -119,12 +121,12 @@ def test_a_reset_is_sent_while_its_tuple_is_executed(cluster: Cluster, exactly_o
 def test_the_double_shows_a_reset_before_execute_returns():
     resets = []
 
-    class Long(Bolt):
-        def execute(self, tuple, collector):
-            collector.reset_timeout(tuple)
+    class ResettingBolt(Bolt):
+        def execute(self, tup, collector):
+            collector.reset_timeout(tup)
             resets.extend(double.resets)
-            collector.ack(tuple)
+            collector.ack(tup)
 
-    double = BoltDouble(Long())
+    double = BoltDouble(ResettingBolt())
     double.give(b"x")
     assert resets == [0]

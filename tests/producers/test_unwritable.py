@@ -17,7 +17,7 @@ from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.producers.worker.transactional import TransactionalCollector
 from acktree.schemas.header import find_header
 from acktree.schemas.ids import origin_of
-from producers.cluster import Cluster, until
+from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
 LARGE = b"x" * 5_000
@@ -114,9 +114,9 @@ def test_a_dropped_parent_does_not_fail(net: Choosy):
 
 
 def test_an_unanchored_child_is_logged_and_counted(net: Choosy, caplog: pytest.LogCaptureFixture):
-    (tuple,) = net.takes(0)
+    (tup,) = net.takes(0)
     net.join.emit(LARGE, anchors=())
-    net.join.ack(tuple)
+    net.join.ack(tup)
     net.flush()
     assert net.done(0)
     assert net.join.counters.unwritable == 1
@@ -151,7 +151,7 @@ def test_a_batch_fails_the_parents_once_however_often_it_emits(by: str):
     assert (net.join.counters.emitted, net.join.counters.unwritable) == (5, 4)
 
 
-class Window(Bolt):
+class RejectedWindow(Bolt):
     """At a tick, emits a child of nine tuples and an unanchored one, both rejected, and an accepted one."""
 
     tick_interval_s = 0.01
@@ -160,8 +160,8 @@ class Window(Bolt):
         self.held: list[Tuple] = []
         self.value, self.key = value, key
 
-    def execute(self, tuple, collector):
-        self.held.append(tuple)
+    def execute(self, tup, collector):
+        self.held.append(tup)
 
     def tick(self, collector):
         if len(self.held) < 10:
@@ -184,11 +184,11 @@ REFUSED = [
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize(("value", "key", "reason", "config"), REFUSED)
 def test_a_window_whose_child_is_rejected_fails_its_tuples_and_the_worker_goes_on(
-    cluster: Cluster, exactly_once: bool, value, key, reason: str, config
+    cluster: WorkerCluster, exactly_once: bool, value, key, reason: str, config
 ):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.set_topic("b", **config)
-    worker = cluster.start(Window(value, key))
+    worker = cluster.start(RejectedWindow(value, key))
     for first in (0, 10):
         cluster.emit(range(first, first + 10), 0)
         until(lambda finished=first + 10: worker.error or worker.acked + worker.failed == finished)
@@ -207,30 +207,30 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", [BasicBolt, Bolt, BatchBolt, AsyncBolt])
 def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(
-    cluster: Cluster, kind: type, exactly_once: bool
+    cluster: WorkerCluster, kind: type, exactly_once: bool
 ):
     now_ms = int(time.time() * 1000)
     times = {b"3": now_ms + 2 * HOUR_MS, b"5": now_ms - 2 * HOUR_MS}
 
-    class Basic(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value, timestamp_ms=times.get(tuple.value, now_ms))
+    class BasicStamp(BasicBolt):
+        def execute(self, tup, emit):
+            emit(tup.value, timestamp_ms=times.get(tup.value, now_ms))
 
-    class ByHand(Bolt):
-        def execute(self, tuple, collector):
-            collector.emit(tuple.value, anchors=tuple, timestamp_ms=times.get(tuple.value))
-            collector.ack(tuple)
+    class ByHandStamp(Bolt):
+        def execute(self, tup, collector):
+            collector.emit(tup.value, anchors=tup, timestamp_ms=times.get(tup.value))
+            collector.ack(tup)
 
-    class Batch(BatchBolt):
+    class BatchStamp(BatchBolt):
         def execute(self, tuples, collector):
             for tup in tuples:
                 collector.emit(tup.value, anchors=[tup], timestamp_ms=times.get(tup.value))
 
-    class Async(AsyncBolt):
-        async def execute(self, tuple, emit):
-            emit(tuple.value, timestamp_ms=times.get(tuple.value))
+    class AsyncStamp(AsyncBolt):
+        async def execute(self, tup, emit):
+            emit(tup.value, timestamp_ms=times.get(tup.value))
 
-    bolts = {BasicBolt: Basic, Bolt: ByHand, BatchBolt: Batch, AsyncBolt: Async}
+    bolts = {BasicBolt: BasicStamp, Bolt: ByHandStamp, BatchBolt: BatchStamp, AsyncBolt: AsyncStamp}
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.set_topic(
         "b", message_timestamp_before_max_ms=str(HOUR_MS), message_timestamp_after_max_ms=str(HOUR_MS)
@@ -257,10 +257,10 @@ def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(
     assert cluster.committed("only") == cluster.ends()
 
 
-def test_a_topic_with_log_append_time_accepts_any_timestamp(cluster: Cluster):
+def test_a_topic_with_log_append_time_accepts_any_timestamp(cluster: WorkerCluster):
     class Far(BasicBolt):
-        def execute(self, tuple, emit):
-            emit(tuple.value, timestamp_ms=int(time.time() * 1000) + 100 * HOUR_MS)
+        def execute(self, tup, emit):
+            emit(tup.value, timestamp_ms=int(time.time() * 1000) + 100 * HOUR_MS)
 
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", message_timestamp_type="LogAppendTime")
@@ -271,7 +271,7 @@ def test_a_topic_with_log_append_time_accepts_any_timestamp(cluster: Cluster):
     assert (worker.acked, len(cluster.read(cluster.topic("b")))) == (1, 1)
 
 
-def test_a_compacted_topic_accepts_empty_keys_and_tombstones(cluster: Cluster):
+def test_a_compacted_topic_accepts_empty_keys_and_tombstones(cluster: WorkerCluster):
     class Keyed(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many([b"v", None], [tuples[0]] * 2, keys=[b"", b"gone"])
@@ -285,7 +285,9 @@ def test_a_compacted_topic_accepts_empty_keys_and_tombstones(cluster: Cluster):
     assert [(r.key(), r.value()) for r in cluster.read(cluster.topic("b"))] == [(b"", b"v"), (b"gone", None)]
 
 
-def test_a_topic_that_becomes_compacted_stops_the_worker_and_the_next_one_fails_the_tuple(cluster: Cluster):
+def test_a_topic_that_becomes_compacted_stops_the_worker_and_the_next_one_fails_the_tuple(
+    cluster: WorkerCluster,
+):
     class Keyless(BatchBolt):
         def execute(self, tuples, collector):
             collector.emit_many(tuples.values, tuples)
@@ -301,8 +303,8 @@ def test_a_topic_that_becomes_compacted_stops_the_worker_and_the_next_one_fails_
     assert again.failed == 1
 
 
-def test_a_spout_may_catch_the_error_of_a_record_that_is_too_large(cluster: Cluster):
-    class Numbers(Spout):
+def test_a_spout_may_catch_the_error_of_a_record_that_is_too_large(cluster: WorkerCluster):
+    class TooLargeSpout(Spout):
         refused: TooLarge | None = None
 
         def __init__(self) -> None:
@@ -324,7 +326,7 @@ def test_a_spout_may_catch_the_error_of_a_record_that_is_too_large(cluster: Clus
     cluster.ackers = 0
     cluster.apply(only=(["a"], []))
     cluster.set_topic("a", max_message_bytes="1000")
-    spout = Numbers()
+    spout = TooLargeSpout()
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     worker.run()
     assert spout.acked == [b"small"]
@@ -332,7 +334,7 @@ def test_a_spout_may_catch_the_error_of_a_record_that_is_too_large(cluster: Clus
 
 
 def test_where_limits_cannot_be_read_the_clients_limit_applies_and_one_warning_says_so(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: WorkerCluster, caplog: pytest.LogCaptureFixture
 ):
     cluster.apply(only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="3000000", cleanup_policy="compact")
@@ -351,7 +353,9 @@ def test_where_limits_cannot_be_read_the_clients_limit_applies_and_one_warning_s
 
 
 @pytest.mark.parametrize(("user", "bytes_taken"), [({}, CLIENT_BYTES), ({"message.max.bytes": "2000"}, 2000)])
-def test_without_the_right_to_read_limits_the_producer_keeps_its_own(cluster: Cluster, user, bytes_taken):
+def test_without_the_right_to_read_limits_the_producer_keeps_its_own(
+    cluster: WorkerCluster, user, bytes_taken
+):
     limits = read_limits(cluster.bootstrap, [cluster.topic("absent")], user)
     assert (limits.by_topic, limits.compacted) == ({}, frozenset())
     assert limits.settings["message.max.bytes"] == str(bytes_taken)

@@ -10,7 +10,7 @@ from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.worker.execution import HELD_TOO_LONG
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.control_records import Cause
-from producers.cluster import Cluster, until
+from producers.cluster import Forward, WorkerCluster, until
 
 
 class Source(Spout):
@@ -31,23 +31,18 @@ class Source(Spout):
         self.failed[message_id] = failure
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
-
-
 class Poisoned(BasicBolt):
     """Cannot read the value 1."""
 
-    def execute(self, tuple, emit):
-        if tuple.value == b"1":
-            raise ValueError(f"cannot read {tuple.value!r}")
+    def execute(self, tup, emit):
+        if tup.value == b"1":
+            raise ValueError(f"cannot read {tup.value!r}")
 
 
 class Unanchored(Bolt):
-    def execute(self, tuple, collector):
-        collector.emit(tuple.value, anchors=())
-        collector.ack(tuple)
+    def execute(self, tup, collector):
+        collector.emit(tup.value, anchors=())
+        collector.ack(tup)
 
 
 class Join(Bolt):
@@ -56,14 +51,14 @@ class Join(Bolt):
     def prepare(self, context):
         self.first = {}
 
-    def execute(self, tuple, collector):
-        other = self.first.pop(tuple.value, None)
+    def execute(self, tup, collector):
+        other = self.first.pop(tup.value, None)
         if other is None:
-            self.first[tuple.value] = tuple
+            self.first[tup.value] = tup
             return
-        collector.emit(tuple.value, anchors=[other, tuple])
+        collector.emit(tup.value, anchors=[other, tup])
         collector.ack(other)
-        collector.ack(tuple)
+        collector.ack(tup)
 
 
 class Patient(Bolt):
@@ -74,8 +69,8 @@ class Patient(Bolt):
     def __init__(self) -> None:
         self.held, self.release = {}, False
 
-    def execute(self, tuple, collector):
-        self.held[tuple.value] = tuple
+    def execute(self, tup, collector):
+        self.held[tup.value] = tup
 
     def tick(self, collector):
         if b"0" not in self.held:
@@ -86,7 +81,7 @@ class Patient(Bolt):
             collector.reset_timeout(self.held[b"0"])
 
 
-class Clock(Source):
+class ReemittingSource(Source):
     """Emits failed messages again, so that failures of one message are a message timeout apart.
 
     The acker and the worker that holds the tuple race for which one detects the timeout.
@@ -106,7 +101,7 @@ Start = Callable[[Spout], SpoutWorker]
 
 
 @pytest.fixture
-def start(cluster: Cluster) -> Iterator[Start]:
+def start(cluster: WorkerCluster) -> Iterator[Start]:
     """Start an acker and the spout in threads of their own."""
     running: list[Acker | SpoutWorker] = []
     threads: list[threading.Thread] = []
@@ -130,7 +125,9 @@ def start(cluster: Cluster) -> Iterator[Start]:
         assert not thread.is_alive()
 
 
-def test_a_poison_tuple_fails_with_type_text_and_task_and_holds_no_other_back(cluster: Cluster, start: Start):
+def test_a_poison_tuple_fails_with_type_text_and_task_and_holds_no_other_back(
+    cluster: WorkerCluster, start: Start
+):
     cluster.apply(only=(["a"], []))
     worker, spout = cluster.start(Poisoned()), Source(50)
     start(spout)
@@ -143,11 +140,11 @@ def test_a_poison_tuple_fails_with_type_text_and_task_and_holds_no_other_back(cl
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_two_bolts_read_one_topic_and_a_join_behind_them_closes_every_tree(
-    cluster: Cluster, start: Start, exactly_once: bool
+    cluster: WorkerCluster, start: Start, exactly_once: bool
 ):
     cluster.apply(exactly_once, left=(["a"], ["l"]), right=(["a"], ["r"]), join=(["l", "r"], ["j"]))
     cluster.apply(exactly_once, end=(["j"], []))
-    for bolt, name in ((Pass(), "left"), (Pass(), "right"), (Join(), "join"), (Poisoned(), "end")):
+    for bolt, name in ((Forward(), "left"), (Forward(), "right"), (Join(), "join"), (Poisoned(), "end")):
         cluster.start(bolt, name)
     spout = Source(50)
     start(spout)
@@ -156,7 +153,7 @@ def test_two_bolts_read_one_topic_and_a_join_behind_them_closes_every_tree(
     assert spout.failed[1].task.startswith("end@")
 
 
-def test_a_failure_behind_an_unanchored_emission_fails_no_message(cluster: Cluster, start: Start):
+def test_a_failure_behind_an_unanchored_emission_fails_no_message(cluster: WorkerCluster, start: Start):
     cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
     cluster.start(Unanchored(), "first")
     second, spout = cluster.start(Poisoned(), "second"), Source(3)
@@ -165,12 +162,10 @@ def test_a_failure_behind_an_unanchored_emission_fails_no_message(cluster: Clust
     assert not spout.failed
 
 
-def test_a_tuple_whose_timeout_is_reset_outlives_it_and_one_held_without_a_reset_does_not(
-    cluster: Cluster, start: Start
-):
+def test_a_reset_keeps_a_slow_tuple_from_timing_out(cluster: WorkerCluster, start: Start):
     cluster.message_timeout_s = 3.0
     cluster.apply(only=(["a"], []))
-    bolt, spout = Patient(), Clock(2)
+    bolt, spout = Patient(), ReemittingSource(2)
     worker = cluster.start(bolt)
     start(spout)
     until(lambda: len(spout.timeouts) >= 2 or worker.error, "two message timeouts, one after the other")

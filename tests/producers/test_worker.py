@@ -17,24 +17,19 @@ from acktree.producers.worker.loop import Worker
 from acktree.schemas.header import Anchor, encode_header
 from acktree.schemas.ids import origin_of, root_id
 from acktree.schemas.stats import decode_report
-from producers.cluster import Cluster, until
+from producers.cluster import Sink, WorkerCluster, until
 
 
-class Pass(BasicBolt):
+class PassOrFail(BasicBolt):
     """Emits what it gets; fails for the given values."""
 
     def __init__(self, fails: tuple[bytes, ...] = ()) -> None:
         self.fails = fails
 
-    def execute(self, tuple, emit):
-        if tuple.value in self.fails:
-            raise ValueError(f"cannot read {tuple.value!r}")
-        emit(tuple.value, key=b"k" + tuple.value)
-
-
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
+    def execute(self, tup, emit):
+        if tup.value in self.fails:
+            raise ValueError(f"cannot read {tup.value!r}")
+        emit(tup.value, key=b"k" + tup.value)
 
 
 class Hold(Bolt):
@@ -45,11 +40,11 @@ class Hold(Bolt):
     def __init__(self, *values: bytes) -> None:
         self.values, self.held, self.dropped, self.release = values, {}, [], False
 
-    def execute(self, tuple, collector):
-        if tuple.value in self.values:
-            self.held[tuple.value] = tuple
+    def execute(self, tup, collector):
+        if tup.value in self.values:
+            self.held[tup.value] = tup
         else:
-            collector.ack(tuple)
+            collector.ack(tup)
 
     def tick(self, collector):
         while self.release and self.held:
@@ -59,10 +54,10 @@ class Hold(Bolt):
         self.dropped += tuples
 
 
-def test_a_chain_of_bolts_closes_every_tree_but_the_failed_one(cluster: Cluster):
+def test_a_chain_of_bolts_closes_every_tree_but_the_failed_one(cluster: WorkerCluster):
     cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
     cluster.emit(range(3000))
-    first = cluster.start(Pass(fails=(b"7",)), "first")
+    first = cluster.start(PassOrFail(fails=(b"7",)), "first")
     second = cluster.start(Sink(), "second")
     until(lambda: second.acked == 2999)
     first.stop()
@@ -77,7 +72,7 @@ def test_a_chain_of_bolts_closes_every_tree_but_the_failed_one(cluster: Cluster)
     assert cluster.committed("first") == cluster.ends()
 
 
-def test_records_that_cannot_be_tuples_are_rejected_and_skipped(cluster: Cluster):
+def test_records_that_cannot_be_tuples_are_rejected_and_skipped(cluster: WorkerCluster):
     cluster.apply(only=(["a"], []))
     strange = Anchor(60_000, 5, 6)
     for header in (b"", b"broken", encode_header(60_000, []), encode_header(cluster.version, [strange])):
@@ -92,7 +87,7 @@ def test_records_that_cannot_be_tuples_are_rejected_and_skipped(cluster: Cluster
     assert not cluster.open_roots()
 
 
-def test_a_version_published_after_the_start_is_loaded(cluster: Cluster):
+def test_a_version_published_after_the_start_is_loaded(cluster: WorkerCluster):
     cluster.apply(only=(["a"], []))
     worker = cluster.start(Sink(), "only")
     cluster.apply(only=(["a"], []), other=(["a"], []))
@@ -101,7 +96,7 @@ def test_a_version_published_after_the_start_is_loaded(cluster: Cluster):
     assert worker.set_aside == 0
 
 
-def test_a_worker_follows_its_bolt_to_new_topics(cluster: Cluster):
+def test_a_worker_follows_its_bolt_to_new_topics(cluster: WorkerCluster):
     cluster.apply(first=(["a"], ["b"]), second=(["b"], []))
     worker = cluster.start(Sink(), "second")
     cluster.apply(second=(["a", "b"], []))
@@ -109,7 +104,7 @@ def test_a_worker_follows_its_bolt_to_new_topics(cluster: Cluster):
     until(lambda: worker.acked == 10)
 
 
-def test_offsets_are_committed_up_to_the_smallest_tuple_in_hand(cluster: Cluster):
+def test_offsets_are_committed_up_to_the_smallest_tuple_in_hand(cluster: WorkerCluster):
     cluster.apply(only=(["a"], []))
     cluster.emit(range(10), 0)
     bolt = Hold(b"3", b"6")
@@ -123,7 +118,7 @@ def test_offsets_are_committed_up_to_the_smallest_tuple_in_hand(cluster: Cluster
 
 
 def test_tuples_never_acked_are_counted_and_logged_and_only_these_are_executed_again(
-    cluster: Cluster, caplog
+    cluster: WorkerCluster, caplog
 ):
     cluster.apply(only=(["a"], []))
     cluster.emit(range(10), 0)
@@ -140,18 +135,18 @@ def test_tuples_never_acked_are_counted_and_logged_and_only_these_are_executed_a
     assert not cluster.open_roots()
 
 
-def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: Cluster):
-    class Narrow(Hold):
+def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: WorkerCluster):
+    class TenInHand(Hold):
         max_in_hand = 10
         peak = 0
 
-        def execute(self, tuple, collector):
-            self.held[tuple.value] = tuple
+        def execute(self, tup, collector):
+            self.held[tup.value] = tup
             self.peak = max(self.peak, len(self.held))
 
     cluster.apply(only=(["a"], []))
     cluster.emit(range(60))
-    bolt = Narrow()
+    bolt = TenInHand()
     worker = cluster.start(bolt)
     until(lambda: len(bolt.held) == 10)
     assert worker.executed == 10
@@ -160,7 +155,9 @@ def test_no_more_tuples_are_in_hand_than_the_bolt_allows(cluster: Cluster):
     assert bolt.peak == 10
 
 
-def test_a_revoked_partition_is_committed_and_its_tuples_in_hand_are_read_by_the_next_owner(cluster: Cluster):
+def test_a_revoked_partition_is_committed_and_its_tuples_in_hand_are_read_by_the_next_owner(
+    cluster: WorkerCluster,
+):
     cluster.apply(only=(["a"], []))
     for partition in range(2):
         cluster.emit(range(partition * 10, partition * 10 + 10), partition)
@@ -173,7 +170,7 @@ def test_a_revoked_partition_is_committed_and_its_tuples_in_hand_are_read_by_the
     until(lambda: old.acked == 18 and len(first.held) == 2)
     new = cluster.start(second, output=outputs[1])
     until(lambda: old.executed + new.executed == 22, "what was in hand is executed again, nothing else")
-    assert {tuple.value for tuple in first.dropped} == set(values)
+    assert {tup.value for tup in first.dropped} == set(values)
     first.release = second.release = True
     until(lambda: old.acked + new.acked == 20, "everything acked")
     old.stop()
@@ -187,14 +184,14 @@ LARGE = b"x" * 5000
 
 
 class BasicLarge(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(LARGE if tuple.value == b"3" else tuple.value)
+    def execute(self, tup, emit):
+        emit(LARGE if tup.value == b"3" else tup.value)
 
 
 class HeldLarge(Bolt):
-    def execute(self, tuple, collector):
-        collector.emit(LARGE if tuple.value == b"3" else tuple.value, anchors=tuple)
-        collector.ack(tuple)
+    def execute(self, tup, collector):
+        collector.emit(LARGE if tup.value == b"3" else tup.value, anchors=tup)
+        collector.ack(tup)
 
 
 class BatchLarge(BatchBolt):
@@ -203,13 +200,15 @@ class BatchLarge(BatchBolt):
 
 
 class AsyncLarge(AsyncBolt):
-    async def execute(self, tuple, emit):
-        emit(LARGE if tuple.value == b"3" else tuple.value)
+    async def execute(self, tup, emit):
+        emit(LARGE if tup.value == b"3" else tup.value)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("bolt", [BasicLarge, HeldLarge, BatchLarge, AsyncLarge])
-def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(cluster: Cluster, bolt, exactly_once: bool):
+def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(
+    cluster: WorkerCluster, bolt, exactly_once: bool
+):
     cluster.apply(exactly_once, only=(["a"], ["b"]))
     cluster.set_topic("b", max_message_bytes="1000")
     cluster.emit(range(1000), 0)
@@ -226,7 +225,9 @@ def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(cluster: Cluster,
     assert cluster.committed("only") == cluster.ends()
 
 
-def test_a_limit_lowered_while_a_worker_runs_stops_it_and_the_next_one_fails_the_tuple(cluster: Cluster):
+def test_a_limit_lowered_while_a_worker_runs_stops_it_and_the_next_one_fails_the_tuple(
+    cluster: WorkerCluster,
+):
     cluster.apply(only=(["a"], ["b"]))
     worker = cluster.start(BasicLarge())
     cluster.set_topic("b", max_message_bytes="1000")
@@ -239,14 +240,14 @@ def test_a_limit_lowered_while_a_worker_runs_stops_it_and_the_next_one_fails_the
     assert (again.acked, again.failed) == (4, 1)
 
 
-def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: Cluster):
+def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: WorkerCluster):
     class Recording(Sink):
         calls: list[str]
 
         def prepare(self, context):
             self.calls = [f"prepare {context.bolt} {context.topology.version}"]
 
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             self.calls.append("execute")
 
         def cleanup(self):
@@ -262,7 +263,7 @@ def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: Cluster):
 
 
 @pytest.mark.parametrize("name", [None, "nobody"])
-def test_a_bolt_that_the_topology_does_not_have_is_refused(cluster: Cluster, name):
+def test_a_bolt_that_the_topology_does_not_have_is_refused(cluster: WorkerCluster, name):
     cluster.apply(one=(["a"], []), two=(["a"], []))
     with pytest.raises(UnknownComponent, match="one, two"):
         Worker(cluster.bootstrap, cluster.name, Sink(), name=name)
@@ -276,13 +277,13 @@ class Slow(BasicBolt):
     def prepare(self, context):
         self.file = os.open(os.environ["SEEN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def execute(self, tuple, emit):
-        os.write(self.file, tuple.value + b"\\n")
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        os.write(self.file, tup.value + b"\\n")
+        emit(tup.value)
 """
 
 
-def test_a_worker_killed_with_signal_9_loses_nothing(cluster: Cluster, tmp_path: Path):
+def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp_path: Path):
     (tmp_path / "slow_bolt.py").write_text(SLOW_BOLT)
     seen = tmp_path / "seen"
     command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "slow_bolt:Slow"]
@@ -312,19 +313,19 @@ def test_a_worker_killed_with_signal_9_loses_nothing(cluster: Cluster, tmp_path:
     assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))
 
 
-def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: Cluster):
+def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: WorkerCluster):
     taken_over = threading.Event()
 
-    class Stuck(Hold):
-        def execute(self, tuple, collector):
-            super().execute(tuple, collector)
-            if tuple.value == b"1" and not taken_over.is_set():
+    class StuckBolt(Hold):
+        def execute(self, tup, collector):
+            super().execute(tup, collector)
+            if tup.value == b"1" and not taken_over.is_set():
                 assert taken_over.wait(50)
 
     impatient = {"max.poll.interval.ms": "6000", "session.timeout.ms": "6000"}
     cluster.apply(only=(["a"], []))
     cluster.emit(range(3), 0)
-    stuck = Stuck(b"0")
+    stuck = StuckBolt(b"0")
     old = cluster.start(stuck, user=impatient)
     until(lambda: stuck.held)
     new = cluster.start(Hold())
@@ -339,7 +340,7 @@ def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluste
     assert cluster.committed("only") == {0: 3}
 
 
-def test_a_worker_reports_what_it_did_to_the_stats_topic(cluster: Cluster):
+def test_a_worker_reports_what_it_did_to_the_stats_topic(cluster: WorkerCluster):
     cluster.apply(only=(["a"], []))
     cluster.emit(range(5), 0)
     worker = cluster.start(Hold(b"3"))
@@ -352,26 +353,26 @@ def test_a_worker_reports_what_it_did_to_the_stats_topic(cluster: Cluster):
     assert values["lag"] == 0
 
 
-def test_ticks_come_without_any_input(cluster: Cluster):
-    class Clock(Hold):
+def test_ticks_come_without_any_input(cluster: WorkerCluster):
+    class TickCounter(Hold):
         ticks = 0
 
         def tick(self, collector):
             self.ticks += 1
 
     cluster.apply(only=(["a"], []))
-    bolt = Clock()
+    bolt = TickCounter()
     cluster.start(bolt)
     until(lambda: bolt.ticks >= 3)
 
 
-def test_the_acks_of_a_slow_bolt_are_sent_while_it_executes_the_rest(cluster: Cluster):
+def test_the_acks_of_a_slow_bolt_are_sent_while_it_executes_the_rest(cluster: WorkerCluster):
     seen, never = threading.Event(), threading.Event()
 
-    class Slow(BasicBolt):
+    class SlowUntilAcked(BasicBolt):
         left = 100
 
-        def execute(self, tuple, emit):
+        def execute(self, tup, emit):
             never.wait(0.01)
             self.left -= 1
             if not self.left:
@@ -379,7 +380,7 @@ def test_the_acks_of_a_slow_bolt_are_sent_while_it_executes_the_rest(cluster: Cl
 
     cluster.apply(only=(["a"], []))
     cluster.emit(range(200), 0)
-    worker = cluster.start(Slow())
+    worker = cluster.start(SlowUntilAcked())
     until(lambda: sum(len(ack.acks) for ack in cluster.acks()) >= 50 or worker.error, "the first acks")
     seen.set()
     until(lambda: worker.acked == 200 or worker.error)
@@ -387,7 +388,7 @@ def test_the_acks_of_a_slow_bolt_are_sent_while_it_executes_the_rest(cluster: Cl
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_the_last_flush_and_commit_happen_even_if_cleanup_raises(cluster: Cluster, exactly_once):
+def test_the_last_flush_and_commit_happen_even_if_cleanup_raises(cluster: WorkerCluster, exactly_once):
     class Careless(Sink):
         def cleanup(self):
             raise OSError("the database is gone")
@@ -405,26 +406,26 @@ def test_the_last_flush_and_commit_happen_even_if_cleanup_raises(cluster: Cluste
     assert not cluster.open_roots()
 
 
-def test_a_join_with_one_side_full_still_reads_the_other(cluster: Cluster):
-    class Join(Bolt):
+def test_a_join_with_one_side_full_still_reads_the_other(cluster: WorkerCluster):
+    class BoundedJoin(Bolt):
         max_in_hand = 40
 
         def prepare(self, context):
             self.waiting = {}
 
-        def execute(self, tuple, collector):
-            other = self.waiting.pop(tuple.value, None)
+        def execute(self, tup, collector):
+            other = self.waiting.pop(tup.value, None)
             if other is None:
-                self.waiting[tuple.value] = tuple
+                self.waiting[tup.value] = tup
                 return
             collector.ack(other)
-            collector.ack(tuple)
+            collector.ack(tup)
 
     cluster.apply(first=(["a"], ["b"]), join=(["a", "b"], []))
     cluster.emit(range(100), 0)
-    join = cluster.start(Join(), "join")
+    join = cluster.start(BoundedJoin(), "join")
     until(lambda: join.worker.reported and join.worker.reported[0].values["paused"], "one side is full")
-    cluster.start(Pass(), "first")
+    cluster.start(PassOrFail(), "first")
     until(lambda: join.acked == 200 or join.error, "both sides joined")
     join.stop()
     assert not cluster.open_roots()
@@ -432,7 +433,7 @@ def test_a_join_with_one_side_full_still_reads_the_other(cluster: Cluster):
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_tuples_whose_trees_have_ended_make_room_unless_their_timeout_was_reset_or_they_have_no_tree(
-    cluster: Cluster, exactly_once: bool
+    cluster: WorkerCluster, exactly_once: bool
 ):
     class Wait(Bolt):
         max_in_hand = 12
@@ -441,15 +442,15 @@ def test_tuples_whose_trees_have_ended_make_room_unless_their_timeout_was_reset_
         def prepare(self, context):
             self.held, self.late = {}, []
 
-        def execute(self, tuple, collector):
-            self.held[tuple.value] = tuple
+        def execute(self, tup, collector):
+            self.held[tup.value] = tup
 
         def tick(self, collector):
             if b"0" in self.held:
                 collector.reset_timeout(self.held[b"0"])
 
-        def timed_out(self, tuple, collector):
-            self.late.append(tuple.value)
+        def timed_out(self, tup, collector):
+            self.late.append(tup.value)
 
     cluster.message_timeout_s = 1
     cluster.apply(exactly_once, only=(["a"], []))

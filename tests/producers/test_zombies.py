@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from acktree.producers import BasicBolt
-from producers.cluster import Cluster, until
+from producers.cluster import Forward, Sink, WorkerCluster, until
 
 TOTAL = 20_000
 MORE = 1_000
@@ -22,23 +21,13 @@ class Pass(BasicBolt):
     def prepare(self, context):
         self.file = os.open(os.environ["SEEN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def execute(self, tuple, emit):
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        emit(tup.value)
         os.write(self.file, b".")
 """
 
 
-class Pass(BasicBolt):
-    def execute(self, tuple, emit):
-        emit(tuple.value)
-
-
-class Sink(BasicBolt):
-    def execute(self, tuple, emit):
-        pass
-
-
-def start_process(cluster: Cluster, folder: Path, transaction_timeout_ms: int) -> subprocess.Popen[str]:
+def start_process(cluster: WorkerCluster, folder: Path, transaction_timeout_ms: int) -> subprocess.Popen[str]:
     (folder / "zombie_bolt.py").write_text(BOLT)
     command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "zombie_bolt:Pass"]
     command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
@@ -53,7 +42,7 @@ def start_process(cluster: Cluster, folder: Path, transaction_timeout_ms: int) -
     ids=["timed out", "still open"],
 )
 def test_a_zombie_is_fenced_and_each_output_is_written_once(
-    cluster: Cluster, tmp_path: Path, transaction_timeout_ms: int
+    cluster: WorkerCluster, tmp_path: Path, transaction_timeout_ms: int
 ):
     """In one case the broker aborts its transaction; in the other only the group generation fences it."""
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -64,7 +53,7 @@ def test_a_zombie_is_fenced_and_each_output_is_written_once(
     until(lambda: seen.exists() and seen.stat().st_size > 500)
     zombie.send_signal(signal.SIGSTOP)
     assert seen.stat().st_size < TOTAL
-    cluster.start(Pass(), "first")
+    cluster.start(Forward(), "first")
     second = cluster.start(Sink(), "second")
     if transaction_timeout_ms < 60_000:
         until(lambda: second.acked >= TOTAL, "the broker aborted the zombie's transaction")

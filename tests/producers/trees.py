@@ -76,21 +76,21 @@ class Net:
     def take(self, bolt: str, record: Message, hand: Hand | None = None) -> Tuple:
         """Return a record as a bolt's tuple."""
         collector = self.collectors[bolt]
-        tuple = Tuple(record, Intake(bolt, self.history).anchors_of(record), collector, hand)
-        self.taken.append((tuple, collector))
+        tup = Tuple(record, Intake(bolt, self.history).anchors_of(record), collector, hand)
+        self.taken.append((tup, collector))
         if hand is not None:
-            hand[tuple.offset] = tuple
-        return tuple
+            hand[tup.offset] = tup
+        return tup
 
     def emit(self, bolt: str, anchors, topic: str | None = None) -> Message:
         """Let a bolt emit, and return the record."""
         self.collectors[bolt].emit(b"v", anchors=anchors, topic=topic)
         return self.latest
 
-    def ack(self, tuple: Tuple) -> None:
+    def ack(self, tup: Tuple) -> None:
         """Let a tuple's bolt ack it, and send its acker updates."""
-        taken_by = next(collector for taken, collector in self.taken if taken is tuple)
-        taken_by.ack(tuple)
+        taken_by = next(collector for taken, collector in self.taken if taken is tup)
+        taken_by.ack(tup)
         taken_by.flush()
 
     def done(self, offset: int = 0, version: int = 1) -> bool:

@@ -12,7 +12,7 @@ from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer, metadata_of, retry_until_ready
 
 
-def test_a_group_without_a_commit_begins_at_the_beginning_but_where_our_own_code_asks_otherwise():
+def test_a_group_without_a_commit_starts_at_the_beginning_unless_code_asks_otherwise():
     def reset_of(user: dict[str, str], **ours: str) -> str:
         return consumer_settings("there", "g", user, **ours)["auto.offset.reset"]
 
@@ -21,7 +21,7 @@ def test_a_group_without_a_commit_begins_at_the_beginning_but_where_our_own_code
     assert reset_of(agreeing, auto_offset_reset="error") == "error"
 
 
-def test_metadata_that_another_client_has_written_can_be_read_as_none_of_ours(bootstrap: str, unique: str):
+def test_commit_metadata_of_another_client_is_recognised_as_foreign(bootstrap: str, unique: str):
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(unique, 1)])[unique].result()
     ours = make_consumer(consumer_settings(bootstrap, unique, {}))
@@ -58,21 +58,21 @@ def answers(*codes: int):
     return ask
 
 
-def test_a_broker_that_loads_its_groups_is_asked_again():
+def test_a_call_is_retried_while_the_broker_loads_its_groups():
     loading, moved = KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR
     assert retry_until_ready(answers(loading, moved, loading)) == "done"
     assert retry_until_ready(answers(KafkaError._TIMED_OUT), wait_if_away=True) == "done"
 
 
 @pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._TRANSPORT])
-def test_what_waiting_cannot_mend_is_raised_at_once(code):
+def test_an_error_that_cannot_be_retried_is_raised_immediately(code):
     ask = answers(code)
     with pytest.raises(KafkaException):
         retry_until_ready(ask)
     assert ask() == "done"
 
 
-def test_a_broker_that_never_gets_ready_is_given_up(monkeypatch):
+def test_a_broker_that_never_becomes_ready_is_an_error(monkeypatch):
     monkeypatch.setattr("acktree.schemas.clients.READY_TIMEOUT_S", 0.0)
     with pytest.raises(KafkaException):
         retry_until_ready(answers(*[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 10))

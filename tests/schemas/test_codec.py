@@ -39,12 +39,12 @@ def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, avro.schema(name), datum)
     frames = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}
-    told = {
+    rest = {
         "Absent": codec.ABSENT_FRAME,
         "AbsentInRun": codec.ABSENT_IN_RUN_FRAME,
         "ReplayCommand": codec.REPLAY_COMMAND_FRAME,
     }
-    return {**frames, **told}[name] + out.getvalue()
+    return {**frames, **rest}[name] + out.getvalue()
 
 
 @given(INT, INT, ENTRIES)
@@ -61,8 +61,8 @@ def test_an_ack_init_is_plain_avro(task: int, version: int, entries: list[tuple[
 def test_an_ack_is_plain_avro(
     task: str, version: int, acks: list[Any], fails: list[Any], resets: list[int]
 ) -> None:
-    told = tuple(Fail(*fail) for fail in fails)
-    data = codec.encode_ack(Ack(task, version, np.array(acks, ENTRY), told, np.array(resets, "<u8")))
+    failures = tuple(Fail(*fail) for fail in fails)
+    data = codec.encode_ack(Ack(task, version, np.array(acks, ENTRY), failures, np.array(resets, "<u8")))
     assert data == by_fastavro(
         "Ack",
         {
@@ -75,13 +75,13 @@ def test_an_ack_is_plain_avro(
     )
     back = codec.decode_ack(data)
     assert (back.task, back.version, back.acks.tolist()) == (task, version, acks)
-    assert (back.fails, back.resets.tolist()) == (told, resets)
+    assert (back.fails, back.resets.tolist()) == (failures, resets)
 
 
 @given(INT, st.lists(U64, max_size=100), st.lists(st.tuples(U64, st.booleans(), TEXT, TEXT), max_size=20))
 def test_a_result_is_plain_avro(acker: int, acked: list[int], failed: list[Any]) -> None:
-    told = tuple(Failure(r, Cause(int(late)), t, why) for r, late, t, why in failed)
-    data = codec.encode_result(Result(acker, np.array(acked, "<u8"), told))
+    failures = tuple(Failure(r, Cause(int(late)), t, why) for r, late, t, why in failed)
+    data = codec.encode_result(Result(acker, np.array(acked, "<u8"), failures))
     assert data == by_fastavro(
         "Result",
         {
@@ -89,12 +89,12 @@ def test_a_result_is_plain_avro(acker: int, acked: list[int], failed: list[Any])
             "acked": [fixed(r) for r in acked],
             "failed": [
                 {"root": fixed(f.root), "cause": f.cause.name, "task": f.task, "reason": f.reason}
-                for f in told
+                for f in failures
             ],
         },
     )
     back = codec.decode_result(data)
-    assert (back.acker, back.acked.tolist(), back.failed) == (acker, acked, told)
+    assert (back.acker, back.acked.tolist(), back.failed) == (acker, acked, failures)
 
 
 @given(INT, st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50))
@@ -113,8 +113,8 @@ def test_an_absent_of_an_older_version_is_plain_avro(slot: int, pairs: list[tupl
 def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int]]) -> None:
     spans = tuple(Span(first, first + length) for first, length in pairs)
     data = codec.encode_absent(Absent(slot, spans, run))
-    told = {"slot": slot, "run": run, "spans": [span._asdict() for span in spans]}
-    assert data == by_fastavro("AbsentInRun", told)
+    datum = {"slot": slot, "run": run, "spans": [span._asdict() for span in spans]}
+    assert data == by_fastavro("AbsentInRun", datum)
     back = codec.decode_result_record(data)
     assert isinstance(back, Absent)
     assert (back.slot, back.spans, back.run) == (slot, spans, run)
@@ -133,8 +133,8 @@ def test_a_replay_command_is_plain_avro(slot: int, steps: list[tuple[int, int]])
         spans.append(Span(at + gap, at + gap + length))
         at += gap + length
     data = codec.encode_replay_command(ReplayCommand(slot, spans))
-    told = [span._asdict() for span in spans]
-    assert data == by_fastavro("ReplayCommand", {"slot": slot, "spans": told})
+    listed = [span._asdict() for span in spans]
+    assert data == by_fastavro("ReplayCommand", {"slot": slot, "spans": listed})
     back = codec.decode_result_record(data)
     assert isinstance(back, ReplayCommand)
     assert (back.slot, list(back.spans)) == (slot, spans)
@@ -194,7 +194,7 @@ def test_trailing_bytes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 2**31, 2**62, -(2**62)])
-def test_a_count_that_lies_is_refused_before_anything_is_allocated(count: int) -> None:
+def test_a_wrong_count_is_refused_before_anything_is_allocated(count: int) -> None:
     head = codec.ACK_INIT_FRAME + zigzag(0) + zigzag(1) + zigzag(count)
     with pytest.raises(MalformedRecord):
         codec.decode_ack_init(head + (zigzag(16) if count < 0 else b"") + bytes(16) + b"\0")
@@ -206,7 +206,7 @@ def test_an_array_in_two_blocks_is_refused() -> None:
         codec.decode_ack_init(codec.ACK_INIT_FRAME + zigzag(0) + zigzag(1) + block + block + b"\0")
 
 
-def test_a_block_with_its_size_is_read() -> None:
+def test_an_avro_block_with_a_byte_size_is_read() -> None:
     body = zigzag(0) + zigzag(1) + zigzag(-1) + zigzag(16) + fixed(7) + fixed(8) + b"\0"
     assert codec.decode_ack_init(codec.ACK_INIT_FRAME + body).inits.tolist() == [(7, 8)]
 

@@ -21,7 +21,7 @@ U64 = st.integers(1, 2**64 - 1)
 
 
 @given(U16, st.lists(st.builds(Anchor, U16, U64, U64), max_size=10))
-def test_a_header_comes_back(version: int, anchors: list[Anchor]) -> None:
+def test_a_decoded_header_equals_the_encoded_one(version: int, anchors: list[Anchor]) -> None:
     assert decode_header(encode_header(version, anchors)) == TupleHeader(version, tuple(anchors))
 
 
@@ -39,7 +39,7 @@ def test_many_single_headers_are_the_same_bytes(pairs: list[tuple[int, int]]) ->
 
 
 @given(st.binary(max_size=64))
-def test_broken_headers_are_refused_and_nothing_else_happens(data: bytes) -> None:
+def test_broken_headers_raise_no_other_error(data: bytes) -> None:
     try:
         header = decode_header(data)
     except MalformedRecord:

@@ -36,7 +36,7 @@ def test_arrays_agree_with_scalars(xs: list[int]) -> None:
 
 
 @given(st.integers(0, 4095), st.integers(1, 255), st.integers(0, 40), st.integers(0, 2**40 - 1))
-def test_a_root_id_tells_its_origin(slot: int, run: int, attempt: int, offset: int) -> None:
+def test_a_root_id_gives_its_origin(slot: int, run: int, attempt: int, offset: int) -> None:
     generation = ids.generation_of(run, attempt)
     root = ids.root_id(slot, generation, offset)
     assert root != 0
@@ -57,7 +57,7 @@ def test_the_partition_is_the_unsigned_remainder(root: int, ackers: int) -> None
     assert int(np.uint64(root) % np.uint64(ackers)) == root % ackers
 
 
-def test_runs_go_round_without_zero() -> None:
+def test_run_numbers_wrap_around_without_zero() -> None:
     run, seen = 1, []
     for _ in range(255):
         seen.append(run)
@@ -76,7 +76,7 @@ def test_runs_compare_in_serial_number_arithmetic(floor: int, steps: int) -> Non
 
 
 @given(st.integers(1, 255), st.integers(0, 254), st.integers(0, 254))
-def test_a_run_is_between_two_where_it_is_met_on_the_way(floor: int, span: int, steps: int) -> None:
+def test_a_run_is_between_two_others_in_cyclic_order(floor: int, span: int, steps: int) -> None:
     newest = run = floor
     for _ in range(span):
         newest = ids.next_run(newest)
@@ -86,7 +86,7 @@ def test_a_run_is_between_two_where_it_is_met_on_the_way(floor: int, span: int, 
 
 
 @given(U64, st.lists(st.text(min_size=1), unique=True, max_size=4))
-def test_what_the_emitter_adds_is_what_all_readers_own(edge: int, bolts: list[str]) -> None:
+def test_the_emitters_edge_is_the_sum_of_its_consumers_edges(edge: int, bolts: list[str]) -> None:
     hashes = tuple(map(ids.fnv1a64, bolts))
     value = ids.emitted_value(edge, hashes)
     assert ids.emitted_values(np.array([edge], np.uint64), hashes).tolist() == [value]
@@ -115,7 +115,7 @@ def test_edges_are_never_zero_and_differ_after_a_fork() -> None:
 
 
 @pytest.mark.parametrize("offset", [ids.MAX_OFFSET + 1, 2**62])
-def test_an_offset_that_a_root_id_has_no_room_for_is_refused_by_name(offset: int) -> None:
+def test_an_offset_too_large_for_a_root_id_is_refused_and_named(offset: int) -> None:
     generation = ids.generation_of(1, 0)
     with pytest.raises(ids.OffsetTooLarge, match=f"offset {offset} of slot 3 does not fit into a root id"):
         ids.root_id(3, generation, offset)

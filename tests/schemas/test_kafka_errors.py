@@ -19,7 +19,7 @@ CODES = [value for name, value in vars(KafkaError).items() if name.upper() == na
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_an_error_has_one_meaning_at_most(code: int):
+def test_an_error_belongs_to_one_class_at_most(code: int):
     meanings = [meaning.__name__ for meaning in MEANINGS if meaning(KafkaError(code))]
     assert len(meanings) <= 1, KafkaError(code).name()
 
@@ -38,7 +38,7 @@ def test_the_codes_of_the_client_are_known():
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     ],
 )
-def test_a_broker_that_elects_a_leader_or_loads_a_group_is_asked_again(code: int):
+def test_requests_are_retried_while_a_leader_is_elected_or_a_group_is_loaded(code: int):
     error = BrokerRefused("no")
     error.__cause__ = KafkaException(KafkaError(code))
     assert is_transient(KafkaError(code))
@@ -54,5 +54,5 @@ def test_a_broker_that_elects_a_leader_or_loads_a_group_is_asked_again(code: int
         (KafkaError.MSG_SIZE_TOO_LARGE, BrokerRefused),
     ],
 )
-def test_an_error_becomes_a_sentence_of_its_kind(code: int, error: type[Exception]):
+def test_an_error_becomes_a_sentence_of_its_class(code: int, error: type[Exception]):
     assert type(as_clear_error(KafkaError(code), "broker:9092", "topic t")) is error

@@ -62,29 +62,29 @@ def test_every_metric_is_documented_with_a_sample_and_no_other_is(serve):
     assert name_and_labels(page) == name_and_labels(DOCS.read_text())
 
 
-def test_a_metric_says_what_the_report_said(serve):
+def test_a_metric_has_the_value_of_the_report(serve):
     page = read(serve(bolt(executed=3, busy_s=0.5)))
     assert 'acktree_bolt_executed_total{bolt="count",topology="wordcount"} 3.0' in page
     assert 'acktree_bolt_busy_seconds_total{bolt="count",topology="wordcount"} 0.5' in page
 
 
-def test_the_partition_of_a_topic_with_dots_is_its_last_part(serve):
+def test_the_partition_is_split_from_a_topic_with_dots(serve):
     page = read(serve(spout(**{"frontier.a.b.7": 5})))
     assert 'partition="7"' in page
     assert 'topic="a.b"' in page
 
 
-def test_tasks_of_one_process_stand_side_by_side(serve):
+def test_tasks_of_one_process_have_metrics_of_their_own(serve):
     page = read(serve(spout(emitted=1, task=0), spout(emitted=2, task=1)))
     assert 'acktree_spout_emitted_total{spout="lines",task="0",topology="wordcount"} 1.0' in page
     assert 'acktree_spout_emitted_total{spout="lines",task="1",topology="wordcount"} 2.0' in page
 
 
-def test_a_spout_in_python_says_completed_for_what_it_calls_acked(serve):
+def test_the_acked_messages_of_a_python_spout_are_exported_as_completed(serve):
     assert "acktree_spout_completed_total" in read(serve(spout(acked=4, task=0)))
 
 
-def test_metrics_are_bound_to_loopback_and_a_port_that_is_taken_is_told(serve):
+def test_metrics_are_bound_to_loopback_and_a_port_in_use_is_an_error(serve):
     server = serve().server
     assert server.server_address[0] == LOOPBACK == "127.0.0.1"
     with pytest.raises(NoMetrics, match=r"127\.0\.0\.1:\d+: .*; choose another port"):

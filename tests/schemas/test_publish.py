@@ -26,7 +26,7 @@ reads = ["{name}.out"]
 """
 
 
-class Cluster:
+class TopologyOnBroker:
     """One topology on a broker, changed step by step."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
@@ -48,20 +48,20 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(bootstrap: str, unique: str) -> Cluster:
-    made = Cluster(bootstrap, unique)
+def cluster(bootstrap: str, unique: str) -> TopologyOnBroker:
+    made = TopologyOnBroker(bootstrap, unique)
     made.create(f"{unique}.in", 3)
     return made
 
 
-def test_a_dry_run_tells_everything_and_changes_nothing(cluster: Cluster) -> None:
+def test_a_dry_run_reports_every_change_and_makes_none(cluster: TopologyOnBroker) -> None:
     plan = cluster.apply(dry_run=True)
     assert f"create topic {cluster.name}.ack with 2 partition(s)" in plan.lines()
     with pytest.raises(UnknownTopology):
         cluster.latest()
 
 
-def test_the_first_version_gives_out_slots_and_makes_the_topics(cluster: Cluster) -> None:
+def test_the_first_version_assigns_slots_and_creates_the_topics(cluster: TopologyOnBroker) -> None:
     cluster.apply(tasks=2)
     published = cluster.latest()
     assert published.version == 1
@@ -73,14 +73,14 @@ def test_the_first_version_gives_out_slots_and_makes_the_topics(cluster: Cluster
     assert cluster.partitions(f"{cluster.name}.out") == 3
 
 
-def test_applying_twice_changes_nothing(cluster: Cluster) -> None:
+def test_applying_twice_changes_nothing(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     assert cluster.apply().lines() == []
     assert cluster.latest().version == 1
 
 
-def test_more_ackers_are_a_new_version_and_more_partitions_and_fewer_keep_the_topics(
-    cluster: Cluster,
+def test_a_larger_acker_count_adds_partitions_and_a_smaller_one_keeps_them(
+    cluster: TopologyOnBroker,
 ) -> None:
     cluster.apply()
     cluster.apply(ackers=5)
@@ -91,7 +91,7 @@ def test_more_ackers_are_a_new_version_and_more_partitions_and_fewer_keep_the_to
     assert [history.ackers(version) for version in (1, 2, 3)] == [2, 5, 1]
 
 
-class Counting:
+class CountedConsumer:
     """A consumer that counts the calls of each of its methods."""
 
     def __init__(self, settings: dict[str, object]) -> None:
@@ -102,14 +102,14 @@ class Counting:
         return getattr(self.consumer, name)
 
 
-def test_a_registry_catches_up_with_what_was_published_and_asks_once_when_there_is_nothing(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_a_registry_catches_up_with_published_versions_and_polls_once_when_there_are_none(
+    cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.apply(ackers=1)
-    made: list[Counting] = []
+    made: list[CountedConsumer] = []
     with monkeypatch.context() as counted:
         counted.setattr(
-            "acktree.schemas.registry.make_consumer", lambda s: made.append(Counting(s)) or made[-1]
+            "acktree.schemas.registry.make_consumer", lambda s: made.append(CountedConsumer(s)) or made[-1]
         )
         registry = Registry(cluster.bootstrap, cluster.name, {})
     (consumer,) = made
@@ -127,14 +127,14 @@ def test_a_registry_catches_up_with_what_was_published_and_asks_once_when_there_
         registry.close()
 
 
-def test_task_numbers_are_never_used_again(cluster: Cluster) -> None:
+def test_task_numbers_are_never_used_again(cluster: TopologyOnBroker) -> None:
     cluster.apply(tasks=3)
     cluster.apply(tasks=1)
     cluster.apply(tasks=4)
     assert cluster.latest().spout_tasks == {"s": (0, 1, 2, 3)}
 
 
-def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: Cluster) -> None:
+def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     source = f"{cluster.name}.in"
     cluster.admin.create_partitions([NewPartitions(source, 4)])[source].result()
@@ -150,13 +150,13 @@ def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: C
     assert slots[4].topic_id != slots[0].topic_id
 
 
-def test_a_source_topic_is_never_made(cluster: Cluster) -> None:
+def test_a_source_topic_is_never_created(cluster: TopologyOnBroker) -> None:
     cluster.admin.delete_topics([f"{cluster.name}.in"])[f"{cluster.name}.in"].result()
     with pytest.raises(MissingTopic, match="never makes them"):
         cluster.apply()
 
 
-def test_garbage_in_the_registry_is_passed_over(cluster: Cluster) -> None:
+def test_invalid_records_in_the_registry_are_skipped(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for key, value in ((b"7", b"{}"), (b"x", b"\xff"), (b"9", cluster.latest().model_dump_json().encode())):
@@ -165,7 +165,7 @@ def test_garbage_in_the_registry_is_passed_over(cluster: Cluster) -> None:
     assert cluster.latest().version == 1
 
 
-def test_a_view_follows_what_is_published(cluster: Cluster) -> None:
+def test_a_view_follows_what_is_published(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     registry = Registry(cluster.bootstrap, cluster.name, {})
     cluster.apply(ackers=3)
@@ -174,7 +174,7 @@ def test_a_view_follows_what_is_published(cluster: Cluster) -> None:
     registry.close()
 
 
-def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
+def test_a_broker_that_does_not_answer_is_reported_in_one_sentence() -> None:
     with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:1 "):
         make_admin("127.0.0.1:1", {"socket.timeout.ms": "1000"})
 
@@ -191,13 +191,13 @@ def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
         "check.crcs=false",
     ],
 )
-def test_a_setting_that_breaks_a_promise_is_refused_with_the_reason(bootstrap: str, key: str) -> None:
+def test_a_setting_that_breaks_a_guarantee_is_refused_with_the_reason(bootstrap: str, key: str) -> None:
     name, _, value = key.partition("=")
     with pytest.raises(RefusedSetting, match=f"{name}={value} is refused: "):
         Registry(bootstrap, "any", {name: value})
 
 
-def test_what_is_published_can_be_read_as_soon_as_apply_returns(cluster: Cluster) -> None:
+def test_what_is_published_can_be_read_as_soon_as_apply_returns(cluster: TopologyOnBroker) -> None:
     place = TopicPartition(f"{cluster.name}.topology", 0)
 
     def end(isolation: IsolationLevel) -> int:

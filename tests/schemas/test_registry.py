@@ -86,7 +86,7 @@ def test_a_process_that_starts_while_the_registry_has_no_leader_waits_for_one(op
     found.close()
 
 
-def test_errors_of_a_broker_that_comes_back_are_passed_over_while_the_registry_is_read(opened: Open) -> None:
+def test_errors_of_a_restarting_broker_are_retried_while_the_registry_is_read(opened: Open) -> None:
     passing = [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
     found, consumer = opened(poll=passing)
     assert found.history.latest.version == 1
@@ -94,13 +94,13 @@ def test_errors_of_a_broker_that_comes_back_are_passed_over_while_the_registry_i
     found.close()
 
 
-def test_an_error_that_no_waiting_mends_ends_the_reading_of_the_registry(opened: Open) -> None:
+def test_an_error_that_cannot_be_retried_ends_the_reading_of_the_registry(opened: Open) -> None:
     with pytest.raises(BrokerRefused, match="registry"):
         opened(poll=[KafkaError.TOPIC_EXCEPTION])
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE])
-def test_a_version_seen_in_a_header_is_learnt_from_a_broker_that_just_came_back(
+def test_a_version_seen_in_a_header_is_loaded_from_a_broker_that_has_just_restarted(
     opened: Open, bootstrap: str, unique: str, code: int
 ) -> None:
     found, consumer = opened()
@@ -113,7 +113,7 @@ def test_a_version_seen_in_a_header_is_learnt_from_a_broker_that_just_came_back(
     found.close()
 
 
-def test_a_look_for_something_new_waits_for_no_broker(opened: Open) -> None:
+def test_a_poll_of_the_registry_does_not_wait_for_the_broker(opened: Open) -> None:
     found, consumer = opened()
     consumer.refusals["poll"] = [KafkaError._TRANSPORT] * 2
     assert not found.refresh()

@@ -44,7 +44,7 @@ def test_timeouts_that_are_left_out_follow_the_message_timeout() -> None:
     assert topology.control_retention_s == 144_000
 
 
-def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs() -> None:
+def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> None:
     topology = parse_topology("message_timeout_s = 0\n" + GOOD)
     assert (topology.message_timeout_s, topology.orphan_timeout_s) == (0, 300)
     assert topology.control_retention_s == 21_600
@@ -70,10 +70,10 @@ def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs
         ),
         ('reads = ["words"]', "reads = []", 9, "bolts.count.reads"),
         ('reads = ["words"]', "", 8, "bolts.count.reads: field required"),
-        ("[bolts.count]", "[bolts.lines]", 8, "is the name of a spout, too"),
+        ("[bolts.count]", "[bolts.lines]", 8, "is also the name of a spout"),
         ('name = "wordcount"', 'name = "word count"', 1, "name: 'word count' is invalid"),
         ('name = "wordcount"', "", 1, "name: field required"),
-        ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is emitted here, too"),
+        ('emits = ["words"]', 'emits = ["lines", "words"]', 5, "'lines' is also emitted here"),
         ('emits = ["words"]', 'emits = ["words", "wordcount.ack"]', 1, "one of the topology's own topics"),
         ("ackers = 4", "control_retention_s = 60", 2, "below twice the longest timeout; at least 600"),
         ("ackers = 4", "message_timeout_s = -1", 2, "message_timeout_s: -1 is invalid"),
@@ -88,7 +88,7 @@ def test_a_message_timeout_of_0_turns_timeouts_off_and_leaves_the_orphans_theirs
         ('topics = ["lines"]', "block = 2", 5, "fed by Python code: each message has a root of its own"),
     ],
 )
-def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
+def test_a_mistake_is_reported_with_its_key_line_and_valid_values(
     change: str, by: str, line: int, says: str
 ) -> None:
     assert change in GOOD
@@ -98,7 +98,7 @@ def test_a_mistake_is_told_with_key_line_and_what_it_may_be(
     assert "\n" not in sentence
 
 
-def test_a_spout_that_tracks_by_record_is_written_as_it_was_before_there_were_blocks() -> None:
+def test_a_spout_that_tracks_by_record_has_the_encoding_of_releases_without_blocks() -> None:
     table = parse_topology(GOOD).model_dump()["spouts"]["lines"]
     assert "block" not in table
     blocks = parse_topology(GOOD.replace('emits = ["words"]', 'emits = ["words"]\nblock = 100'))
@@ -108,10 +108,10 @@ def test_a_spout_that_tracks_by_record_is_written_as_it_was_before_there_were_bl
 
 def test_two_spouts_cannot_read_one_topic() -> None:
     sentence = error_of(GOOD + '[spouts.more]\ntopics = ["lines"]\n')
-    assert "line 15: spouts.more.topics: topic 'lines' is read by a spout already" in sentence
+    assert "line 15: spouts.more.topics: topic 'lines' is already read by a spout" in sentence
 
 
-def test_text_that_is_not_toml_is_told() -> None:
+def test_text_that_is_not_toml_is_an_error() -> None:
     assert "t.toml is not TOML" in error_of("name = ")
 
 

@@ -90,20 +90,20 @@ def test_records_mean_the_same_to_an_avro_library(vector: dict[str, Any]):
 @pytest.mark.parametrize("vector", VECTORS["record"], ids=lambda each: each["schema"])
 def test_records_mean_the_same_to_us(vector: dict[str, Any]):
     decoded, value = DECODERS[vector["schema"]](bytes.fromhex(vector["bytes"])), vector["value"]
-    for name, told in value.items():
+    for name, expected in value.items():
         mine = getattr(decoded, name)
         if isinstance(mine, np.ndarray):
             assert [readable(item.tobytes()[:8]) for item in mine] == [
-                each["root"] if isinstance(each, dict) else each for each in told
+                each["root"] if isinstance(each, dict) else each for each in expected
             ]
-        elif isinstance(told, list):
-            assert len(mine) == len(told)
+        elif isinstance(expected, list):
+            assert len(mine) == len(expected)
         else:
-            assert mine == told
+            assert mine == expected
 
 
 @pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["why"])
 @pytest.mark.parametrize("decode", [codec.decode_ack_init, codec.decode_ack, codec.decode_result_record])
-def test_what_is_no_record_is_refused_whole(vector: dict[str, str], decode: Any):
+def test_an_invalid_record_is_refused_as_a_whole(vector: dict[str, str], decode: Any):
     with pytest.raises(MalformedRecord):
         decode(bytes.fromhex(vector["bytes"]))

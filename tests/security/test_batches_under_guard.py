@@ -53,15 +53,15 @@ def principal(way: Way, user: str) -> str:
 
 
 def write(address: str, user: dict[str, str], topic: str) -> None:
-    share = ReadTaskName(topic, 0, 1, "digest")
+    read_task = ReadTaskName(topic, 0, 1, "digest")
     held = BatchCommits(address, user, topic)
     transaction = BatchTransaction(address, user, topic)
     try:
         with clear_errors(address):
-            assert transaction.begin(BATCH, share, held)
+            assert transaction.begin(BATCH, read_task, held)
             transaction.produce_rows(topic, Rows([b"value"]))
             transaction.flush_and_commit()
-            assert not transaction.begin(BATCH, share, held)
+            assert not transaction.begin(BATCH, read_task, held)
     finally:
         transaction.close()
         held.consumer.close()
@@ -77,20 +77,20 @@ def prepare(
 
 
 @pytest.mark.parametrize("way", [by_scram, by_plain, by_certificate])
-def test_a_transaction_is_written_whichever_way_one_is_let_in(secure: SecureBroker, unique: str, way: Way):
+def test_a_transaction_is_written_with_each_mechanism(secure: SecureBroker, unique: str, way: Way):
     address, user = prepare(secure, way, unique, NEEDED)
     write(address, user, unique)
 
 
 @pytest.mark.parametrize("missing", [Right("topic", "{}", "Write"), *NEEDED[4:]], ids=str)
-def test_a_missing_right_is_said(secure: SecureBroker, unique: str, missing: Right):
+def test_a_missing_right_is_an_error(secure: SecureBroker, unique: str, missing: Right):
     needed = tuple(each for each in NEEDED if each.resource != missing.resource or each.name != missing.name)
     address, user = prepare(secure, by_scram, unique, needed)
     with pytest.raises((NotAuthorized, DeliveryFailed), match="acktree acl plan"):
         write(address, user, unique)
 
 
-def test_a_wrong_password_and_a_strange_certificate_are_refused_without_naming_them(
+def test_wrong_passwords_and_untrusted_certificates_are_refused_without_naming_them(
     secure: SecureBroker, unique: str
 ):
     address, user = by_scram(secure, unique)
@@ -101,7 +101,7 @@ def test_a_wrong_password_and_a_strange_certificate_are_refused_without_naming_t
         BatchTransaction(secure.mutual, secure.certificate(unique, secure.stranger), unique)
 
 
-def test_a_failure_is_told_where_aiokafka_raises_the_cancellation_of_its_own_task(
+def test_a_failure_is_reported_where_aiokafka_raises_the_cancellation_of_its_own_task(
     secure: SecureBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ):
     needed = tuple(each for each in NEEDED if each.operation != "Write" or each.resource != "topic")

@@ -1,4 +1,4 @@
-"""Who is let in, who is not, and what either is told: TLS, SCRAM, PLAIN, OAUTHBEARER by pass-through."""
+"""Which clients a secured broker accepts, and the errors of the others: TLS, SCRAM, PLAIN, OAUTHBEARER."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def show(address: str, *options: str, **environment: str) -> Result:
     return CliRunner(env=environment).invoke(main, ["topology", "show", "-b", address, *options])
 
 
-def told(result: Result) -> str:
+def error_of(result: Result) -> str:
     """Return the one sentence that a command ended with."""
     assert result.exit_code == 2, result.output
     assert PASSWORD not in result.output
@@ -43,29 +43,29 @@ def as_file(folder: Path, properties: dict[str, str]) -> str:
     return str(path)
 
 
-def test_scram_over_tls_is_let_in_with_a_properties_file(secure: SecureBroker, user: str, tmp_path: Path):
+def test_scram_over_tls_is_accepted_with_a_properties_file(secure: SecureBroker, user: str, tmp_path: Path):
     result = show(secure.scram, "--command-config", as_file(tmp_path, secure.properties(user)))
     assert result.exit_code == 0, result.output
 
 
-def test_plain_is_let_in_with_properties_from_the_environment(secure: SecureBroker):
+def test_plain_is_accepted_with_properties_from_the_environment(secure: SecureBroker):
     properties = {**secure.properties("plain"), "sasl.mechanism": "PLAIN"}
     result = show(secure.scram, **{variable_of(key): value for key, value in properties.items()})
     assert result.exit_code == 0, result.output
 
 
-def test_oauthbearer_is_let_in(secure: SecureBroker):
+def test_oauthbearer_is_accepted(secure: SecureBroker):
     result = show(secure.open, *(part for key, value in BEARER.items() for part in ("-X", f"{key}={value}")))
     assert result.exit_code == 0, result.output
 
 
-def test_a_certificate_is_let_in(secure: SecureBroker):
+def test_a_client_certificate_is_accepted(secure: SecureBroker):
     assert make_admin(secure.mutual, secure.certificate("worker")) is not None
 
 
-def test_a_wrong_password_is_said_at_once_and_not_tried_for_ever(secure: SecureBroker, user: str, tmp_path):
+def test_a_wrong_password_is_reported_immediately_and_not_retried(secure: SecureBroker, user: str, tmp_path):
     wrong = as_file(tmp_path, {**secure.properties(user), "sasl.password": "not-the-password"})
-    sentence = told(show(secure.scram, "--command-config", wrong))
+    sentence = error_of(show(secure.scram, "--command-config", wrong))
     assert "does not let this client in; check sasl.mechanism, sasl.username and the password" in sentence
     assert "not-the-password" not in sentence
 
@@ -75,7 +75,7 @@ def test_a_mechanism_the_broker_lacks_is_named(secure: SecureBroker, user: str):
         make_admin(secure.scram, {**secure.properties(user), "sasl.mechanism": "SCRAM-SHA-256"})
 
 
-def test_a_broker_with_a_certificate_of_a_stranger_is_refused(secure: SecureBroker, user: str):
+def test_a_broker_with_an_untrusted_certificate_is_refused(secure: SecureBroker, user: str):
     trusted = {**secure.properties(user), "ssl.ca.location": str(secure.folder / "stranger-ca.pem")}
     with pytest.raises(NotAuthenticated, match=r"is not trusted; set ssl\.ca\.location"):
         make_admin(secure.scram, trusted)
@@ -97,12 +97,12 @@ def test_a_client_with_a_wrong_certificate_is_refused_with_what_to_set(secure: S
         make_admin(secure.mutual, properties)
 
 
-def test_a_client_without_tls_is_told_to_set_the_protocol(secure: SecureBroker):
-    assert "set security.protocol" in told(show(secure.scram))
+def test_a_client_without_tls_gets_an_error_that_says_to_set_the_protocol(secure: SecureBroker):
+    assert "set security.protocol" in error_of(show(secure.scram))
 
 
 def test_a_secret_on_the_command_line_is_refused_and_not_repeated(secure: SecureBroker):
-    sentence = told(show(secure.scram, "-X", f"sasl.password={PASSWORD}"))
+    sentence = error_of(show(secure.scram, "-X", f"sasl.password={PASSWORD}"))
     assert "ACKTREE_KAFKA_SASL_PASSWORD" in sentence
     assert "--command-config" in sentence
 
@@ -128,6 +128,6 @@ def test_a_broken_properties_file_is_named_and_not_shown(tmp_path: Path, content
 
 
 def test_a_missing_properties_file_is_named(secure: SecureBroker):
-    assert "nowhere.properties cannot be read" in told(
+    assert "nowhere.properties cannot be read" in error_of(
         show(secure.plain, ACKTREE_COMMAND_CONFIG="nowhere.properties")
     )

@@ -40,15 +40,15 @@ reads = ["seen.words"]
 """
 TOPOLOGY = parse_topology(TEXT)
 USERS = (f"seen-{number}" for number in itertools.count())
-LETTER = ["dead-letter", "show", "--topology", "seen", "0/0"]
-BURIED = ["dead-letter", "replay", "--topology", "seen", "0/0"]
+DEAD_LETTER = ["dead-letter", "show", "--topology", "seen", "0/0"]
+REPLAY = ["dead-letter", "replay", "--topology", "seen", "0/0"]
 RANGE = ["replay", "--topology", "seen", "seen.lines", "0", "0", "1"]
 LOOKS = {
     "describe": ["describe", "--topology", "seen"],
     "pending": ["pending", "list", "--topology", "seen"],
     "trace": ["trace", "--topology", "seen", "seen.lines", "0", "0"],
-    "letters": ["dead-letter", "list", "--topology", "seen"],
-    "letter": LETTER,
+    "dead-letters": ["dead-letter", "list", "--topology", "seen"],
+    "dead-letter": DEAD_LETTER,
     "plan": RANGE,
 }
 CONTROL = {"seen.ack", "seen.ack-init", "seen.spout-0", "seen.topology", "seen.dead-letter", "seen.stats"}
@@ -129,24 +129,24 @@ def operator(secure: SecureBroker, tmp_path: Path) -> User:
 
 
 @pytest.mark.parametrize("role", ["looker", "operator"])
-def test_everything_can_be_looked_at(role: str, request: pytest.FixtureRequest):
+def test_a_viewer_can_read_everything(role: str, request: pytest.FixtureRequest):
     user: User = request.getfixturevalue(role)
-    told = {name: user.acktree(*command, "--format", "json") for name, command in LOOKS.items()}
-    assert {done.exit_code for done in told.values()} <= {0, 1}, [done.output for done in told.values()]
-    said = {name: json.loads(done.stdout) for name, done in told.items()}
+    results = {name: user.acktree(*command, "--format", "json") for name, command in LOOKS.items()}
+    assert {done.exit_code for done in results.values()} <= {0, 1}, [done.output for done in results.values()]
+    said = {name: json.loads(done.stdout) for name, done in results.items()}
     assert said["describe"]["totals"]["pending"] == 1
     assert {each["kind"] for each in said["describe"]["stuck"]} >= {"no-bolt", "no-spout", "no-acker"}
     assert [each["offset"] for each in said["pending"]["pending"]] == [0]
     (emission,) = said["trace"]["emissions"]
     assert emission["tuples"][0]["readers"][0]["state"] == "open"
-    assert [each["source_offset"] for each in said["letters"]["dead_letters"]] == [1]
-    assert said["letter"]["value"] == "line"
+    assert [each["source_offset"] for each in said["dead-letters"]["dead_letters"]] == [1]
+    assert said["dead-letter"]["value"] == "line"
     assert said["plan"]["commands"][0]["offsets"] == 1
 
 
 def test_an_operator_replays_and_publishes(operator: User, tmp_path: Path):
     assert operator.acktree(*RANGE, "--execute").exit_code == 0
-    assert operator.acktree(*BURIED, "--execute").exit_code == 0
+    assert operator.acktree(*REPLAY, "--execute").exit_code == 0
     file = tmp_path / "topology.toml"
     file.write_text(TEXT)
     for command in (["topology", "apply"], ["topology", "diff"], ["topics", "create"]):
@@ -161,7 +161,7 @@ def missing_from(role: Role) -> pytest.MarkDecorator:
 
 
 @missing_from(Role.UI)
-def test_a_look_without_one_right_says_so_instead_of_showing_less(
+def test_a_missing_right_is_reported_instead_of_showing_less(
     secure: SecureBroker, tmp_path: Path, missing: Right
 ):
     kept = [right for right in rights(TOPOLOGY, Role.UI, None) if right != missing]
@@ -172,7 +172,7 @@ def test_a_look_without_one_right_says_so_instead_of_showing_less(
 
 FORBIDDEN_TO_UI = {
     "replay": [*RANGE, "--execute"],
-    "bury": [*BURIED, "--execute"],
+    "replay-dead-letter": [*REPLAY, "--execute"],
     "apply": ["topology", "apply", "grown.toml"],
     "create": ["topics", "create", "grown.toml"],
     "acl": ["acl", "plan", "--role", "ui", "--principal", "User:me", "--topology", "seen", "--execute"],
@@ -180,7 +180,7 @@ FORBIDDEN_TO_UI = {
 
 
 @pytest.mark.parametrize("command", FORBIDDEN_TO_UI.values(), ids=FORBIDDEN_TO_UI)
-def test_a_looker_can_change_nothing_and_is_told_so(
+def test_a_viewer_can_change_nothing_and_gets_an_error(
     looker: User, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -190,12 +190,12 @@ def test_a_looker_can_change_nothing_and_is_told_so(
     assert read_history(looker.secure.plain, "seen", {}).latest == before
 
 
-def test_an_operator_cannot_give_rights(operator: User):
+def test_an_operator_cannot_grant_rights(operator: User):
     operator.is_refused(*FORBIDDEN_TO_UI["acl"])
 
 
 @pytest.mark.parametrize(("role", "component"), WRITES, ids=lambda each: str(each))
-def test_nobody_writes_where_its_list_does_not_say(
+def test_no_role_can_write_to_topics_that_are_not_listed(
     secure: SecureBroker, tmp_path: Path, role: Role, component: str | None
 ):
     user = user_with(secure, tmp_path, list(rights(TOPOLOGY, role, component)))
@@ -203,10 +203,10 @@ def test_nobody_writes_where_its_list_does_not_say(
     producer = Producer({**user.properties, "bootstrap.servers": secure.scram, "log_level": 0})
     for topic in CONTROL | DATA:
 
-        def note(error: KafkaError | None, _message: object, topic: str = topic) -> None:
+        def on_delivery(error: KafkaError | None, _message: object, topic: str = topic) -> None:
             taken.add(topic) if error is None else refused.update({topic: error.code()})
 
-        producer.produce(topic, b"forged", b"key", on_delivery=note)
+        producer.produce(topic, b"forged", b"key", on_delivery=on_delivery)
     assert producer.flush(WAIT_S) == 0
     assert taken == WRITES[role, component]
     assert set(refused.values()) == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
@@ -214,26 +214,26 @@ def test_nobody_writes_where_its_list_does_not_say(
 
 @pytest.mark.parametrize("role", ["looker", "operator"])
 @pytest.mark.parametrize("group", ["seen.acker", "seen.lines", "seen.count"])
-def test_who_looks_can_join_no_group(role: str, group: str, request: pytest.FixtureRequest):
+def test_a_viewer_can_join_no_group(role: str, group: str, request: pytest.FixtureRequest):
     user: User = request.getfixturevalue(role)
     settings = {**user.properties, "bootstrap.servers": user.secure.scram, "group.id": group, "log_level": 0}
     consumer = Consumer(settings)
     consumer.subscribe(["seen.words"])
-    told: list[int] = []
+    codes: list[int] = []
 
-    def is_told() -> bool:
+    def is_refused() -> bool:
         message = consumer.poll(0.1)
         if message is not None and message.error() is not None:
-            told.append(message.error().code())
-        return bool(told)
+            codes.append(message.error().code())
+        return bool(codes)
 
-    until(is_told, "the refusal")
+    until(is_refused, "the refusal")
     consumer.close()
-    assert told == [KafkaError.GROUP_AUTHORIZATION_FAILED]
+    assert codes == [KafkaError.GROUP_AUTHORIZATION_FAILED]
 
 
 @pytest.mark.parametrize("role", ["looker", "operator"])
-def test_who_looks_can_delete_no_topic(role: str, request: pytest.FixtureRequest):
+def test_a_viewer_can_delete_no_topic(role: str, request: pytest.FixtureRequest):
     user: User = request.getfixturevalue(role)
     admin = AdminClient({**user.properties, "bootstrap.servers": user.secure.scram, "log_level": 0})
     for topic, future in admin.delete_topics(sorted(CONTROL | DATA)).items():
@@ -250,7 +250,7 @@ def page(looker: User) -> Iterator[TestClient]:
         yield client
 
 
-def test_the_page_works_with_the_rights_of_ui_and_says_where_they_end(page: TestClient):
+def test_the_page_works_with_the_rights_of_ui_and_reports_missing_ones(page: TestClient):
     for path in ("/", "/pending", "/trace?topic=seen.lines&partition=0&offset=0", "/dead-letters/0/0"):
         assert page.get(path).status_code == 200, path
     planned = page.get("/replay?topic=seen.lines&partition=0&first=0&following=1")

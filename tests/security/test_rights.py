@@ -48,7 +48,7 @@ from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import SourceOptions
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_whole
-from producers.cluster import Cluster, Running, until
+from producers.cluster import RunningWorker, WorkerCluster, until
 from security.secure_broker import WAIT_S, SecureBroker
 
 END_OF_ROWS = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
@@ -74,8 +74,8 @@ USERS = (f"guarded-{number}" for number in itertools.count())
 
 
 class Copy(BasicBolt):
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
-        emit(tuple.value)
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        emit(tup.value)
 
 
 class Numbers(Spout):
@@ -84,12 +84,12 @@ class Numbers(Spout):
 
 
 @pytest.fixture(scope="module")
-def cluster(secure: SecureBroker) -> Cluster:
+def cluster(secure: SecureBroker) -> WorkerCluster:
     """The published topology, and what writes tuples and inits to it as the super user."""
     secure.admin.create_topics([NewTopic("guarded.lines", 1)])["guarded.lines"].result(WAIT_S)
     apply_topology(secure.plain, TOPOLOGY, {})
     write_lines(secure.plain, "guarded.lines")
-    made = Cluster(secure.plain, "guarded")
+    made = WorkerCluster(secure.plain, "guarded")
     made.history = read_history(secure.plain, "guarded", {})
     made.version = made.history.latest.version
     return made
@@ -156,13 +156,13 @@ def ends_forbidden(make: Callable[[], Acker | Worker | SpoutWorker], meanwhile: 
 
 
 @without_each(Role.ACKER)
-def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, missing: Right):
+def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: WorkerCluster, missing: Right):
     properties = properties_without(secure, missing, Role.ACKER)
     producer = Producer({"bootstrap.servers": secure.plain, "log_level": 0})
     entries = np.array([(root_id(0, 16, offset), 0) for offset in range(3)], ENTRY)
 
     def meanwhile() -> None:
-        """Write inits of trees that are done at once, so that there is something to tell."""
+        """Write inits of trees that are done at once, so that there is something to report."""
         producer.produce(
             "guarded.ack-init", encode_ack_init(AckInit(0, cluster.version, entries)), partition=0
         )
@@ -176,7 +176,9 @@ def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluste
     [(name, right) for name in ("copy", "once") for right in needed_rights(Role.BOLT, name)],
     ids=lambda each: each if isinstance(each, str) else f"{each.operation}-{each.resource}-{each.name}",
 )
-def test_a_bolt_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, name: str, missing: Right):
+def test_a_bolt_needs_each_of_its_rights(
+    secure: SecureBroker, cluster: WorkerCluster, name: str, missing: Right
+):
     properties = properties_without(secure, missing, Role.BOLT, name)
 
     def meanwhile() -> None:
@@ -188,13 +190,13 @@ def test_a_bolt_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster,
 
 @pytest.mark.parametrize("name", ["copy", "once"])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_bolt_that_may_not_read_what_its_topics_take_works_and_says_so_once(
-    secure: SecureBroker, cluster: Cluster, name: str, allowed: bool, caplog: pytest.LogCaptureFixture
+def test_a_bolt_that_may_not_read_topic_limits_works_and_logs_one_warning(
+    secure: SecureBroker, cluster: WorkerCluster, name: str, allowed: bool, caplog: pytest.LogCaptureFixture
 ):
     user = next(USERS)
     secure.add_user(user)
     secure.allow(user, rights(TOPOLOGY, Role.BOLT, name) if allowed else needed_rights(Role.BOLT, name))
-    worker = Running(Worker(secure.scram, "guarded", Copy(), name=name, user=secure.properties(user)))
+    worker = RunningWorker(Worker(secure.scram, "guarded", Copy(), name=name, user=secure.properties(user)))
     cluster.emit(range(3))
     until(lambda: worker.acked >= 3 or worker.error)
     worker.stop()
@@ -204,13 +206,15 @@ def test_a_bolt_that_may_not_read_what_its_topics_take_works_and_says_so_once(
 
 
 @without_each(Role.SPOUT)
-def test_a_python_spout_needs_each_of_its_rights(secure: SecureBroker, cluster: Cluster, missing: Right):
+def test_a_python_spout_needs_each_of_its_rights(
+    secure: SecureBroker, cluster: WorkerCluster, missing: Right
+):
     properties = properties_without(secure, missing, Role.SPOUT)
     ends_forbidden(lambda: SpoutWorker(secure.scram, "guarded", Numbers(), user=properties), lambda: None)
 
 
 def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
-    """Do what a Spark application of a spout does, in this process: read, write, be told of failures, bury.
+    """Run a Spark spout in this process: read, write, receive failures, write dead letters.
 
     Returns when every line is done.
     """
@@ -230,7 +234,7 @@ def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:
         driver.service(0.1)
         if (batch := driver.next_batch(ends, None)) is None:
             continue
-        rows = [rows for share in read_tasks(options, published, batch) for rows in read_offsets(share)]
+        rows = [rows for task in read_tasks(options, published, batch) for rows in read_offsets(task)]
         rows = [one.append_column("fail", pa.array(["no", *[None] * (len(one) - 1)])) for one in rows]
         plan = StagePlan(*place, BatchName(uuid.uuid4().hex, 0), spout="lines")
         run_as_sparks_worker_does(write_whole(iter(rows), plan, "guarded.a", in_transaction))
@@ -250,7 +254,7 @@ def run_as_sparks_worker_does(task: Iterable[object]) -> None:
 
 
 def fail(bootstrap: str, result_topic: str, roots: list[int]) -> None:
-    """Tell a spout, as an acker would, that roots have failed."""
+    """Report to a spout, as an acker would, that roots have failed."""
     failed = [Failure(root, Cause.FAILED, "test", "on purpose") for root in roots]
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     producer.produce(result_topic, encode_result(Result(0, failed=failed)), partition=0)
@@ -258,7 +262,7 @@ def fail(bootstrap: str, result_topic: str, roots: list[int]) -> None:
 
 
 class OneTask(TaskContext):
-    """The only Spark task of a job that wants notes."""
+    """The only Spark task of a job that leaves a hand-off."""
 
     def getLocalProperty(self, key: str) -> str:
         return "query.0"
@@ -283,7 +287,7 @@ def test_a_spark_spout_needs_each_of_its_rights(secure: SecureBroker, missing: R
         run_spark(secure, properties)
 
 
-def test_a_forbidden_report_is_said_by_the_call_that_learns_of_it(secure: SecureBroker):
+def test_a_forbidden_report_is_an_error_of_the_call_that_detects_it(secure: SecureBroker):
     missing = Right("topic", "guarded.stats", "Write")
     kafka = {f"kafka.{key}": value for key, value in properties_without(secure, missing, Role.SPARK).items()}
     reporter = Reporter(
@@ -330,7 +334,7 @@ def rewind(secure: SecureBroker) -> None:
 
 
 def uses_apply(right: Right) -> bool:
-    """Tell whether `topology apply` uses a right of the operator; the others look or replay."""
+    """Return whether `topology apply` uses a right of the operator; the others read or replay."""
     return right.operation in ("Create", "Alter", "AlterConfigs") or (
         right.operation == "Write" and not right.is_prefix
     )
@@ -357,7 +361,7 @@ def test_an_operator_needs_each_right_that_apply_uses(secure: SecureBroker, uniq
         apply_topology(secure.scram, grown if is_change else first, secure.properties(user))
 
 
-def test_a_reader_of_figures_may_not_write_acks():
+def test_the_role_that_reads_metrics_may_not_write_acks():
     for right in rights(TOPOLOGY, Role.UI, None):
         assert right.operation in ("Read", "Describe") or right.name == "guarded.stats"
 

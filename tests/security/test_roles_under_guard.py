@@ -70,12 +70,12 @@ def words(lines):
 
 class Copy(BasicBolt):
     name = "copy"
-    def execute(self, tuple, emit):
-        emit(tuple.value)
+    def execute(self, tup, emit):
+        emit(tup.value)
 
 class Count(BasicBolt):
     name = "count"
-    def execute(self, tuple, emit):
+    def execute(self, tup, emit):
         pass
 
 class Broken(Count):
@@ -160,7 +160,7 @@ def guarded(secure: SecureBroker, tmp_path: Path) -> Iterator[Guarded]:
 
 
 @pytest.mark.slow
-def test_every_role_works_with_its_rights_alone_and_nobody_shows_the_password(
+def test_every_role_works_with_its_rights_alone_and_no_process_shows_the_password(
     secure: SecureBroker, guarded: Guarded
 ):
     secure.admin.create_topics([NewTopic("wall.lines", 2)])["wall.lines"].result(WAIT_S)
@@ -213,7 +213,7 @@ def test_every_role_works_with_its_rights_alone_and_nobody_shows_the_password(
     assert showing({**pages, **every_record(secure), **written}) == []
 
 
-def test_a_secret_is_found_wherever_it_is_shown(tmp_path: Path):
+def test_the_check_finds_a_secret_wherever_it_is_shown(tmp_path: Path):
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "application").write_bytes(b"spark." + SECRETS[0])
     (tmp_path / "acker.log").write_bytes(b"Traceback " + SECRETS[1])

@@ -13,7 +13,7 @@ def same(rows: DataFrame) -> DataFrame:
 
 
 class RecordExecutions(BasicBolt):
-    """Notes each execution in SQLite; fails every thousandth record in its first emission."""
+    """Records each execution in SQLite; fails every thousandth record in its first emission."""
 
     name = "keep"
 
@@ -24,12 +24,12 @@ class RecordExecutions(BasicBolt):
             "create table if not exists executed(part integer, first integer, attempt integer, record text)"
         )
 
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
-        origin = tuple.origin
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        origin = tup.origin
         assert origin is not None, "this topology tracks every tuple"
-        row = (origin.partition, origin.offset, origin.attempt, tuple.value.decode())
+        row = (origin.partition, origin.offset, origin.attempt, tup.value.decode())
         self.database.execute("insert into executed values (?, ?, ?, ?)", row)
-        if int(tuple.value) % 1_000 == 0 and origin.attempt == 0:
+        if int(tup.value) % 1_000 == 0 and origin.attempt == 0:
             raise ValueError("fails once, on purpose")
 
     def cleanup(self) -> None:

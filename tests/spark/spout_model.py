@@ -98,7 +98,7 @@ class SpoutModel:
         self.floor = self.led.floor
 
     def _read_batch(self, batch: PlannedBatch) -> None:
-        """Do what the batch's tasks do: make roots, tell what is absent."""
+        """Do what the batch's tasks do: make roots, report what is absent."""
         emitted: dict[tuple[int, int], set[int]] = {}
         for each in (*batch.ranges, *batch.again):
             offsets = np.arange(each.start, each.end)
@@ -139,11 +139,11 @@ class SpoutModel:
             self._read_batch(batch)
 
     def open_roots(self) -> list[tuple[int, int]]:
-        """Return the roots (generation, first offset) without a verdict."""
+        """Return the roots (generation, first offset) without a result."""
         return sorted(root for root in self.roots if root not in self.finished)
 
     def finish(self, root: tuple[int, int], is_good: bool) -> None:
-        """Let the acker write its verdict."""
+        """Let the acker write its result."""
         self.finished.add(root)
         root_id_ = root_id(0, *root)
         if is_good:
@@ -231,14 +231,14 @@ class SpoutModel:
         self.commit()
 
     def command(self, first: int, length: int) -> None:
-        """Let an operator replay some offsets, and the driver obey if it can."""
+        """Let an operator replay some offsets, and the driver apply it if it can."""
         self.read()
         self.commands += 1
         asked, end = [Span(first, first + length), Span(first + 20, first + 25)], self.led.next_offset
         live = LiveReplay.of(0, self.commands, next_run(self.run), asked, end, self.led.block)
         if self.led.command is not None or not live.offsets:
             return
-        if not fits(*self.led.opened(live, self.led.committed_done), self.metadata_chars):
+        if not fits(*live.reopen(self.led.frontier, self.led.committed_done), self.metadata_chars):
             return
         self.led.apply(live)
         self._begin_run()
@@ -254,7 +254,7 @@ class SpoutModel:
         assert set(range(self.led.frontier)) | set(self.led.done) <= self.done
 
     def end(self) -> None:
-        """Let each emission without a verdict be acked: everything ends, nothing waits for ever."""
+        """Let each emission without a result be acked: everything ends, nothing waits forever."""
         for _ in range(60):
             if self.is_quiet():
                 break
@@ -267,6 +267,6 @@ class SpoutModel:
         assert self.is_quiet(), (self.led, self.position, len(self.log))
 
     def is_quiet(self) -> bool:
-        """Tell whether every record is done, and every result behind the committed position."""
+        """Return whether every record is done, and every result behind the committed position."""
         ends = (self.led.frontier, self.led.next_offset, self.log_end, self.position, self.led.pending)
         return ends == (self.log_end, self.log_end, self.log_end, len(self.log), 0)

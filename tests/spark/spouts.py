@@ -68,7 +68,7 @@ class SpoutTester:
         self.driver = self.start()
 
     def apply(self) -> None:
-        """Publish the topology, once the broker tells of its new source topic."""
+        """Publish the topology, once the broker knows its new source topic."""
         deadline = time.monotonic() + DEADLINE_S
         while f"{self.name}.source" not in self.admin.list_topics(timeout=10).topics:
             assert time.monotonic() < deadline
@@ -118,8 +118,8 @@ class SpoutTester:
             for first, offset in zip(block_firsts(offsets, r.start, r.block), offsets, strict=True):
                 found.setdefault((int(first), generation_of(r.run, 0)), []).append(int(offset))
         for replays in batch.replays if batch else ():
-            told = replays.spans or [[(first, first + 1)] for first in replays.offsets]
-            for first, spans in zip(replays.offsets, told, strict=True):
+            ranges = replays.spans or [[(first, first + 1)] for first in replays.offsets]
+            for first, spans in zip(replays.offsets, ranges, strict=True):
                 found[first, replays.generation] = [o for span in spans for o in range(*span)]
         return found
 
@@ -141,8 +141,8 @@ class SpoutTester:
 
     def command(self, *spans: tuple[int, int]) -> None:
         """Write what ``acktree replay --execute`` writes."""
-        told = ReplayCommand(0, [Span(*span) for span in spans])
-        self.producer.produce(f"{self.name}.spout-0", encode_replay_command(told))
+        command = ReplayCommand(0, [Span(*span) for span in spans])
+        self.producer.produce(f"{self.name}.spout-0", encode_replay_command(command))
         self.producer.flush()
 
     def until(self, holds: Callable[[], bool]) -> None:

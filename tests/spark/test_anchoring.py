@@ -68,7 +68,7 @@ def test_headers_hold_the_edges_that_are_folded(
     assert folded(said[0].entries) == sorted(expected.tolist())
 
 
-def test_rows_born_in_several_versions_are_told_by_version() -> None:
+def test_rows_of_several_versions_are_reported_by_version() -> None:
     rows = np.concatenate([inputs([1, 2]), inputs([3], version=2)])
     headers, said = anchor_rows(binary_of(rows), 9, EdgeSource(), READERS)
     assert headers is not None
@@ -123,17 +123,17 @@ def test_the_fold_in_order_is_the_fold_where_it_folds(read: list[int], data: Any
         "none",
     ],
 )
-def test_what_is_not_in_order_is_left_to_the_fold(read: NDArray[np.void], said: list[RootUpdates]) -> None:
+def test_unordered_rows_are_left_to_the_fold(read: NDArray[np.void], said: list[RootUpdates]) -> None:
     assert fold_in_order(read, said) is None
 
 
-def test_without_compiled_code_all_is_left_to_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_compiled_code_every_row_is_left_to_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fold_in_order(inputs([1]), []) is not None
     monkeypatch.setattr(anchoring, "compiled_loops", lambda: None)
     assert fold_in_order(inputs([1]), []) is None
 
 
-def test_what_was_told_goes_through_arrow_unchanged() -> None:
+def test_results_pass_through_arrow_unchanged() -> None:
     failed = RootUpdates(2, updates([4, 5]).entries, {int(inputs([5])["root"][0]): "no good"})
     batches = [*map(to_arrow, fold([updates([1, 2, 1]), failed, updates([1])]))]
     back = {each.version: each for each in fold(from_arrow(batches))}
@@ -146,7 +146,7 @@ def test_what_was_told_goes_through_arrow_unchanged() -> None:
     assert not back[1].failed
 
 
-def test_the_first_reason_of_a_root_stands() -> None:
+def test_the_first_reason_of_a_root_is_kept() -> None:
     root = int(inputs([1])["root"][0])
     said = [RootUpdates(1, updates([1]).entries, {root: reason}) for reason in ("first", "second")]
     assert fold(said)[0].failed == {root: "first"}

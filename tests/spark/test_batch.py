@@ -28,7 +28,7 @@ OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: 
 
 
 @given(st.lists(OFFSETS, max_size=4))
-def test_a_batch_comes_back_from_its_json(groups: list[tuple[int, ...]]) -> None:
+def test_a_batch_survives_its_json(groups: list[tuple[int, ...]]) -> None:
     batch = PlannedBatch(
         3,
         (Range("lines", 0, 0, 2, 10, 20, 100), Range("lines", 1, 1, 2, 5, 5)),
@@ -45,7 +45,7 @@ def test_a_batch_comes_back_from_its_json(groups: list[tuple[int, ...]]) -> None
     assert batch.records == 14 + sum(map(len, groups)) + 17
 
 
-def test_a_batch_that_was_logged_before_there_were_blocks_is_read_as_single_records() -> None:
+def test_a_batch_logged_by_a_release_without_blocks_is_read_as_single_records() -> None:
     logged = {
         "format": 2,
         "version": 3,
@@ -109,11 +109,11 @@ def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]
         PlannedBatch.from_json(data)
 
 
-def test_a_batch_of_offsets_that_root_ids_have_no_room_for_is_refused_before_it_is_planned() -> None:
+def test_offsets_too_large_for_root_ids_are_refused_before_a_batch_is_planned() -> None:
     fits = Range("lines", 2, 0, 1, 2**40 - 5, 2**40)
     check_offsets(PlannedBatch(1, (fits,)))
-    told = r"lines/2 has reached offset 1099511627776, .* \(40 bits\).* new topic.*complete=batch"
-    with pytest.raises(OffsetTooLarge, match=told):
+    message = r"lines/2 has reached offset 1099511627776, .* \(40 bits\).* new topic.*complete=batch"
+    with pytest.raises(OffsetTooLarge, match=message):
         check_offsets(PlannedBatch(1, (fits._replace(end=2**40 + 1),)))
-    with pytest.raises(OffsetTooLarge, match=told):
+    with pytest.raises(OffsetTooLarge, match=message):
         check_offsets(PlannedBatch(1, (fits,), (Replays("lines", 2, 0, 17, 1, (3, 2**40)),)))

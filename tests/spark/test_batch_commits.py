@@ -19,7 +19,7 @@ Open = Callable[..., Transaction]
 
 
 @pytest.fixture
-def share(bootstrap: str, unique: str) -> ReadTaskName:
+def read_task(bootstrap: str, unique: str) -> ReadTaskName:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(unique, 1)])[unique].result()
     return ReadTaskName(unique, 0, 7, "digest")
@@ -34,14 +34,14 @@ def held(bootstrap: str, unique: str) -> Iterator[BatchCommits]:
 
 @pytest.fixture(params=[BatchTransaction, RecordTransaction], ids=["batches", "records"])
 def begun(
-    request: pytest.FixtureRequest, bootstrap: str, unique: str, share: ReadTaskName, held: BatchCommits
+    request: pytest.FixtureRequest, bootstrap: str, unique: str, read_task: ReadTaskName, held: BatchCommits
 ) -> Iterator[Open]:
     """Return a function that begins the transaction of a batch; each has the same transactional id."""
     opened: list[Transaction] = []
 
     def begin(number: int = BATCH.number) -> Transaction:
         opened.append(request.param(bootstrap, {}, unique))
-        assert opened[-1].begin(BatchName("query", number), share, held)
+        assert opened[-1].begin(BatchName("query", number), read_task, held)
         return opened[-1]
 
     yield begin
@@ -49,45 +49,47 @@ def begun(
         transaction.close()
 
 
-def test_a_mark_is_known_again_whatever_its_length(begun: Open, share: ReadTaskName, held: BatchCommits):
+def test_a_batch_commit_record_is_found_whatever_its_length(
+    begun: Open, read_task: ReadTaskName, held: BatchCommits
+):
     transaction = begun(number=0)
     for length in range(60):
         transaction.flush_and_commit()
         batch = BatchName("q" * length, length)
-        assert transaction.begin(batch, share, held)
+        assert transaction.begin(batch, read_task, held)
         transaction.flush_and_commit()
-        assert not transaction.begin(batch, share, held)
-        assert transaction.begin(BatchName("next", length), share, held)
+        assert not transaction.begin(batch, read_task, held)
+        assert transaction.begin(BatchName("next", length), read_task, held)
     transaction.flush_and_commit()
 
 
-def test_a_mark_that_is_found_set_is_committed_again_before_kafka_forgets_it(
-    begun: Open, bootstrap: str, share: ReadTaskName, held: BatchCommits
+def test_a_batch_commit_record_that_is_found_is_committed_again_before_it_expires(
+    begun: Open, bootstrap: str, read_task: ReadTaskName, held: BatchCommits
 ):
     transaction = begun()
     transaction.flush_and_commit()
-    mark = commit_of_task(BATCH, share).metadata
-    assert times_committed(bootstrap, held.group, mark) == 1
+    record = commit_of_task(BATCH, read_task).metadata
+    assert times_committed(bootstrap, held.group, record) == 1
     for times in (2, 3):
-        assert not transaction.begin(BATCH, share, held)
-        assert times_committed(bootstrap, held.group, mark) == times
+        assert not transaction.begin(BATCH, read_task, held)
+        assert times_committed(bootstrap, held.group, record) == times
     following = BatchName("query", 4)
-    assert transaction.begin(following, share, held), "it can be used as before"
+    assert transaction.begin(following, read_task, held), "it can be used as before"
     transaction.flush_and_commit()
-    assert held.is_set(commit_of_task(following, share))
+    assert held.is_set(commit_of_task(following, read_task))
 
 
-def test_a_zombie_does_not_commit_the_mark_of_its_batch_over_the_next_ones(
-    begun: Open, share: ReadTaskName, held: BatchCommits
+def test_a_zombie_does_not_overwrite_the_batch_commit_record_of_a_later_batch(
+    begun: Open, read_task: ReadTaskName, held: BatchCommits
 ):
     zombie = begun()
     zombie.flush_and_commit()
     heir = begun(number=4)
     heir.flush_and_commit()
-    held_by_zombie = SimpleNamespace(is_set=lambda _mark: True, group=held.group, consumer=held.consumer)
+    held_by_zombie = SimpleNamespace(is_set=lambda _record: True, group=held.group, consumer=held.consumer)
     with pytest.raises(KafkaException, match="fenced"):
-        zombie.begin(BATCH, share, held_by_zombie)
-    assert not heir.begin(BatchName("query", 4), share, held)
+        zombie.begin(BATCH, read_task, held_by_zombie)
+    assert not heir.begin(BatchName("query", 4), read_task, held)
 
 
 class Deaf:
@@ -103,42 +105,42 @@ class Deaf:
         self.end.wait(60)
 
 
-def test_a_call_that_never_returns_ends_no_task_and_another_producer_takes_over(
-    bootstrap: str, share: ReadTaskName, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
+def test_a_call_that_never_returns_fails_no_task_and_another_producer_takes_over(
+    bootstrap: str, read_task: ReadTaskName, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
 ):
     following = BatchName("query", 4)
     settings, group = {"linger.ms": "1"}, held.group.removesuffix(".stage")  # so it writes record by record
-    first = begin_transaction(bootstrap, settings, group, BATCH, share)
+    first = begin_transaction(bootstrap, settings, group, BATCH, read_task)
     assert isinstance(first, RecordTransaction)
     first.flush_and_commit()
     first.producer = deaf = Deaf(first.producer)
     with monkeypatch.context() as soon:
         soon.setattr("acktree.spark.tasks.writing.record_transaction.COMMIT_RECORD_TIMEOUT_S", 0.2)
-        with pytest.raises(KafkaException, match=r"no answer for .* the producer is given up"):
-            first.begin(following, share, held)
-    second = begin_transaction(bootstrap, settings, group, following, share)
+        with pytest.raises(KafkaException, match=r"no answer for .* the producer is abandoned"):
+            first.begin(following, read_task, held)
+    second = begin_transaction(bootstrap, settings, group, following, read_task)
     assert second is not None
     assert second is not first
     second.flush_and_commit()
     deaf.end.set()
-    assert held.is_set(commit_of_task(following, share))
+    assert held.is_set(commit_of_task(following, read_task))
     for transaction in open_transactions.pop_oldest():
         transaction.close()
 
 
-def test_a_coordinator_that_is_not_ready_is_asked_again(
-    share: ReadTaskName, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
+def test_a_call_is_retried_while_the_coordinator_is_not_ready(
+    read_task: ReadTaskName, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
 ):
     answers: list[KafkaError | None] = [KafkaError(KafkaError.NOT_COORDINATOR), None]
 
     def committed(places: list[TopicPartition], _timeout_s: float) -> list[TopicPartition]:
         if (error := answers.pop(0)) is not None:
             raise KafkaException(error)
-        return [mark]
+        return [record]
 
     answering = SimpleNamespace(poll=lambda _timeout_s: None, committed=committed)
-    mark = commit_of_task(BATCH, share)
+    record = commit_of_task(BATCH, read_task)
     with monkeypatch.context() as there:
         there.setattr(held, "consumer", answering)
-        assert held.is_set(mark)
+        assert held.is_set(record)
     assert not answers

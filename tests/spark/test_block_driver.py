@@ -37,7 +37,7 @@ def test_all_records_of_a_block_are_done_with_its_root(spout: Callable[..., Spou
     assert t.result_position() == 2
 
 
-def test_a_failed_block_comes_again_whole_under_one_root(spout: Callable[..., SpoutTester]) -> None:
+def test_a_failed_block_is_replayed_whole_under_one_root(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=30, block=10)
     first, second, third = t.roots(t.next_batch())
     t.send_result(acked=[first])
@@ -89,18 +89,18 @@ def test_after_max_attempts_each_record_of_the_block_is_a_dead_letter_of_its_own
     assert (t.count("dead_lettered"), t.pending) == (4, 0)
     reader = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.test"})
     reader.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
-    letters = reader.consume(4, 20)
+    dead_letters = reader.consume(4, 20)
     assert reader.consume(1, 0.5) == []
     reader.close()
-    assert [letter.value() for letter in letters] == [b"record %d" % n for n in range(4, 8)]
-    for offset, letter in enumerate(letters, 4):
-        headers = dict(letter.headers() or [])
+    assert [dead_letter.value() for dead_letter in dead_letters] == [b"record %d" % n for n in range(4, 8)]
+    for offset, dead_letter in enumerate(dead_letters, 4):
+        headers = dict(dead_letter.headers() or [])
         assert headers["acktree-origin"] == f"{t.name}.source/0/{offset}".encode()
         assert headers["kafka_dlt-original-offset"] == offset.to_bytes(8, "big")
         assert (headers["acktree-attempts"], headers["kept"]) == (b"2", b"yes")
 
 
-def test_a_rewind_into_a_block_begins_with_the_rest_of_it(spout: Callable[..., SpoutTester]) -> None:
+def test_a_rewind_into_a_block_starts_with_the_rest_of_it(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=30, block=10)
     old = t.roots(t.next_batch())
     t.send_result(acked=list(old)[:2])
@@ -117,7 +117,7 @@ def test_a_rewind_into_a_block_begins_with_the_rest_of_it(spout: Callable[..., S
     t.until(lambda: t.committed() == 30)
 
 
-def test_a_replay_command_opens_the_records_asked_for_and_no_others(
+def test_a_replay_command_emits_the_requested_records_and_no_others(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=30, block=10)
@@ -135,7 +135,7 @@ def test_a_replay_command_opens_the_records_asked_for_and_no_others(
     t.until(lambda: t.committed() == 30)
 
 
-def test_blocks_in_flight_stay_as_they_are_when_another_size_is_published(
+def test_blocks_in_flight_keep_their_size_when_another_one_is_published(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=20, block=10)
@@ -165,22 +165,22 @@ def test_no_more_blocks_are_in_flight_than_max_pending_has_room_for(
     assert list(t.roots(t.next_batch()).values()) == [list(range(30, 40))]
 
 
-def test_the_progress_counts_records_where_roots_stand_for_blocks(spout: Callable[..., SpoutTester]) -> None:
+def test_the_progress_counts_records_and_not_blocks(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=30, block=10, max_pending=20)
     first, second = t.roots(t.next_batch())
 
-    def told(*names: str) -> list[int]:
+    def counts(*names: str) -> list[int]:
         progress = t.driver.progress(t.driver.log_ends())
         return [progress[name] for name in ("pending", "frontierLag", "emitted", *names)]
 
-    assert told() == [20, 30, 20]
+    assert counts() == [20, 30, 20]
     t.send_result(acked=[second])
     t.until(lambda: t.count("completed") == 10)
-    assert told("completed") == [10, 30, 20, 10]
+    assert counts("completed") == [10, 30, 20, 10]
     fail(t, first)
     t.now_s += 2
     assert t.next_batch() is not None
-    assert told("failed", "replayed") == [20, 30, 30, 10, 10]
+    assert counts("failed", "replayed") == [20, 30, 30, 10, 10]
 
 
 def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[..., SpoutTester]) -> None:
@@ -199,15 +199,15 @@ def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[...
     common = ["--topology", t.name, "-b", t.bootstrap, "--format", "json"]
     traced = CliRunner().invoke(main, ["trace", f"{t.name}.source", "0", "17", *common])
     assert traced.exit_code == 0, traced.output
-    told = json.loads(traced.output)
-    assert [each["root"] for each in told["emissions"]] == [f"{root:016x}"]
-    assert any("up to 10 records share a root" in note for note in told["notes"])
+    trace = json.loads(traced.output)
+    assert [each["root"] for each in trace["emissions"]] == [f"{root:016x}"]
+    assert any("up to 10 records share a root" in note for note in trace["notes"])
     pending = CliRunner().invoke(main, ["pending", "list", *common])
-    told = json.loads(pending.output)
-    roots = {each["offset"]: each["root"] for each in told["pending"]}
+    listed = json.loads(pending.output)
+    roots = {each["offset"]: each["root"] for each in listed["pending"]}
     assert roots.keys() == set(range(25))
     assert {offset for offset in range(20) if roots[offset] == f"{root:016x}"} == set(range(10, 20))
-    assert told["notes"] == ["up to 10 records share a root, that of the first of them"]
+    assert listed["notes"] == ["up to 10 records share a root, that of the first of them"]
 
 
 def test_blocks_and_complete_batch_are_refused_together(spout: Callable[..., SpoutTester]) -> None:
@@ -216,7 +216,7 @@ def test_blocks_and_complete_batch_are_refused_together(spout: Callable[..., Spo
         SpoutDriver(t.options(complete="batch"))
 
 
-def test_a_driver_asked_for_the_first_offset_alone_takes_no_result_of_a_block_that_spark_has_logged(
+def test_a_driver_asked_only_for_the_first_offset_applies_no_result_of_a_logged_block(
     spout: Callable[..., SpoutTester],
 ) -> None:
     """Spark runs a cut-off first batch again: it asks where to begin, and says later what it has logged."""

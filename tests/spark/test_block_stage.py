@@ -57,7 +57,7 @@ def doubled(rows: DataFrame, name: str) -> dict[str, DataFrame]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("transform", "tuples_each"), [(halves, 1), (doubled, 2)])
-def test_a_block_has_one_init_over_all_its_rows_and_fails_and_comes_again_whole(
+def test_a_block_has_one_init_for_all_its_rows_and_fails_and_is_replayed_whole(
     tester: StageTester, transform: Callable[[DataFrame, str], dict[str, DataFrame]], tuples_each: int
 ) -> None:
     """The blocks at 100 are failed by a bolt; the first block by the stage, which rejects one of its rows."""
@@ -100,7 +100,7 @@ def test_a_narrow_batch_of_blocks_whose_driver_was_killed_is_written_exactly_onc
 
 
 @pytest.mark.slow
-def test_the_blocks_of_a_shuffled_batch_that_was_cut_off_come_again(
+def test_the_blocks_of_an_interrupted_shuffled_batch_are_replayed(
     tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
     tester.send([f"{n}" for n in range(BIG - 1)] + ["fatal"])
@@ -129,7 +129,7 @@ RECORDS = 4_000
 
 
 @pytest.mark.slow
-def test_spout_blocks_worker_and_acker_keep_an_exact_account_over_a_kill_of_the_driver(
+def test_counts_of_blocks_are_exact_after_the_driver_is_killed(
     bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     """Every record is executed once, those of the blocks with a failing record once more."""

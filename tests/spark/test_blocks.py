@@ -10,6 +10,7 @@ from acktree.schemas.control_records import Span
 from acktree.schemas.ids import generation_of
 from acktree.spark.driver.spout_figures import CrowdedSlots
 from acktree.spark.ledger.blocks import BlockRange
+from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import FailureOutcome, Replay
@@ -36,12 +37,12 @@ def ack(led: PartitionLedger, *firsts: int, generation: int = FIRST) -> int:
 def test_an_ack_finishes_the_whole_block_and_no_other() -> None:
     led = ledger(35)
     assert ack(led, 10) == 10
-    assert led.held_ranges(9) == [(10, 20)]
+    assert runs(led.done, led.frontier, 9) == [(10, 20)]
     assert ack(led, 0, 30) == 15
     assert (led.frontier, led.pending) == (20, 10)
 
 
-def test_a_block_that_a_batch_has_cut_short_ends_there() -> None:
+def test_a_block_cut_short_by_a_batch_ends_there() -> None:
     led = ledger(7, 15, 22)
     assert [ack(led, first) for first in (0, 7, 10, 15, 20)] == [7, 3, 5, 5, 2]
     assert led.frontier == 22
@@ -56,7 +57,7 @@ def test_a_rewind_into_the_middle_of_a_block_starts_with_a_short_one() -> None:
     assert [ack(led, first, generation=generation_of(2, 0)) for first in (17, 20, 30)] == [3, 10, 10]
 
 
-def test_a_failed_block_is_replayed_whole_but_for_what_is_done_of_it() -> None:
+def test_a_failed_block_is_replayed_except_for_its_done_records() -> None:
     led = ledger(20)
     led.finish(13, 15)
     assert led.failed(FIRST, 10, 0.0, counts=True) is FailureOutcome.RETRY
@@ -82,7 +83,7 @@ def test_an_older_emission_in_other_blocks_finishes_its_first_record_alone() -> 
     assert ack(led, 0, generation=generation_of(2, 0)) == 9
 
 
-def test_blocks_are_forgotten_once_they_are_done_and_committed() -> None:
+def test_blocks_are_removed_once_they_are_done_and_committed() -> None:
     led = ledger(7, 15)
     ack(led, 7, 10)
     led.discard_blocks(10)
@@ -94,11 +95,11 @@ def test_blocks_are_forgotten_once_they_are_done_and_committed() -> None:
     assert not led.blocks.ranges
 
 
-def test_aligned_batches_are_one_stretch() -> None:
+def test_aligned_batches_are_one_block_range() -> None:
     assert ledger(10, 50, 120).blocks.ranges == [BlockRange(0, 120, 10, RUN)]
 
 
-def test_a_command_takes_part_of_a_block_and_both_end() -> None:
+def test_a_command_replays_part_of_a_block_and_both_finish() -> None:
     led = ledger(30)
     led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 30, 10))
     assert led.emit_again(100, 9, 0.0) == [(10, 14)]
@@ -106,7 +107,7 @@ def test_a_command_takes_part_of_a_block_and_both_end() -> None:
     assert ack(led, 10, generation=generation_of(2, 0)) == 4
 
 
-def test_a_block_whose_first_records_a_command_took_gets_a_root_of_its_own() -> None:
+def test_a_block_whose_first_records_a_command_replays_gets_a_new_root() -> None:
     led = ledger(20)
     led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20, 10))
     led.emit_again(100, 9, 0.0)
@@ -120,7 +121,7 @@ def test_a_block_whose_first_records_a_command_took_gets_a_root_of_its_own() -> 
     assert ack(led, 10, generation=generation_of(2, 1)) == 4
 
 
-def test_a_command_waits_for_room_for_a_whole_block_and_takes_a_larger_one_when_idle() -> None:
+def test_a_command_waits_for_room_for_a_whole_block_and_emits_a_larger_one_when_idle() -> None:
     led = ledger(100)
     ack(led, *range(0, 100, 10))
     led.apply(LiveReplay.of(0, 0, 2, [Span(5, 40)], 100, 10))
@@ -131,7 +132,7 @@ def test_a_command_waits_for_room_for_a_whole_block_and_takes_a_larger_one_when_
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
-def test_overdue_blocks_come_again_once_each(limit: int) -> None:
+def test_overdue_blocks_are_each_replayed_once(limit: int) -> None:
     led = ledger(25)
     ack(led, 10)
     assert led.fail_overdue(1.0, 100.0, limit) == min(limit, 2)
@@ -162,7 +163,7 @@ def test_a_block_is_no_larger_than_a_trigger_may_read() -> None:
     assert (fresh.start, fresh.end, fresh.block) == (0, 4, 4)
 
 
-def test_a_slot_with_too_many_stretches_in_flight_waits_and_is_said_to_once(
+def test_a_slot_with_too_many_block_ranges_in_flight_waits_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made, crowds = task(10), CrowdedSlots()
@@ -198,12 +199,12 @@ class SpoutMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.open_roots())
     @rule(data=st.data(), is_good=st.booleans())
-    def judged_by_the_acker(self, data: st.DataObject, is_good: bool) -> None:
+    def finished_by_the_acker(self, data: st.DataObject, is_good: bool) -> None:
         self.model.finish(data.draw(st.sampled_from(self.model.open_roots())), is_good)
 
     @precondition(lambda self: self.model.log)
     @rule(data=st.data())
-    def told_twice(self, data: st.DataObject) -> None:
+    def reported_twice(self, data: st.DataObject) -> None:
         self.model.send_again(data.draw(st.integers(0, len(self.model.log) - 1)))
 
     @rule()
@@ -259,7 +260,7 @@ TestMachineShortOfMetadata = MachineShortOfMetadata.TestCase
 TestMachineShortOfMetadata.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_a_restarted_driver_goes_on_with_the_blocks_that_a_command_was_emitted_in() -> None:
+def test_a_restarted_driver_continues_with_the_blocks_of_a_command() -> None:
     model = SpoutModel()
     model.batch(15, 40, 0.0)
     for root in model.open_roots():
@@ -271,7 +272,7 @@ def test_a_restarted_driver_goes_on_with_the_blocks_that_a_command_was_emitted_i
     model.end()
 
 
-def test_a_lost_checkpoint_lets_no_older_ack_finish_what_a_command_asked_for() -> None:
+def test_after_a_lost_checkpoint_no_older_ack_finishes_a_command() -> None:
     model = SpoutModel()
     model.batch(1, 1, 0.0)
     model.command(0, 1)

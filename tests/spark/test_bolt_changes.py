@@ -68,7 +68,7 @@ class BoltTester:
         self.admin.create_partitions([NewPartitions(self.out, partitions)])[self.out].result()
         until(lambda: len(self.admin.list_topics(self.out, 10).topics[self.out].partitions) == partitions)
 
-    def forget_group(self) -> None:
+    def delete_offsets(self) -> None:
         """Do what the broker does once all offsets of a group have expired."""
         self.admin.delete_consumer_groups([f"{self.name}.b"])[f"{self.name}.b"].result()
 
@@ -98,7 +98,7 @@ class BoltTester:
     def read(self, driver: BoltDriver, batch: PlannedBatch) -> int:
         """Do what Spark's tasks do; return how many rows there are."""
         todo = read_tasks(self.options, driver.topology, batch)
-        return sum(len(rows) for share in todo for rows in read_offsets(share))
+        return sum(len(rows) for task in todo for rows in read_offsets(task))
 
     def close(self) -> None:
         for driver in self._drivers:
@@ -131,7 +131,7 @@ def bolt(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made.close()
 
 
-def test_retention_that_passes_what_a_batch_names_is_said_or_counted_as_done(bolt: BoltTester):
+def test_expired_records_of_a_planned_batch_are_an_error_or_counted_as_done(bolt: BoltTester):
     bolt.send(10)
     driver = bolt.start()
     batch = next_batch(driver)
@@ -142,7 +142,7 @@ def test_retention_that_passes_what_a_batch_names_is_said_or_counted_as_done(bol
     assert bolt.read(driver, next_batch(driver)) == 6
 
 
-def test_an_offset_behind_the_end_is_said_or_gone_back_from(bolt: BoltTester):
+def test_an_offset_beyond_the_end_is_an_error_or_reset_to_the_end(bolt: BoltTester):
     bolt.send(3)
     bolt.commit(10)
     with pytest.raises(DataLoss, match=r"ends at offset 3, but group .* is at 10"):
@@ -152,7 +152,7 @@ def test_an_offset_behind_the_end_is_said_or_gone_back_from(bolt: BoltTester):
     assert bolt.read(driver, next_batch(driver)) == 2
 
 
-def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(bolt: BoltTester):
+def test_a_recreated_topic_with_fewer_records_is_noticed_at_the_next_trigger(bolt: BoltTester):
     bolt.send(5)
     driver = bolt.start()
     driver.written(next_batch(driver))
@@ -162,7 +162,7 @@ def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
         next_batch(driver)
 
 
-def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(bolt: BoltTester):
+def test_a_deleted_topic_is_an_error_where_its_end_is_asked_for(bolt: BoltTester):
     bolt.send(5)
     driver = bolt.start()
     next_batch(driver)
@@ -171,7 +171,7 @@ def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(bolt: BoltTest
         next_batch(driver)
 
 
-def test_a_partition_count_that_shrank_is_said_at_the_next_trigger(bolt: BoltTester):
+def test_a_smaller_partition_count_is_an_error_at_the_next_trigger(bolt: BoltTester):
     bolt.send(5)
     driver = bolt.start()
     next_batch(driver)
@@ -214,11 +214,11 @@ def test_a_batch_logged_before_a_topic_grew_is_committed_where_it_was_read(bolt:
     assert driver.all_done(driver.log_ends())
 
 
-def test_a_quiet_bolt_commits_again_before_kafka_forgets(bolt: BoltTester):
+def test_an_idle_bolt_commits_again_before_its_offsets_expire(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start()
     driver.written(next_batch(driver))
-    bolt.forget_group()
+    bolt.delete_offsets()
     driver.service(0.0)
     assert bolt.committed() < 0, "nothing has changed"
     bolt.now_s += RENEW_INTERVAL_S
@@ -226,24 +226,24 @@ def test_a_quiet_bolt_commits_again_before_kafka_forgets(bolt: BoltTester):
     assert bolt.committed() == 3
 
 
-def test_a_bolt_whose_group_has_forgotten_its_offsets_goes_on_behind_the_logged_batch(bolt: BoltTester):
+def test_a_bolt_whose_offsets_have_expired_continues_after_the_logged_batch(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start()
     batch = next_batch(driver)
     driver.written(batch)
-    bolt.forget_group()
+    bolt.delete_offsets()
     bolt.send(1)
     for starting in ("earliest", "latest"):
         driver = bolt.start(batch, startingOffsets=starting)
         assert bolt.read(driver, next_batch(driver)) == 1
 
 
-def test_a_topic_created_anew_under_a_live_bolt_is_said_though_it_is_long_enough(bolt: BoltTester):
+def test_a_recreated_topic_stops_a_live_bolt_though_it_is_long_enough(bolt: BoltTester):
     bolt.send(2)
     driver = bolt.start()
     driver.written(next_batch(driver))
     bolt.recreate(partitions=2)
     bolt.send(5)
     bolt.now_s += CHECK_INTERVAL_S
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         driver.service(0.0)

@@ -33,7 +33,7 @@ def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
     assert frozen
 
 
-def test_a_home_of_ones_own_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+def test_a_spark_home_set_by_the_user_is_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     with plain_files():
         assert os.environ["SPARK_HOME"] == "/opt/spark"

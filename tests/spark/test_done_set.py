@@ -27,12 +27,12 @@ SHAPES = st.one_of(
 
 
 @given(st.sets(st.integers(0, 400)), st.integers(0, 420))
-def test_first_absent_is_the_smallest_offset_missing(offsets: set[int], start: int) -> None:
+def test_first_absent_is_the_smallest_missing_offset(offsets: set[int], start: int) -> None:
     expected = next(offset for offset in range(start, 1_000) if offset not in offsets)
     assert first_absent(BitMap64(offsets), start) == expected
 
 
-def test_a_block_that_is_not_there_at_all_is_absent() -> None:
+def test_a_bitmap_block_that_is_missing_is_absent() -> None:
     """The bitmap library's own contains_range says otherwise: records would count as done that are not."""
     done = BitMap64([65_535, 131_072])
     assert first_absent(done, 65_535) == 65_536
@@ -54,7 +54,7 @@ def test_a_set_holds_the_offsets_it_is_made_of(offsets: list[int]) -> None:
 
 @example(0, {131_072, 65_535}, 0)
 @given(FRONTIERS, SHAPES, st.integers(0, 2**31))
-def test_what_is_claimed_was_done_and_everything_below_the_reach_is_told(
+def test_encoded_offsets_were_done_and_every_one_below_the_reach_is_encoded(
     frontier: int, above: set[int], epoch: int
 ) -> None:
     done = BitMap64([frontier + offset for offset in above])
@@ -65,19 +65,17 @@ def test_what_is_claimed_was_done_and_everything_below_the_reach_is_told(
     assert back is not None
     assert (back.epoch, back.incarnation) == (epoch, "topic-id")
     assert back.done <= done
-    told = BitMap64(done)
+    below = BitMap64(done)
     if reach <= int(done.max() if done else 0):
-        told.remove_range(reach, 1 << 62)
-    assert told <= back.done
+        below.remove_range(reach, 1 << 62)
+    assert below <= back.done
 
 
 @pytest.mark.parametrize("room", [69, 100, 700])
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_told_once_is_told_by_every_later_text_though_it_has_no_room_for_what_is_new(
-    room: int, seed: int
-) -> None:
+def test_offsets_encoded_once_stay_encoded_though_there_is_no_room_for_new_ones(room: int, seed: int) -> None:
     choose = random.Random(seed)
-    frontier, done, told = 0, BitMap64(), BitMap64()
+    frontier, done, encoded = 0, BitMap64(), BitMap64()
     for _ in range(60):
         begin = frontier + 1 + choose.randrange(30 * room)
         done.add_range(begin, begin + choose.choice([1, 1, 1, 2, 9, 300]))
@@ -85,24 +83,24 @@ def test_what_was_told_once_is_told_by_every_later_text_though_it_has_no_room_fo
             done |= BitMap64(range(frontier + 1, frontier + choose.randrange(8 * room) + 2, 2))
         if choose.random() < 0.2:
             frontier = first_absent(done, frontier + choose.randrange(room))
-            for each in (done, told):
+            for each in (done, encoded):
                 each.remove_range(0, frontier)
-        text, reach, now = encode_metadata(choose.randrange(2**40), "x" * 22, frontier, done, told, room)
+        text, reach, now = encode_metadata(choose.randrange(2**40), "x" * 22, frontier, done, encoded, room)
         assert len(text) <= room
         back = decode_metadata(text, frontier)
         assert back is not None
-        assert (back.done == now, told <= now, now <= done) == (True, True, True)
+        assert (back.done == now, encoded <= now, now <= done) == (True, True, True)
         assert done.range_cardinality(frontier, reach) == now.range_cardinality(frontier, reach)
-        told = now
+        encoded = now
 
 
-def test_what_an_earlier_release_told_with_more_room_is_read_and_told_as_far_as_it_fits() -> None:
+def test_metadata_of_a_release_with_more_room_is_read_and_encoded_again_as_far_as_it_fits() -> None:
     done = BitMap64(range(1, 2_000, 3))
-    text, reach, told = encode_metadata(1, "x" * 22, 0, done, done, 100)
+    text, reach, encoded = encode_metadata(1, "x" * 22, 0, done, done, 100)
     back = decode_metadata(text, 0)
     assert back is not None
-    assert back.done == told
-    assert done.range_cardinality(0, reach) == told.range_cardinality(0, reach) == len(told)
+    assert back.done == encoded
+    assert done.range_cardinality(0, reach) == encoded.range_cardinality(0, reach) == len(encoded)
 
 
 def test_every_other_offset_of_twenty_thousand_fits() -> None:
@@ -125,12 +123,12 @@ def test_one_flipped_character_makes_the_metadata_ignored() -> None:
         assert decode_metadata(damaged, 10) is None, damaged
 
 
-def test_metadata_of_strangers_is_not_ours() -> None:
+def test_foreign_metadata_is_recognised() -> None:
     for text in (None, "", "1", "1|2|3", "hello", "1|x|y|Rz|00000000", "ü|1|2|R|0", "|" * 4):
         assert decode_metadata(text, 0) is None
 
 
-def test_nothing_done_above_the_frontier_is_told_too() -> None:
+def test_an_empty_done_set_is_encoded_too() -> None:
     text = encode_metadata(3, "t", 5, BitMap64()).text
     back = decode_metadata(text, 5)
     assert back is not None

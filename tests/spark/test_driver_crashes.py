@@ -66,7 +66,7 @@ def test_without_tracking_overdue_replays_are_done_with_their_batch(
     t.until(lambda: t.committed() == 10)
 
 
-def test_records_written_behind_a_truncation_are_in_flight_for_the_next_driver(
+def test_records_written_after_a_truncation_are_in_flight_for_the_next_driver(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, options={"failOnDataLoss": "false"})
@@ -83,7 +83,7 @@ def test_records_written_behind_a_truncation_are_in_flight_for_the_next_driver(
     t.until(lambda: t.committed() == 12)
 
 
-def test_a_command_obeyed_before_a_first_batch_that_was_cut_off_is_not_taken_for_done(
+def test_a_command_applied_before_a_first_batch_that_crashed_does_not_count_as_done(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=30, max_pending=30)

@@ -19,9 +19,9 @@ from spark.spouts import DEADLINE_S, SpoutTester
 
 
 class Unreadable(BasicBolt):
-    def execute(self, tuple, emit):
-        if tuple.value == b"record 1":
-            raise UnicodeError(f"no such letter in {tuple.value!r}")
+    def execute(self, tup, emit):
+        if tup.value == b"record 1":
+            raise UnicodeError(f"no such letter in {tup.value!r}")
 
 
 def emit(t: SpoutTester, emitted: list[tuple[int, int]]) -> None:
@@ -45,13 +45,13 @@ def dead_letter(t: SpoutTester) -> dict[str, bytes]:
     """Return the headers of the first dead letter."""
     consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
-    letter = consumer.poll(DEADLINE_S)
+    dead_letter = consumer.poll(DEADLINE_S)
     consumer.close()
-    assert letter is not None
-    return dict(letter.headers() or [])
+    assert dead_letter is not None
+    return dict(dead_letter.headers() or [])
 
 
-def test_an_exceptions_type_text_and_task_stand_in_the_dead_letter(spout: Callable[..., SpoutTester]) -> None:
+def test_the_dead_letter_has_the_exceptions_type_text_and_task(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3, max_attempts=2)
     bolt = Worker(t.bootstrap, t.name, Unreadable())
     roles: list[Worker | Acker] = [bolt, Acker(t.bootstrap, t.name)]

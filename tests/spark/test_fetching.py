@@ -18,14 +18,14 @@ from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.bolt_anchors import BoltAnchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
 from acktree.spark.tasks.reading.read_task import SMALL_BATCH, ReadRange, read_records
-from producers.cluster import Cluster
+from producers.cluster import WorkerCluster
 
 RECORDS = 300
 
 
 @pytest.fixture
 def topic(bootstrap: str, unique: str) -> str:
-    cluster = Cluster(bootstrap, unique)
+    cluster = WorkerCluster(bootstrap, unique)
     cluster.apply(only=(["a"], ["b"]), other=(["b"], []))
     return cluster.topic("b")
 
@@ -64,7 +64,7 @@ def same(one: Fetched, other: Fetched) -> bool:
     return all(a is b if a is None else a.equals(b) for a, b in zip(one[1:7], other[1:7], strict=True))
 
 
-def test_both_ways_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch):
+def test_both_readers_give_the_same_rows(bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch):
     producer = make_producer(producer_settings(bootstrap, {}))
     for number in range(RECORDS):
         headers = [("u", b"1"), (HEADER, header(1, [number + 1]))][number % 3 : 2]
@@ -102,7 +102,7 @@ HEADERS: dict[str, Callable[[int], bytes | None]] = {
 }
 
 
-def test_anchors_of_many_tuples_are_those_of_each(bootstrap: str, topic: str):
+def test_anchors_of_many_tuples_equal_those_of_single_ones(bootstrap: str, topic: str):
     anchors = BoltAnchors(bootstrap, topic.partition(".")[0], "other", {})
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -111,17 +111,19 @@ def test_anchors_of_many_tuples_are_those_of_each(bootstrap: str, topic: str):
     def check(kinds: list[str]) -> None:
         headers = [HEADERS[kind](number) for number, kind in enumerate(kinds, 1)]
         offsets = np.arange(len(headers))
-        told = anchors.of_all(pa.array(headers, pa.binary()), topic, 0, offsets)
+        columns = anchors.of_all(pa.array(headers, pa.binary()), topic, 0, offsets)
         is_tracked = {"sound", "two anchors"}
         wanted = [data[3:] if kind in is_tracked else None for kind, data in zip(kinds, headers, strict=True)]
-        assert told.to_pylist() == wanted
+        assert columns.to_pylist() == wanted
         elsewhere = anchors.of_all(pa.array(headers, pa.binary()), "stranger", 0, offsets)
         assert elsewhere.null_count == len(headers)
 
     check()
 
 
-def test_a_partition_read_to_its_end_is_let_go_and_one_with_more_is_kept(bootstrap: str, topic: str) -> None:
+def test_a_partition_read_to_its_end_is_released_and_one_with_more_is_kept(
+    bootstrap: str, topic: str
+) -> None:
     """Who is assigned at the end of a log asks for more fifty times a second while the process lives."""
     of = options(bootstrap, topic)
     producer = make_producer(producer_settings(bootstrap, {}))

@@ -80,14 +80,14 @@ def test_a_task_that_fails_leaves_no_handoff_file(tester: StageTester) -> None:
     assert handoff_files() == before
 
 
-def test_what_a_killed_task_left_goes_with_the_querys_next_batch(
+def test_the_handoff_files_of_a_killed_task_are_removed_with_the_next_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed, other_query, beside = (
         tmp_path / f"acktree-handoff-{name}" for name in ("q.6.1", "r.6.2", "q.7.3")
     )
-    for note in (killed, other_query, beside):
-        note.touch()
+    for file in (killed, other_query, beside):
+        file.touch()
     own = tmp_path / "acktree-handoff-q.7.4"
     monkeypatch.setattr(handoff, "handoff_path", lambda: own)
     handoff.begin_handoff(ReadTaskName("topic", 0, 10, "digest"))

@@ -39,8 +39,8 @@ def consumer_groups(t: SpoutTester, *arguments: str) -> str:
 
 
 def reset(t: SpoutTester, *how: str) -> None:
-    told = consumer_groups(t, "--reset-offsets", "--topic", f"{t.name}.source", *how, "--execute")
-    assert f"{t.name}.source" in told, told
+    printed = consumer_groups(t, "--reset-offsets", "--topic", f"{t.name}.source", *how, "--execute")
+    assert f"{t.name}.source" in printed, printed
 
 
 def finished(spout: Callable[..., SpoutTester]) -> tuple[SpoutTester, int]:

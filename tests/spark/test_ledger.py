@@ -1,4 +1,4 @@
-"""The ledger of one partition: tests named by the shape of the verdicts, and one model for all orders."""
+"""The ledger of one partition: tests named by the order of the results, and one model for all orders."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.schemas.ids import generation_of
+from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import FailureOutcome, Replay, RetryPolicy
 
@@ -32,7 +33,7 @@ def test_acks_in_order_move_the_frontier() -> None:
     assert led.pending == 0
 
 
-def test_acks_in_reverse_move_it_at_the_last() -> None:
+def test_acks_in_reverse_order_move_the_frontier_at_the_last() -> None:
     led = ledger()
     for offset in range(9, 0, -1):
         ack(led, offset)
@@ -46,7 +47,7 @@ def test_one_hole_holds_the_frontier_and_nothing_else() -> None:
     led = ledger()
     ack(led, 0, 1, 2, 4, 5, 6, 7, 8, 9)
     assert (led.frontier, led.pending) == (3, 1)
-    assert led.held_ranges(5) == [(4, 10)]
+    assert runs(led.done, led.frontier, 5) == [(4, 10)]
 
 
 def test_a_second_ack_and_an_ack_below_the_frontier_are_no_ops() -> None:
@@ -56,7 +57,7 @@ def test_a_second_ack_and_an_ack_below_the_frontier_are_no_ops() -> None:
     assert (led.frontier, led.pending) == (1, 8)
 
 
-def test_an_ack_of_what_was_never_emitted_is_ignored() -> None:
+def test_an_ack_of_an_offset_never_emitted_is_ignored() -> None:
     led = ledger()
     assert ack(led, 10, 11) == 0
     assert led.emit(12, 100, 0.0) == [(10, 12)]
@@ -96,18 +97,18 @@ def test_a_failure_of_a_done_offset_an_old_generation_or_twice_is_ignored() -> N
     assert led.failed(FIRST, 4, 0.0, counts=True) is FailureOutcome.IGNORED
 
 
-def test_attempts_end_and_are_counted_once_each() -> None:
+def test_each_failed_attempt_counts_once_until_none_is_left() -> None:
     led = ledger()
-    generation, now_s, verdicts = FIRST, 0.0, []
+    generation, now_s, outcomes = FIRST, 0.0, []
     for _ in range(3):
-        verdicts.append(led.failed(generation, 4, now_s, counts=True))
+        outcomes.append(led.failed(generation, 4, now_s, counts=True))
         now_s += 100
         if replays := led.emit_due(now_s, 1, 10):
             generation = replays[0].generation
-    assert verdicts == [FailureOutcome.RETRY, FailureOutcome.RETRY, FailureOutcome.EXHAUSTED]
+    assert outcomes == [FailureOutcome.RETRY, FailureOutcome.RETRY, FailureOutcome.EXHAUSTED]
 
 
-def test_failures_that_do_not_count_are_replayed_for_ever_and_no_two_emissions_share_a_root_id() -> None:
+def test_failures_that_do_not_count_are_always_replayed_under_distinct_root_ids() -> None:
     led = ledger()
     generation, now_s, run = FIRST, 0.0, 1
     emissions = {generation}
@@ -133,7 +134,7 @@ def test_the_back_off_doubles_up_to_its_limit() -> None:
     assert 60 < policy.delay_s(9, 0.5) < 66
 
 
-def test_a_bitmap_from_a_commit_is_not_emitted_again() -> None:
+def test_offsets_committed_as_done_are_not_emitted_again() -> None:
     led = PartitionLedger(5, 5, 1, POLICY)
     led.done.add_range(7, 9)
     assert led.emit(20, 100, 0.0) == [(5, 7), (9, 20)]
@@ -171,7 +172,7 @@ def test_a_reset_forward_inside_what_is_in_flight_keeps_the_rest_in_flight() -> 
     assert ack(led, *range(4, 10)) == 6
 
 
-def test_an_emission_without_a_verdict_is_replayed_when_its_control_records_have_expired() -> None:
+def test_an_emission_without_a_result_is_replayed_when_its_control_records_have_expired() -> None:
     led = ledger(4)
     led.emit(6, 100, 50.0)
     ack(led, 0, 2)
@@ -188,7 +189,7 @@ def test_an_emission_without_a_verdict_is_replayed_when_its_control_records_have
 
 
 @given(st.permutations(list(range(12))), st.integers(1, 5))
-def test_any_order_and_any_chunks_of_acks_end_the_same(order: list[int], size: int) -> None:
+def test_any_order_and_grouping_of_acks_gives_the_same_ledger(order: list[int], size: int) -> None:
     led = ledger(12)
     for at in range(0, 12, size):
         ack(led, *order[at : at + size], *order[:at])
@@ -196,7 +197,7 @@ def test_any_order_and_any_chunks_of_acks_end_the_same(order: list[int], size: i
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """A set-based model beside the ledger: emissions, verdicts of any generation, retries, rewinds."""
+    """A set-based model beside the ledger: emissions, results of any generation, retries, rewinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,8 +228,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def failed(self, data: st.DataObject, counts: bool) -> None:
         offset = data.draw(st.sampled_from(sorted(self.emitted)))
         generation = data.draw(st.sampled_from(self.emitted[offset]))
-        verdict = self.led.failed(generation, offset, self.now_s, counts=counts)
-        if verdict is FailureOutcome.RETRY:
+        outcome = self.led.failed(generation, offset, self.now_s, counts=counts)
+        if outcome is FailureOutcome.RETRY:
             assert offset not in self.done
             assert generation == self.emitted[offset][-1]
 
@@ -275,7 +276,7 @@ def test_a_replay_of_a_written_batch_is_the_newest_emission_after_a_restart(atte
     assert led.emit_due(100, 2, 10) == [Replay(4, generation_of(2, attempt + 1), attempt + 1)]
 
 
-def test_the_frontier_is_held_since_its_record_was_emitted():
+def test_the_age_of_the_frontier_counts_from_the_emission_of_its_record():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
     assert ledger.held_s(5.0) == 0.0
     ledger.emit(10, 5, 10.0)

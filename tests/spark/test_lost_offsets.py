@@ -18,7 +18,7 @@ from spark.spouts import DEADLINE_S, SpoutTester
 LATEST = {"startingOffsets": "latest"}
 
 
-def forget_group(t: SpoutTester) -> None:
+def delete_offsets(t: SpoutTester) -> None:
     """Do what the broker does once all offsets of a group have expired."""
     t.admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
 
@@ -42,7 +42,7 @@ def serve(driver: SpoutDriver) -> None:
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_where_the_group_has_forgotten_its_offsets_the_checkpoint_says_where_to_go_on(
+def test_a_driver_whose_offsets_have_expired_continues_from_the_checkpoint(
     spout: Callable[..., SpoutTester], starting: str
 ) -> None:
     t = spout(records=0, options={"startingOffsets": starting})
@@ -50,7 +50,7 @@ def test_where_the_group_has_forgotten_its_offsets_the_checkpoint_says_where_to_
     done(t, 10)
     log_a_batch_more(t, 3)
     t.driver.close()
-    forget_group(t)
+    delete_offsets(t)
     t.send(2)
     t.start()
     again = t.emitted(t.next_batch())
@@ -61,7 +61,7 @@ def test_where_the_group_has_forgotten_its_offsets_the_checkpoint_says_where_to_
     t.until(lambda: t.committed() == 15)
 
 
-def test_a_checkpoint_that_knows_no_frontier_is_proof_that_the_group_is_not_new(
+def test_a_checkpoint_without_a_frontier_proves_that_the_group_is_not_new(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=0, options=LATEST)
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_knows_no_frontier_is_proof_that_the_group_is_not_new(
     assert t.batch is not None
     t.batch = t.batch.__class__(t.batch.version, t.batch.ranges)
     t.driver.close()
-    forget_group(t)
+    delete_offsets(t)
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [0, 1, 2, 3]
 
@@ -80,7 +80,7 @@ def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_f
     t = spout(records=6)
     old = t.emitted(t.next_batch())
     t.driver.close()
-    forget_group(t)
+    delete_offsets(t)
     t.start()
     new = t.emitted(t.next_batch())
     assert [offset for offset, _ in new] == [0, 1, 2, 3, 4, 5]
@@ -90,17 +90,17 @@ def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_f
     assert t.count("completed") == 3
 
 
-def test_a_live_driver_commits_again_what_its_group_has_forgotten(spout: Callable[..., SpoutTester]) -> None:
+def test_a_live_driver_commits_expired_offsets_again(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=5)
     done(t, 5)
     claim = t.claim()
-    forget_group(t)
+    delete_offsets(t)
     assert t.committed() < 0
     t.until(lambda: t.committed() == 5)
     assert t.claim() == claim
 
 
-def test_a_quiet_driver_commits_again_before_kafka_forgets(spout: Callable[..., SpoutTester]) -> None:
+def test_an_idle_driver_commits_again_before_its_offsets_expire(spout: Callable[..., SpoutTester]) -> None:
     """Seen by a claim that somebody has overwritten: nothing else has changed for the driver to commit."""
     t = spout(records=5)
     done(t, 5)
@@ -115,7 +115,7 @@ def test_a_quiet_driver_commits_again_before_kafka_forgets(spout: Callable[..., 
     assert t.claim() == ours
 
 
-def test_without_a_checkpoint_acks_that_were_not_read_yet_are_taken_in_before_anything_is_emitted(
+def test_without_a_checkpoint_unread_acks_are_applied_before_anything_is_emitted(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=50)
@@ -131,7 +131,7 @@ def test_without_a_checkpoint_acks_that_were_not_read_yet_are_taken_in_before_an
     t.until(lambda: t.committed() == 50)
 
 
-def test_a_zombie_that_wakes_up_commits_nothing_before_it_has_looked_who_is_the_driver(
+def test_a_zombie_that_wakes_up_checks_who_owns_the_task_before_it_commits(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5)
@@ -148,7 +148,7 @@ def test_a_zombie_that_wakes_up_commits_nothing_before_it_has_looked_who_is_the_
     assert t.committed() == 5
 
 
-def test_where_group_and_checkpoint_are_gone_no_ack_of_an_earlier_emission_finishes_a_new_one(
+def test_without_offsets_and_checkpoint_no_ack_of_an_earlier_emission_finishes_a_new_one(
     spout: Callable[..., SpoutTester],
 ) -> None:
     """Results of the forgotten runs still come in: a tree of theirs was open when the group was deleted."""
@@ -157,7 +157,7 @@ def test_where_group_and_checkpoint_are_gone_no_ack_of_an_earlier_emission_finis
     t.send_result(acked=earlier[:1])
     t.until(lambda: t.committed() == 1)
     t.driver.close()
-    forget_group(t)
+    delete_offsets(t)
     t.batch = None
     random.seed(1)
     t.start()
@@ -191,17 +191,17 @@ def asked_at_a_start(t: SpoutTester) -> int:
     return counting.asked
 
 
-def test_a_start_asks_for_the_ends_of_results_only_where_no_claim_says_which_runs_there_were(
+def test_a_start_reads_the_ends_of_result_topics_only_where_no_claim_lists_the_earlier_runs(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=1)
     assert asked_at_a_start(t) == 0
     t.driver.close()
-    forget_group(t)
+    delete_offsets(t)
     assert asked_at_a_start(t) == 1
 
 
-def test_a_claim_of_a_driver_that_died_before_it_had_opened_does_not_say_which_runs_there_were(
+def test_the_claim_of_a_driver_that_died_before_it_had_opened_does_not_list_the_earlier_runs(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=2)
@@ -212,7 +212,7 @@ def test_a_claim_of_a_driver_that_died_before_it_had_opened_does_not_say_which_r
     t.send_result(acked=earlier[:1])
     t.until(lambda: t.committed() == 1)
     t.driver.close()
-    forget_group(t)
+    delete_offsets(t)
     t.write_claim(Claim(next_epoch(0), run=1, next_offset=0))
     t.batch = None
     random.seed(1)

@@ -43,7 +43,7 @@ def read(
     consumer.close()
 
 
-def test_a_record_is_read_where_it_stands_and_one_that_retention_took_is_gone(
+def test_a_record_is_read_at_its_offset_and_an_expired_one_is_missing(
     bootstrap: str, topic: str, read: Callable[[int], bytes | None]
 ) -> None:
     assert read(3) == b"3"
@@ -55,7 +55,7 @@ def test_a_record_is_read_where_it_stands_and_one_that_retention_took_is_gone(
 
 
 @pytest.mark.parametrize("behind", [0, 2])
-def test_where_the_log_ends_before_a_record_nothing_is_known_of_it(
+def test_nothing_is_known_of_a_record_beyond_the_end_of_the_log(
     read: Callable[[int], bytes | None], behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that lags behind the one before it looks like this, for a moment."""

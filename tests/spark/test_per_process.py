@@ -5,14 +5,14 @@ import os
 from acktree.spark.tasks.per_process import PerProcess
 
 
-def test_settings_in_any_order_are_the_same_purpose():
+def test_the_order_of_settings_does_not_matter():
     kept: PerProcess[object] = PerProcess()
     first = kept.get(object, "broker", {"a": "1", "b": "2"})
     assert kept.get(object, "broker", {"b": "2", "a": "1"}) is first
     assert kept.get(object, "broker", {"a": "1"}) is not first
 
 
-def test_a_fork_gets_nothing_of_its_parent_which_keeps_all():
+def test_a_fork_inherits_nothing_and_its_parent_keeps_all():
     kept: PerProcess[object] = PerProcess()
     first = kept.get(object, "broker")
     child = os.fork()
@@ -24,7 +24,7 @@ def test_a_fork_gets_nothing_of_its_parent_which_keeps_all():
     assert kept.get(object, "broker") is first
 
 
-def test_the_oldest_leave_until_there_is_room_for_one_more():
+def test_the_oldest_entries_are_evicted_to_make_room():
     kept: PerProcess[str] = PerProcess()
     for name in ("one", "two", "three"):
         kept.get(lambda name=name: name, name)

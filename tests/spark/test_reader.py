@@ -9,7 +9,7 @@ from acktree.spark.source import AcktreeStreamReader
 from spark.spouts import SpoutTester
 
 
-def test_the_first_batch_is_run_by_the_driver_that_planned_it(spout: Callable[..., SpoutTester]) -> None:
+def test_the_driver_that_planned_the_first_batch_runs_it(spout: Callable[..., SpoutTester]) -> None:
     """Spark asks for the initial offset to plan the first batch, and again to run it."""
     t = spout(records=10)
     reader = AcktreeStreamReader(t.options())
@@ -23,7 +23,7 @@ def test_the_first_batch_is_run_by_the_driver_that_planned_it(spout: Callable[..
     reader.stop()
 
 
-def test_a_first_batch_that_was_logged_before_a_crash_is_gone_on_behind(
+def test_a_driver_continues_after_a_first_batch_that_was_logged_before_a_crash(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)

@@ -24,7 +24,7 @@ def obeyed(t: SpoutTester, commands: int = 1) -> None:
     t.until(lambda: t.count("commands") == commands)
 
 
-def test_a_range_that_is_done_is_emitted_again_and_old_acks_do_not_finish_it(
+def test_a_done_range_is_emitted_again_and_old_acks_do_not_finish_it(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
@@ -44,7 +44,7 @@ def test_a_range_that_is_done_is_emitted_again_and_old_acks_do_not_finish_it(
     t.until(lambda: t.committed() == 10)
 
 
-def test_what_is_in_flight_is_emitted_anew_and_the_rest_of_it_stays_in_flight(
+def test_the_requested_part_of_a_range_in_flight_is_emitted_again_and_the_rest_stays_in_flight(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
@@ -60,7 +60,7 @@ def test_what_is_in_flight_is_emitted_anew_and_the_rest_of_it_stays_in_flight(
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_command_given_while_no_driver_ran_is_obeyed_once(spout: Callable[..., SpoutTester]) -> None:
+def test_a_command_sent_while_no_driver_ran_is_applied_once(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.driver.close()
     t.command((0, 2))
@@ -88,7 +88,7 @@ def test_a_crash_before_the_batch_is_written_emits_it_again(spout: Callable[...,
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_crash_in_the_middle_goes_on_where_the_written_batch_ends(
+def test_after_a_crash_a_command_continues_where_the_written_batch_ends(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=30, max_pending=10)
@@ -113,7 +113,7 @@ def test_a_crash_in_the_middle_goes_on_where_the_written_batch_ends(
     t.until(lambda: t.committed() == 30)
 
 
-def test_a_crash_between_the_two_commits_of_a_command_obeys_it_once_more(
+def test_a_crash_between_the_two_commits_of_a_command_applies_it_once_more(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     t = done(spout)
@@ -127,7 +127,7 @@ def test_a_crash_between_the_two_commits_of_a_command_obeys_it_once_more(
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [4, 5]
 
 
-def test_a_lost_checkpoint_emits_what_is_left_of_it(spout: Callable[..., SpoutTester]) -> None:
+def test_after_a_lost_checkpoint_the_rest_of_a_command_is_emitted(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.command((4, 7))
     obeyed(t)
@@ -143,7 +143,7 @@ def test_a_lost_checkpoint_emits_what_is_left_of_it(spout: Callable[..., SpoutTe
     t.until(lambda: t.committed() == 10)
 
 
-def test_commands_for_one_partition_are_obeyed_one_after_another(spout: Callable[..., SpoutTester]) -> None:
+def test_commands_for_one_partition_are_applied_in_order(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.command((2, 4))
     t.command((3, 5))
@@ -179,7 +179,7 @@ def test_a_replayed_record_that_fails_has_all_its_attempts_again(spout: Callable
     t.until(lambda: t.committed() == 1)
 
 
-def test_a_rewind_over_a_command_takes_its_place(spout: Callable[..., SpoutTester]) -> None:
+def test_a_rewind_over_a_command_replaces_it(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     t.command((4, 6))
     obeyed(t)
@@ -191,7 +191,7 @@ def test_a_rewind_over_a_command_takes_its_place(spout: Callable[..., SpoutTeste
     t.until(lambda: t.committed() == 10)
 
 
-def test_two_hundred_runs_later_verdicts_still_count(spout: Callable[..., SpoutTester]) -> None:
+def test_results_still_count_two_hundred_runs_later(spout: Callable[..., SpoutTester]) -> None:
     """Each command and each rewind takes a run, and runs go round: floors are raised with them."""
     t = spout(records=3)
     for _ in range(200):
@@ -205,9 +205,9 @@ def test_the_command_line_plans_first_and_replays_with_execute(spout: Callable[.
     asked = ("replay", f"{t.name}.source", 0, 3, 6, "-b", t.bootstrap)
     plan = CliRunner().invoke(main, [*map(str, asked), "--format", "json"])
     assert plan.exit_code == 0, plan.output
-    told = json.loads(plan.output)
-    assert (told["topology"], told["executed"]) == (t.name, False)
-    assert told["commands"][0]["spans"] == [{"from": 3, "to": 6}]
+    plan_made = json.loads(plan.output)
+    assert (plan_made["topology"], plan_made["executed"]) == (t.name, False)
+    assert plan_made["commands"][0]["spans"] == [{"from": 3, "to": 6}]
     executed = CliRunner().invoke(main, [*map(str, asked), "--topology", t.name, "--execute"])
     assert executed.exit_code == 0, executed.output
     assert "replay 3 offset(s)" in executed.output

@@ -14,11 +14,11 @@ class Cut:
         self.open: set[BlockEmission] = set()
 
     def cut(self, **reach: int) -> int:
-        told = {int(slot[1:]): upto for slot, upto in reach.items()}
-        return self.results.cut(told, self.open.__contains__)
+        reached = {int(slot[1:]): upto for slot, upto in reach.items()}
+        return self.results.cut(reached, self.open.__contains__)
 
 
-def test_with_nothing_read_the_position_stays() -> None:
+def test_the_position_stays_while_nothing_is_read() -> None:
     assert Cut().cut() == 100
 
 
@@ -60,14 +60,14 @@ def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
     assert tester.cut(s0=5) == 102
 
 
-def test_a_failure_that_was_finished_since_holds_it_until_the_commit_tells_so() -> None:
+def test_a_failure_finished_since_holds_the_position_until_the_commit_includes_it() -> None:
     tester = Cut()
     tester.results.record(100, {}, [OpenFailure(FIRST, 7)])
     assert tester.cut(s0=7) == 100
     assert tester.cut(s0=8) == 101
 
 
-def test_the_failure_of_a_replay_holds_whatever_is_said_of_the_failure_before_it() -> None:
+def test_the_failure_of_a_replay_holds_the_position_whatever_became_of_the_earlier_failure() -> None:
     tester = Cut()
     tester.open = {FIRST, SECOND}
     tester.results.record(100, {}, [OpenFailure(FIRST, 7)])

@@ -48,12 +48,12 @@ def interrupted() -> None:
     raise Refused(f"{CALL}: java.lang.InterruptedException\n{JAVA}")
 
 
-def test_spark_can_look_at_a_long_error_of_a_batch_without_a_stack_overflow(spark: SparkSession) -> None:
+def test_spark_handles_a_long_error_of_a_batch_without_a_stack_overflow(spark: SparkSession) -> None:
     assert not is_stopped(spark, with_short_errors(refused))
     assert is_stopped(spark, with_short_errors(interrupted)), "a query that is stopped ends without an error"
 
 
-def test_an_interrupted_call_is_still_told_as_one() -> None:
+def test_an_interrupted_call_is_still_recognised() -> None:
     text = f"Traceback (most recent call last):\n  File\n{CALL}: java.lang.InterruptedException\n{JAVA}"
     short = shortened(text)
     assert is_interruption(short)
@@ -68,8 +68,8 @@ def test_a_short_error_passes_unchanged() -> None:
         with_short_errors(fail)()
 
 
-def test_what_is_cut_short_begins_with_the_error_and_looks_like_no_interrupted_call() -> None:
-    with pytest.raises(BatchFailed, match=r"Refused: no good") as told:
+def test_a_shortened_error_begins_with_its_cause_and_does_not_look_like_an_interrupted_call() -> None:
+    with pytest.raises(BatchFailed, match=r"Refused: no good") as raised:
         with_short_errors(refused)()
-    assert len(str(told.value)) < MAX_CHARS
-    assert not is_interruption(str(told.value))
+    assert len(str(raised.value)) < MAX_CHARS
+    assert not is_interruption(str(raised.value))

@@ -27,7 +27,7 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
 from acktree.spark.driver.timeout_resets import resetting
-from producers.cluster import Cluster, Running, until
+from producers.cluster import RunningWorker, WorkerCluster, until
 from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -61,7 +61,7 @@ def quick_and_slow(rows: DataFrame, released: Path) -> DataFrame:
 
 
 @pytest.mark.slow
-def test_a_bolts_stage_asks_for_more_time_for_what_it_has_in_hand_be_its_plan_narrow_or_shuffled(
+def test_a_bolts_stage_resets_timeouts_of_its_tuples_whether_its_plan_is_narrow_or_shuffled(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     with StageTester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
@@ -77,7 +77,7 @@ def test_a_bolts_stage_asks_for_more_time_for_what_it_has_in_hand_be_its_plan_na
             released.unlink()
 
 
-def test_a_spouts_shuffled_stage_asks_for_more_time_for_what_it_has_in_hand(
+def test_a_spouts_shuffled_stage_resets_timeouts_of_its_records(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     with StageTester.running(spark, bootstrap, unique, tmp_path, timeout_s=1) as tester:
@@ -107,18 +107,18 @@ reads = ["{name}.a"]
 
 
 class KeepTuples(BasicBolt):
-    """Notes what it executes, in which attempt."""
+    """Records what it executes, in which attempt."""
 
     def __init__(self) -> None:
         self.executed: list[tuple[bytes, int]] = []
 
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
-        assert tuple.origin is not None, "the spout tracks what it emits"
-        self.executed.append((tuple.value, tuple.origin.attempt))
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        assert tup.origin is not None, "the spout tracks what it emits"
+        self.executed.append((tup.value, tup.origin.attempt))
 
 
 class Control:
-    """What is told of the roots, by offset: verdicts of the acker, and resets of the stage."""
+    """What is reported of the roots, by offset: results of the acker, and resets of the stage."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{name}.look"})
@@ -130,7 +130,7 @@ class Control:
         self.resets: Counter[int] = Counter()
 
     def read(self) -> set[int]:
-        """Read on; return the offsets whose roots have a verdict."""
+        """Read on; return the offsets whose roots have a result."""
         message = self._consumer.poll(0.2)
         if message is None or message.error() is not None:
             return self.acked | self.failed
@@ -145,14 +145,14 @@ class Control:
         return self.acked | self.failed
 
     def outlasts(self, offset: int) -> bool:
-        """Read on; tell whether a root was in hand for longer than the timeout, or has its verdict."""
+        """Read on; return whether a root was held for longer than the timeout, or has its result."""
         return offset in self.read() or self.resets[offset] >= RESETS_IN_HAND
 
     def close(self) -> None:
         self._consumer.close()
 
 
-def send(cluster: Cluster, offset: int) -> None:
+def send(cluster: WorkerCluster, offset: int) -> None:
     """Write a tuple, and the init of its root."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     inits = InitPacker(
@@ -168,8 +168,8 @@ def send(cluster: Cluster, offset: int) -> None:
 
 
 @pytest.fixture
-def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
-    made = Cluster(bootstrap, unique)
+def cluster(bootstrap: str, unique: str) -> Iterator[WorkerCluster]:
+    made = WorkerCluster(bootstrap, unique)
     made.message_timeout_s = MESSAGE_TIMEOUT_S
     made.apply(slow=(["a"], ["b"]))
     acker = Acker(bootstrap, unique)
@@ -182,8 +182,8 @@ def cluster(bootstrap: str, unique: str) -> Iterator[Cluster]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [slow, slow_and_shuffled])
-def test_no_tree_times_out_while_a_bolts_batch_has_it_in_hand(
-    cluster: Cluster, spark: SparkSession, tmp_path: Path, plan: Callable[[DataFrame, Path], DataFrame]
+def test_no_tree_times_out_while_a_bolts_batch_holds_it(
+    cluster: WorkerCluster, spark: SparkSession, tmp_path: Path, plan: Callable[[DataFrame, Path], DataFrame]
 ) -> None:
     """A quick batch first: then Python processes run and the trees do not wait for Spark's start."""
     control, released = Control(cluster.bootstrap, cluster.name), tmp_path / "released"
@@ -205,7 +205,7 @@ def test_no_tree_times_out_while_a_bolts_batch_has_it_in_hand(
 
 
 @pytest.mark.slow
-def test_no_tree_times_out_while_a_spouts_shuffled_batch_has_it_in_hand(
+def test_no_tree_times_out_while_a_spouts_shuffled_batch_holds_it(
     bootstrap: str, unique: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The quick branch's tuples are acked at once; the roots' inits come when the slow one has ended.
@@ -219,7 +219,7 @@ def test_no_tree_times_out_while_a_spouts_shuffled_batch_has_it_in_hand(
     acker, kept, control = Acker(bootstrap, unique), KeepTuples(), Control(bootstrap, unique)
     thread = threading.Thread(target=acker.run, daemon=True)
     thread.start()
-    worker = Running(Worker(bootstrap, unique, kept, name="keep"))
+    worker = RunningWorker(Worker(bootstrap, unique, kept, name="keep"))
     producer = Producer({"bootstrap.servers": bootstrap})
     options = {"kafka.bootstrap.servers": bootstrap, "topology": unique, "spout": "in"}
 
@@ -250,7 +250,7 @@ def test_no_tree_times_out_while_a_spouts_shuffled_batch_has_it_in_hand(
     assert sorted(kept.executed) == [(b"%d" % value, 0) for value in (QUICK, QUICK, SLOW, SLOW)]
 
 
-def test_resets_go_on_after_one_failed_and_none_is_sent_behind_the_block() -> None:
+def test_resets_continue_after_one_failed_and_none_is_sent_after_the_block() -> None:
     called = threading.Semaphore(0)
     calls = 0
 
@@ -267,7 +267,7 @@ def test_resets_go_on_after_one_failed_and_none_is_sent_behind_the_block() -> No
     assert calls >= 3
 
 
-def test_a_reset_under_way_is_told_of_the_blocks_end() -> None:
+def test_a_reset_in_progress_is_notified_of_the_end_of_the_block() -> None:
     begun = threading.Event()
 
     def reset(ended: threading.Event) -> None:
@@ -278,6 +278,6 @@ def test_a_reset_under_way_is_told_of_the_blocks_end() -> None:
         assert begun.wait(WAIT_S)
 
 
-def test_an_interval_of_0_sends_none() -> None:
+def test_an_interval_of_0_disables_resets() -> None:
     with resetting(0, pytest.fail):
         assert not any(thread.name == "acktree-resets" for thread in threading.enumerate())

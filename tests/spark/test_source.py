@@ -89,10 +89,10 @@ def tester(spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path) -> 
         query.stop()
 
 
-def test_without_stage_and_acker_it_reads_several_topics_and_commits_what_its_batches_have_done(
+def test_without_stage_and_acker_several_topics_are_read_and_committed_by_batch(
     tester: SourceTester,
 ) -> None:
-    """Rows have all of a record, progress says how far the source is, no note stays; a second run goes on."""
+    """Rows hold whole records, progress has the lag, no hand-off is left, and a second run continues."""
     before = handoff_files()
     one, stamp_ms = f"{tester.name}.one", 1_700_000_000_123
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
@@ -104,10 +104,10 @@ def test_without_stage_and_acker_it_reads_several_topics_and_commits_what_its_ba
     tester.producer.flush()
     query = tester.run(includeHeaders="true", maxOffsetsPerTrigger="20")
     check_rows(tester, headers, stamp_ms)
-    told = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
-    assert {"pending", "frontierLag", "replayed"} <= set(told[0])
-    assert told[0]["frontierLag"] == 62
-    assert told[-1]["frontierLag"] < 62
+    offsets = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
+    assert {"pending", "frontierLag", "replayed"} <= set(offsets[0])
+    assert offsets[0]["frontierLag"] == 62
+    assert offsets[-1]["frontierLag"] < 62
     assert max(tester.batches) <= 20
     tester.producer.produce(f"{tester.name}.two", "new", "new")
     tester.producer.flush()
@@ -148,7 +148,7 @@ def test_records_that_compaction_removed_do_not_hold_the_frontier(tester: Source
     assert {row.offset for row in tester.rows} <= set(there)
 
 
-def test_complete_is_tree_or_batch_and_batch_only_for_a_spout() -> None:
+def test_complete_must_be_tree_or_for_a_spout_batch() -> None:
     role = {"kafka.bootstrap.servers": "x", "topology": "t"}
     with pytest.raises(BadOption, match="must be tree or batch"):
         SourceOptions.parse({**role, "spout": "s", "complete": "row"})

@@ -126,17 +126,17 @@ def test_limits_of_a_newer_version_hold_for_a_live_driver(spout: Callable[..., S
     assert (t.count("dead_lettered"), emitted) == (1, [])
 
 
-def test_a_topic_created_anew_stops_a_live_driver_with_a_clear_sentence(
+def test_a_recreated_topic_stops_a_live_driver_with_a_clear_error(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=3)
     t.next_batch()
     recreate(t)
     t.now_s += CHECK_INTERVAL_S + 1
-    serve_until(t, DataLoss, "created anew.*failOnDataLoss=false")
+    serve_until(t, DataLoss, "recreated.*failOnDataLoss=false")
 
 
-def test_a_topic_that_vanished_stops_a_live_driver_with_a_clear_sentence(
+def test_a_deleted_topic_stops_a_live_driver_with_a_clear_error(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=3)
@@ -147,7 +147,7 @@ def test_a_topic_that_vanished_stops_a_live_driver_with_a_clear_sentence(
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_topic_created_anew_is_refused_at_the_start_though_it_was_published_again(
+def test_a_recreated_topic_is_refused_at_the_start_though_it_was_published_again(
     spout: Callable[..., SpoutTester], partitions: int
 ) -> None:
     """With fewer partitions than before, too: that is how a partition count shrinks."""
@@ -156,11 +156,11 @@ def test_a_topic_created_anew_is_refused_at_the_start_though_it_was_published_ag
     t.until(lambda: t.committed() == 5)
     t.driver.close()
     recreate(t, partitions)
-    with pytest.raises(DataLoss, match="created anew"):
+    with pytest.raises(DataLoss, match="recreated"):
         check_source(t.options())
     t.apply()
     t.batch = None
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         t.start()
     t.send(2)
     t.more = FORGIVING
@@ -180,18 +180,18 @@ def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., SpoutT
     assert decode_claim(place.metadata or "", place.offset).floors == {}
 
 
-def test_a_topic_created_anew_with_fewer_records_is_noticed_at_the_next_trigger(
+def test_a_recreated_topic_with_fewer_records_is_noticed_at_the_next_trigger(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5)
     t.next_batch()
     recreate(t)
     t.send(2)
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         until(lambda: bool(t.next_batch()))
 
 
-def test_a_topic_created_anew_with_fewer_records_is_read_from_its_beginning_where_loss_is_allowed(
+def test_a_recreated_topic_with_fewer_records_is_read_from_its_beginning_where_loss_is_allowed(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=5, options=FORGIVING)
@@ -210,7 +210,7 @@ def test_a_topic_created_anew_with_fewer_records_is_read_from_its_beginning_wher
     t.until(lambda: t.committed() == 2)
 
 
-def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(spout: Callable[..., SpoutTester]) -> None:
+def test_a_deleted_topic_is_an_error_where_its_end_is_asked_for(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3)
     t.next_batch()
     t.admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
@@ -218,14 +218,14 @@ def test_a_topic_that_vanished_is_said_where_its_end_is_asked_for(spout: Callabl
         until(lambda: bool(t.next_batch()))
 
 
-def test_a_partition_count_that_shrank_while_running_is_said_at_the_next_trigger(
+def test_a_smaller_partition_count_is_an_error_at_the_next_trigger_of_a_live_driver(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=3, partitions=2)
     t.next_batch()
     recreate(t)
     t.send(5)
-    with pytest.raises(DataLoss, match=r"created anew.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         until(lambda: bool(t.next_batch()))
     t.driver.close()
     t.batch, t.more = None, FORGIVING
@@ -234,7 +234,7 @@ def test_a_partition_count_that_shrank_while_running_is_said_at_the_next_trigger
     assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(5))
 
 
-def test_retention_that_passes_the_next_offset_is_noticed_before_it_is_read(
+def test_an_expired_next_offset_is_noticed_before_it_is_read(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, max_pending=4)
@@ -252,14 +252,15 @@ def test_retention_that_passes_the_next_offset_is_noticed_before_it_is_read(
     assert t.pending == 4
 
 
-def test_a_record_given_up_that_retention_took_is_no_silent_dead_letter(
+def test_an_expired_record_that_is_out_of_attempts_is_not_dropped_silently(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=3, max_attempts=1)
     (first, *_) = t.emitted(t.next_batch())
     remove_before(t, 2)
     t.send_result(failed=[(*first, Cause.FAILED)])
-    serve_until(t, DataLoss, r"/0/0 is given up, but the topic begins at offset 2.*failOnDataLoss=false")
+    text = r"/0/0 is out of attempts, but the topic begins at offset 2.*failOnDataLoss=false"
+    serve_until(t, DataLoss, text)
     t.more = FORGIVING
     t.start()
     t.until(lambda: t.committed() == 1)
@@ -270,16 +271,16 @@ def read_alone(
     t: SpoutTester, batch: PlannedBatch, monkeypatch: pytest.MonkeyPatch, **more: str
 ) -> list[int]:
     """Return the offsets that the only task of a batch reads, outside of Spark."""
-    for note in ("begin_handoff", "add_to_handoff"):
+    for call in ("begin_handoff", "add_to_handoff"):
         monkeypatch.setattr(
-            f"acktree.spark.tasks.reading.read_task.{note}", lambda *_: None
+            f"acktree.spark.tasks.reading.read_task.{call}", lambda *_: None
         )  # only inside of a Spark task
-    (share,) = read_tasks(t.options(**more), t.driver.topology, batch)
-    return [offset for rows in read_offsets(share) for offset in rows.column("offset").to_pylist()]
+    (task,) = read_tasks(t.options(**more), t.driver.topology, batch)
+    return [offset for rows in read_offsets(task) for offset in rows.column("offset").to_pylist()]
 
 
 @pytest.mark.parametrize(("at_once", "there"), [(10, [0, 1]), (5, [])])
-def test_a_batch_whose_topic_was_created_anew_meanwhile_ends_where_loss_is_allowed(
+def test_a_batch_whose_topic_was_recreated_meanwhile_ends_where_loss_is_allowed(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch, at_once: int, there: list[int]
 ) -> None:
     """Spark reads the batch that it has logged before anything else, again and again until it ends."""
@@ -290,27 +291,27 @@ def test_a_batch_whose_topic_was_created_anew_meanwhile_ends_where_loss_is_allow
     assert batch is not None
     recreate(t)
     t.send(2)
-    with pytest.raises(OffsetOutOfRange, match=r"holds offsets 0 to 1 and no longer \d to 9.*created anew"):
+    with pytest.raises(OffsetOutOfRange, match=r"holds offsets 0 to 1 and no longer \d to 9.*recreated"):
         read_alone(t, batch, monkeypatch)
     assert read_alone(t, batch, monkeypatch, **FORGIVING) == there
 
 
-def test_records_removed_by_retention_are_said_or_counted_as_done(
+def test_expired_records_are_an_error_or_counted_as_done(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     t = spout(records=10)
     batch = t.next_batch(limit=6)
     assert batch is not None
     remove_before(t, 4)
-    told = r"holds offsets 4 to 9 and no longer 0 to 3.*failOnDataLoss=false"
-    with pytest.raises(OffsetOutOfRange, match=told):
+    message = r"holds offsets 4 to 9 and no longer 0 to 3.*failOnDataLoss=false"
+    with pytest.raises(OffsetOutOfRange, match=message):
         read_alone(t, batch, monkeypatch)
     assert read_alone(t, batch, monkeypatch, **FORGIVING) == [4, 5]
     t.until(lambda: t.committed() == 4)
     assert t.count("absent") == 4
 
 
-def test_an_offset_behind_the_end_of_the_topic_is_said_or_gone_back_from(
+def test_an_offset_beyond_the_end_of_the_topic_is_an_error_or_reset_to_the_end(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
@@ -325,7 +326,7 @@ def test_an_offset_behind_the_end_of_the_topic_is_said_or_gone_back_from(
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [10]
 
 
-def test_an_offset_set_behind_the_end_while_running_is_said(spout: Callable[..., SpoutTester]) -> None:
+def test_an_offset_set_beyond_the_end_while_running_is_an_error(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.next_batch()
     t.operator_commits(50)
@@ -333,7 +334,7 @@ def test_an_offset_set_behind_the_end_while_running_is_said(spout: Callable[...,
         t.until(lambda: bool(t.next_batch()))
 
 
-def test_acks_from_before_a_live_driver_went_back_to_the_end_finish_nothing_behind_it(
+def test_acks_from_before_a_live_driver_reset_to_the_end_finish_nothing_beyond_it(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, options=FORGIVING)
@@ -352,7 +353,7 @@ def test_acks_from_before_a_live_driver_went_back_to_the_end_finish_nothing_behi
 
 
 @pytest.mark.parametrize("frontier", [4, 10])
-def test_a_log_that_was_truncated_is_read_anew_from_its_end_or_from_the_frontier_where_loss_is_allowed(
+def test_a_truncated_log_is_read_from_its_end_or_from_the_frontier_where_loss_is_allowed(
     spout: Callable[..., SpoutTester], frontier: int
 ) -> None:
     """What was emitted behind the end has gone; acks of it say nothing of what is written there later."""
@@ -378,7 +379,7 @@ def test_a_log_that_was_truncated_is_read_anew_from_its_end_or_from_the_frontier
     t.until(lambda: t.committed() == 14)
 
 
-def test_metadata_of_a_stranger_counts_as_an_operators_commit(spout: Callable[..., SpoutTester]) -> None:
+def test_a_commit_with_foreign_metadata_counts_as_an_operators(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.driver.close()
     t.batch = None
@@ -387,7 +388,7 @@ def test_metadata_of_a_stranger_counts_as_an_operators_commit(spout: Callable[..
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
 
 
-def test_the_option_is_true_or_false(spout: Callable[..., SpoutTester]) -> None:
+def test_fail_on_data_loss_must_be_true_or_false(spout: Callable[..., SpoutTester]) -> None:
     with pytest.raises(AcktreeError, match="failOnDataLoss='maybe': must be true or false"):
         SourceOptions.parse(
             {"kafka.bootstrap.servers": "x", "topology": "t", "spout": "s", "failOnDataLoss": "maybe"}

@@ -20,14 +20,14 @@ class PatientModel(SmallModel):
 
 
 class Cramped(SmallModel):
-    """Commits tell 72 offsets, or few runs of them; a record has one attempt."""
+    """Commits hold 72 offsets, or few runs of them; a record has one attempt."""
 
     metadata_chars = 69
     policy = RetryPolicy(initial_s=1, max_s=60, max_attempts=1)
 
 
 def open_root(model: SpoutModel, offset: int) -> tuple[int, int]:
-    """Return the newest emission of an offset that has no verdict."""
+    """Return the newest emission of an offset that has no result."""
     return max(root for root in model.open_roots() if offset in model.roots[root])
 
 
@@ -78,7 +78,7 @@ def ended_command(block: int = 5) -> SpoutModel:
     return model
 
 
-def test_a_commands_result_told_twice_after_its_end_finishes_nothing_of_the_block_it_took_it_from() -> None:
+def test_a_duplicate_result_of_a_finished_command_finishes_nothing_of_the_original_block() -> None:
     model = ended_command()
     model.send_again(0)
     model.read()
@@ -87,7 +87,7 @@ def test_a_commands_result_told_twice_after_its_end_finishes_nothing_of_the_bloc
     model.end()
 
 
-def test_a_commands_result_told_twice_to_the_next_driver_finishes_nothing_either() -> None:
+def test_a_duplicate_result_of_a_command_finishes_nothing_in_the_next_driver_either() -> None:
     model = ended_command()
     model.restart(keeps=True, unlogged=False, block=1)
     model.send_again(0)
@@ -119,7 +119,7 @@ def test_the_rest_of_a_block_is_replayed_under_a_root_of_its_own_by_the_next_dri
     model.end()
 
 
-def test_a_failure_told_twice_of_a_block_replayed_under_another_name_is_ignored() -> None:
+def test_a_duplicate_failure_of_a_block_replayed_under_another_root_is_ignored() -> None:
     model = SmallModel()
     model.batch(5, 5, 0.0)
     model.command(0, 2)
@@ -134,7 +134,7 @@ def test_a_failure_told_twice_of_a_block_replayed_under_another_name_is_ignored(
     model.end()
 
 
-def test_the_failure_of_a_commands_root_holds_though_its_first_record_is_a_hole() -> None:
+def test_the_failure_of_a_commands_root_counts_though_its_first_record_is_a_hole() -> None:
     model = SpoutModel()
     model.led.block = 1
     model.batch(10, 10, 0.0)
@@ -157,7 +157,7 @@ def test_the_failure_of_a_commands_root_holds_though_its_first_record_is_a_hole(
     model.end()
 
 
-def test_a_command_obeyed_before_a_first_batch_that_a_crash_cuts_off_is_obeyed_to_its_end() -> None:
+def test_a_command_applied_before_a_first_batch_that_crashes_is_completed() -> None:
     """Spark asks for the initial offset once more before it shows the batch that it has logged."""
     model = SmallModel()
     model.led.block = 1
@@ -180,7 +180,7 @@ def test_a_command_obeyed_before_a_first_batch_that_a_crash_cuts_off_is_obeyed_t
     model.end()
 
 
-def test_what_is_in_flight_for_a_hundred_runs_is_emitted_again_and_not_forgotten() -> None:
+def test_records_in_flight_for_a_hundred_runs_are_emitted_again_and_not_lost() -> None:
     model = PatientModel()
     model.batch(5, 5, 0.0)
     model.batch(5, 5, 0.0)
@@ -198,7 +198,7 @@ def test_what_is_in_flight_for_a_hundred_runs_is_emitted_again_and_not_forgotten
     model.end()
 
 
-def test_a_driver_that_begins_a_hundred_runs_emits_again_what_is_in_flight() -> None:
+def test_a_driver_that_starts_a_hundred_runs_emits_records_in_flight_again() -> None:
     model = PatientModel()
     model.batch(5, 5, 0.0)
     while model.led.floor == 1:
@@ -211,7 +211,7 @@ def test_a_driver_that_begins_a_hundred_runs_emits_again_what_is_in_flight() -> 
     assert model.led.frontier == 5
 
 
-def test_emissions_of_a_record_that_fails_for_ever_never_share_a_root_id() -> None:
+def test_emissions_of_a_record_that_always_fails_never_have_the_same_root_id() -> None:
     model = PatientModel()
     model.batch(5, 5, 0.0)
     for _ in range(70):
@@ -223,10 +223,10 @@ def test_emissions_of_a_record_that_fails_for_ever_never_share_a_root_id() -> No
     model.end()
 
 
-def test_a_dead_letter_that_was_told_as_done_is_written_once_though_little_fits_into_the_commit() -> None:
+def test_a_dead_letter_committed_as_done_is_written_once_though_little_fits_into_the_commit() -> None:
     model = Cramped()
     model.batch(100, 100, 0.0)
-    model.finish(open_root(model, 95), False)  # the only attempt: a letter for each of its records
+    model.finish(open_root(model, 95), False)  # the only attempt: a dead letter for each of its records
     model.read()
     model.commit()
     assert model.position == len(model.log)

@@ -51,7 +51,7 @@ def test_a_restart_does_not_emit_again_what_is_in_flight_or_done(spout: Callable
     t.until(lambda: t.committed() == 10)
 
 
-def test_verdicts_given_while_no_driver_ran_are_taken_in(spout: Callable[..., SpoutTester]) -> None:
+def test_results_written_while_no_driver_ran_are_applied(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     t.send_result(acked=emitted)
@@ -59,7 +59,7 @@ def test_verdicts_given_while_no_driver_ran_are_taken_in(spout: Callable[..., Sp
     t.until(lambda: t.committed() == 10)
 
 
-def test_without_a_checkpoint_it_goes_on_at_the_frontier_and_leaves_out_what_is_done(
+def test_without_a_checkpoint_a_driver_continues_at_the_frontier_and_skips_done_records(
     spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10)
@@ -115,7 +115,7 @@ def test_replays_are_not_held_back_by_max_pending(spout: Callable[..., SpoutTest
     assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(10))
 
 
-def test_a_limit_of_offsets_per_trigger_is_kept(spout: Callable[..., SpoutTester]) -> None:
+def test_the_limit_of_offsets_per_trigger_is_respected(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=50)
     assert len(t.emitted(t.next_batch(limit=7))) == 7
 
@@ -135,11 +135,11 @@ def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable
     assert t.count("dead_lettered") == 1
     consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
-    letter = consumer.poll(DEADLINE_S)
+    dead_letter = consumer.poll(DEADLINE_S)
     consumer.close()
-    assert letter is not None
-    assert letter.value() == b"record 0"
-    headers = dict(letter.headers() or [])
+    assert dead_letter is not None
+    assert dead_letter.value() == b"record 0"
+    headers = dict(dead_letter.headers() or [])
     assert headers["kept"] == b"yes"
     assert headers["acktree-origin"] == f"{t.name}.source/0/0".encode()
     assert (headers["acktree-attempts"], headers["acktree-reason"]) == (b"3", b"because")
@@ -166,7 +166,7 @@ def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(
 def test_attempts_survive_restarts_however_many_and_timeouts_that_did_not_count(
     spout: Callable[..., SpoutTester],
 ) -> None:
-    """The generation holds four bits of the emissions; the batch tells how many of them counted."""
+    """The generation holds four bits of the emissions; the batch says how many of them counted."""
     t = spout(records=2, max_attempts=19)
     emitted = t.emitted(t.next_batch())
     pair = emitted[0]
@@ -208,7 +208,7 @@ def test_a_rewind_while_running_emits_the_range_again_and_old_acks_do_not_finish
     t.until(lambda: t.committed() == 10)
 
 
-def test_a_rewind_while_stopped_is_obeyed_at_the_start(spout: Callable[..., SpoutTester]) -> None:
+def test_a_rewind_while_stopped_is_applied_at_the_start(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.send_result(acked=t.emitted(t.next_batch()))
     t.until(lambda: t.committed() == 10)
@@ -237,7 +237,7 @@ def test_a_reset_forward_skips(spout: Callable[..., SpoutTester]) -> None:
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
 
 
-def test_a_driver_that_was_taken_over_stops(spout: Callable[..., SpoutTester]) -> None:
+def test_a_fenced_driver_stops(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.next_batch()
     old = t.driver
@@ -247,7 +247,7 @@ def test_a_driver_that_was_taken_over_stops(spout: Callable[..., SpoutTester]) -
         old.service(0.0)
 
 
-def test_two_hundred_starts_later_verdicts_still_count(spout: Callable[..., SpoutTester]) -> None:
+def test_results_still_count_two_hundred_starts_later(spout: Callable[..., SpoutTester]) -> None:
     """Runs go round after 255: an old floor must not come to lie above a new run."""
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
@@ -278,7 +278,7 @@ def test_a_commit_of_a_lower_epoch_is_overwritten(spout: Callable[..., SpoutTest
     assert t.count("rewinds") == 0
 
 
-def test_a_claim_that_was_deleted_is_made_anew_above_all_that_was(spout: Callable[..., SpoutTester]) -> None:
+def test_a_deleted_claim_is_made_again_above_all_earlier_epochs(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
     t.send_result(acked=emitted[:4])
@@ -318,7 +318,7 @@ def test_with_no_ackers_a_record_is_done_when_its_batch_is(spout: Callable[..., 
     t.until(lambda: t.committed() == 10)
 
 
-def test_verdicts_for_a_task_that_was_taken_away_are_read_until_drained(
+def test_results_of_a_removed_task_are_read_until_drained(
     bootstrap: str, unique: str, spout: Callable[..., SpoutTester]
 ) -> None:
     t = spout(records=10, tasks=2, partitions=2)
@@ -331,17 +331,19 @@ def test_verdicts_for_a_task_that_was_taken_away_are_read_until_drained(
     t.until(lambda: t.committed() == 10)
 
 
-def test_garbage_on_the_result_topic_is_set_aside(spout: Callable[..., SpoutTester]) -> None:
+def test_invalid_records_on_the_result_topic_are_rejected(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=3)
     emitted = t.emitted(t.next_batch())
-    for garbage in (b"", b"hello", encode_result(Result(0))[:-1], b"\xc3\x01" + bytes(50)):
-        t.producer.produce(f"{t.name}.spout-0", garbage)
+    for value in (b"", b"hello", encode_result(Result(0))[:-1], b"\xc3\x01" + bytes(50)):
+        t.producer.produce(f"{t.name}.spout-0", value)
     t.send_result(acked=emitted)
     t.until(lambda: t.committed() == 3)
     assert t.count("set_aside") == 4
 
 
-def test_what_is_not_there_is_said_in_one_sentence(bootstrap: str, spout: Callable[..., SpoutTester]) -> None:
+def test_a_missing_topology_or_topic_is_reported_in_one_sentence(
+    bootstrap: str, spout: Callable[..., SpoutTester]
+) -> None:
     t = spout(records=1)
 
     def start(**changed: str) -> None:
@@ -350,7 +352,7 @@ def test_what_is_not_there_is_said_in_one_sentence(bootstrap: str, spout: Callab
 
     with pytest.raises(UnknownTopology, match="acktree topology apply"):
         start(topology="nowhere")
-    with pytest.raises(BadOption, match="it may be one of: in"):
+    with pytest.raises(BadOption, match="it must be one of: in"):
         start(spout="out")
     with pytest.raises(BadOption, match="differs from the topology"):
         start(subscribe="other")
@@ -361,7 +363,7 @@ def test_what_is_not_there_is_said_in_one_sentence(bootstrap: str, spout: Callab
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({}, "'topology' is missing"),
         ({"topology": "t"}, "either option 'spout' or option 'bolt'"),
@@ -377,6 +379,6 @@ def test_what_is_not_there_is_said_in_one_sentence(bootstrap: str, spout: Callab
         ),
     ],
 )
-def test_options_that_are_not_understood_are_refused(options: dict[str, str], told: str) -> None:
-    with pytest.raises(BadOption, match=told):
+def test_invalid_options_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         SourceOptions.parse(options)

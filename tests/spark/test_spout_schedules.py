@@ -79,7 +79,7 @@ class ScheduledShortOfMetadata(SpoutModel):
 
 @pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("model", [SpoutModel, ScheduledShortOfMetadata])
-def test_after_any_schedule_with_crashes_every_record_is_done_once_it_is_quiet(
+def test_every_record_is_done_eventually_after_any_schedule_with_crashes(
     model: type[SpoutModel], part: int
 ) -> None:
     for seed in range(part * SCHEDULES, (part + 1) * SCHEDULES):

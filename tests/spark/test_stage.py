@@ -21,7 +21,7 @@ from acktree.spark import app
 from acktree.spark.functions import join_anchors, merge_anchors
 from acktree.spark.runtime.plan_shape import is_narrow
 from acktree.spark.tasks.reading.read_task import SMALL_BATCH
-from producers.cluster import Cluster
+from producers.cluster import WorkerCluster
 from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -97,7 +97,9 @@ def narrow(
         yield tester
 
 
-def test_every_root_has_one_init_that_closes_its_tree_and_blank_records_are_done(narrow: StageTester) -> None:
+def test_every_root_has_one_init_that_closes_its_tree_and_records_without_rows_are_done(
+    narrow: StageTester,
+) -> None:
     first = inits(narrow, 0)
     assert not narrow.twice
     assert len(first) == len(LINES) + 15 + 5
@@ -106,13 +108,13 @@ def test_every_root_has_one_init_that_closes_its_tree_and_blank_records_are_done
     assert sum(value == b"a" for _, value, _ in narrow.tuples) == 50
 
 
-def test_a_failed_record_and_no_other_goes_through_spark_again(narrow: StageTester) -> None:
+def test_a_failed_record_and_no_other_is_processed_again(narrow: StageTester) -> None:
     assert offsets(narrow, list(inits(narrow, 1))) == [(0, offset) for offset in (*FAILED_ONCE, *BAD)]
     assert not inits(narrow, 2)
     assert sum(value == b"d" for _, value, _ in narrow.tuples) == 50 + len(FAILED_ONCE)
 
 
-def test_a_spouts_record_with_a_rejected_row_fails_with_its_reason_though_nothing_came_of_it(
+def test_a_record_whose_only_row_is_rejected_fails_with_the_reason(
     narrow: StageTester,
 ) -> None:
     """An init with value 0 would be acked at once, and the fail come too late."""
@@ -133,7 +135,7 @@ def test_aborted_records_and_transaction_markers_do_not_hold_the_frontier(narrow
     assert narrow.committed()[1] == 36
 
 
-def test_a_second_run_goes_on_where_the_first_ended(narrow: StageTester) -> None:
+def test_a_second_run_continues_where_the_first_ended(narrow: StageTester) -> None:
     assert sum(value == b"again" for _, value, _ in narrow.tuples) == 5
     assert narrow.committed() == [len(LINES) + 5, 36]
 
@@ -184,7 +186,7 @@ def anchored(tester: StageTester, topic: str, prefix: bytes) -> list[int]:
     return sorted(len(roots) for _, value, roots in found if value.startswith(prefix))
 
 
-def test_a_root_that_leaves_by_several_outputs_through_a_shuffle_has_one_init(shuffled: StageTester) -> None:
+def test_a_root_with_rows_in_several_shuffled_outputs_has_one_init(shuffled: StageTester) -> None:
     assert not shuffled.twice
     assert len(inits(shuffled, 0)) == len(NUMBERS + LEFT + WORST + RIGHT)
     digits = [(topic, value) for topic, value, _ in shuffled.tuples if value[:1].isdigit() or value == b"x"]
@@ -197,11 +199,11 @@ def test_a_tuple_anchored_to_several_roots_closes_all_of_them(shuffled: StageTes
     assert not any(shuffled.values[root] for root in shuffled.inits if root not in shuffled.failed)
 
 
-def test_a_joined_row_stands_in_the_tree_of_every_record_it_is_made_of(shuffled: StageTester) -> None:
+def test_a_joined_row_belongs_to_the_tree_of_each_of_its_records(shuffled: StageTester) -> None:
     assert anchored(shuffled, "b", b"left") == [1] * 5 + [2] * 5
 
 
-def test_a_rejected_row_behind_a_shuffle_fails_its_record(shuffled: StageTester) -> None:
+def test_a_row_rejected_after_a_shuffle_fails_its_record(shuffled: StageTester) -> None:
     bad = [(0, len(NUMBERS + LEFT)), (0, len(NUMBERS + LEFT) + 1)]
     assert set(shuffled.failed.values()) == {REJECTED}
     assert offsets(shuffled, list(shuffled.failed)) == offsets(shuffled, list(inits(shuffled, 1))) == bad
@@ -233,7 +235,7 @@ def ancestors(process: int, parents: dict[int, int]) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process was made with")
-def test_one_process_writes_all_small_batches_whoever_wrote_the_large_one_before(tester: StageTester) -> None:
+def test_one_process_writes_all_small_batches_whichever_wrote_a_large_one_before(tester: StageTester) -> None:
     for partition in (0, 1):
         tester.send(["x"] * SMALL_BATCH, partition)
     tester.start(lambda rows: {f"{tester.name}.a": words(rows)}, trigger="")
@@ -267,7 +269,7 @@ def test_only_plans_that_keep_a_records_rows_together_are_narrow(spark: SparkSes
     assert [is_narrow(plan, rows) for plan in wide] == [False] * len(wide)
 
 
-def test_a_bolts_stage_acks_what_it_read_and_what_it_left_out_and_fails_what_it_rejects(
+def test_a_bolts_stage_acks_its_tuples_with_or_without_rows_and_fails_rejected_ones(
     tester: StageTester,
 ) -> None:
     """Its stage filters and emits on; the test plays the spout whose stage has written its tuples."""
@@ -288,5 +290,5 @@ def test_a_bolts_stage_acks_what_it_read_and_what_it_left_out_and_fails_what_it_
                 reader = fnv1a64("two" if topic == "a" else "three")
                 expected[anchor.root] ^= consumer_edge(anchor.edge, reader)
     assert tester.acks == {root: [value] for root, value in expected.items()}, "one ack per root and batch"
-    cluster = Cluster(tester.bootstrap, tester.name)
+    cluster = WorkerCluster(tester.bootstrap, tester.name)
     assert cluster.committed("two") == cluster.ends()

@@ -77,8 +77,8 @@ def killed_run(tester: StageTester, job: str) -> None:
         assert process.wait(DEADLINE_S) == -signal.SIGKILL, log.read_text()
 
 
-def run_and_forget(tester: StageTester, transform: Transform) -> None:
-    """Write one batch whole, and end before Spark notes that it is written."""
+def run_unlogged(tester: StageTester, transform: Transform) -> None:
+    """Write one batch whole, and end before Spark logs that it is written."""
     stage = Stage(transform, tester.options(spout="in"))
 
     def write(batch: DataFrame, number: int) -> None:
@@ -120,7 +120,7 @@ def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
 
 
 @pytest.mark.parametrize("who", ["task", pytest.param("driver", marks=pytest.mark.slow)])
-def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
+def test_an_interrupted_shuffled_batch_is_replayed_immediately(
     tester: StageTester, crash: Callable[[str, str], None], who: str
 ) -> None:
     crash(who, "some is written")
@@ -134,7 +134,7 @@ def test_a_shuffled_batch_that_was_cut_off_is_replayed_at_once(
 
 
 @pytest.mark.slow
-def test_a_batch_whose_stage_spark_ran_anew_is_replayed_at_once(
+def test_a_batch_whose_stage_spark_has_rerun_is_replayed_immediately(
     tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
     """A task cannot read again what it has read: the stage's next attempt counts its tasks' from 0.
@@ -156,10 +156,10 @@ def test_a_batch_whose_stage_spark_ran_anew_is_replayed_at_once(
     assert tester.committed() == [BIG, SMALL]
 
 
-def test_a_record_acked_before_its_batch_was_cut_off_is_done_and_the_others_are_replayed(
+def test_a_record_acked_before_its_batch_was_interrupted_is_done_and_the_others_are_replayed(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
-    """The batch ends between its inits and Spark's note of it; run again it sends each root another init."""
+    """The batch ends between its inits and Spark's log of it; run again it sends each root another init."""
     with StageTester.running(spark, bootstrap, unique, tmp_path) as tester:
 
         def twofold(rows: DataFrame) -> dict[str, DataFrame]:
@@ -167,7 +167,7 @@ def test_a_record_acked_before_its_batch_was_cut_off_is_done_and_the_others_are_
             return {f"{unique}.a": sent.union(sent)}
 
         tester.send([f"{n}" for n in range(40)])
-        run_and_forget(tester, twofold)
+        run_unlogged(tester, twofold)
         until(lambda: tester.read() or (len(tester.tuples) >= 80 and len(tester.inits) >= 40), "the batch")
         for root in tester.inits:
             tester.values[root] ^= origin_of(root).offset % 2  # of odd ones a tuple is not acked yet
@@ -180,6 +180,6 @@ def test_a_record_acked_before_its_batch_was_cut_off_is_done_and_the_others_are_
         assert len(tester.tuples) == 80 + 40
         assert tester.committed() == [40, 0]
         query = json.loads((tester.folder / "checkpoint" / "metadata").read_text())["id"]
-        mark = commit_of_batch(BatchName(query, 0), f"{unique}.topology").metadata
-        times = times_committed(bootstrap, f"{unique}.in.stage", mark)
-        assert times == 2, "committed again when it was found, before Kafka forgets it"
+        record = commit_of_batch(BatchName(query, 0), f"{unique}.topology").metadata
+        times = times_committed(bootstrap, f"{unique}.in.stage", record)
+        assert times == 2, "committed again when it was found, before it expires"

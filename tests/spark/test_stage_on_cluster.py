@@ -60,7 +60,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         ("doubled", "some is written"),
     ],
 )
-def test_an_executor_killed_on_a_cluster_changes_nothing_of_the_account(
+def test_counts_are_exact_after_an_executor_of_a_cluster_is_killed(
     master: str, bootstrap: str, unique: str, tmp_path: Path, job: str, point: str
 ) -> None:
     """It is the executor's JVM that is killed, by kill -9; the master starts another one.

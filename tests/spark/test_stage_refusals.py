@@ -48,7 +48,7 @@ BEFORE: list[Callable[[DataFrame], DataFrame]] = [
 
 
 @pytest.mark.parametrize("before", BEFORE, ids=["shuffled", "coalesced", "united", "aggregated", "distinct"])
-def test_a_stage_refuses_rows_of_which_it_cannot_know_what_they_stand_for(
+def test_a_stage_refuses_rows_whose_source_records_it_cannot_know(
     tester: StageTester, batch: DataFrame, before: Callable[[DataFrame], DataFrame]
 ) -> None:
     with pytest.raises(ShuffledBeforeStage, match="do that in the transform"):
@@ -56,7 +56,7 @@ def test_a_stage_refuses_rows_of_which_it_cannot_know_what_they_stand_for(
 
 
 @pytest.mark.parametrize(
-    ("transform", "error", "told"),
+    ("transform", "error", "message"),
     [
         (same, BadTransform, "return a dict"),
         (lambda rows: {"elsewhere": rows}, BadTransform, "does not emit"),
@@ -66,8 +66,8 @@ def test_a_stage_refuses_rows_of_which_it_cannot_know_what_they_stand_for(
     ],
     ids=["one for two topics", "another topic", "no rows", "no anchors", "no value"],
 )
-def test_a_transform_that_returns_what_cannot_be_sent_is_refused_in_one_sentence(
-    tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, told: str
+def test_a_transform_that_returns_unsendable_rows_is_refused_in_one_sentence(
+    tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
 ) -> None:
     def named(rows: DataFrame) -> Any:
         made = transform(rows)
@@ -75,7 +75,7 @@ def test_a_transform_that_returns_what_cannot_be_sent_is_refused_in_one_sentence
             return made
         return {topic.format(name=tester.name): output for topic, output in made.items()}
 
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         stage(tester, named)(batch, 0)
 
 
@@ -89,7 +89,7 @@ def test_a_transform_that_returns_what_cannot_be_sent_is_refused_in_one_sentence
     ],
     ids=["remembered", "shuffled", "coalesced", "united"],
 )
-def test_a_refusal_ends_the_query_with_its_sentence_and_nothing_is_written_or_committed(
+def test_a_refusal_ends_the_query_and_nothing_is_written_or_committed(
     tester: StageTester, before: Callable[[DataFrame], DataFrame]
 ) -> None:
     """A filtered, doubled or remembered record before the stage would have no init, or two."""

@@ -39,13 +39,13 @@ from acktree.producers import BasicBolt
 
 class Upper(BasicBolt):
     name = "upper"
-    def execute(self, tuple, emit):
-        emit(tuple.value.upper())
+    def execute(self, tup, emit):
+        emit(tup.value.upper())
 """
 
 
 @pytest.mark.slow
-def test_one_tree_goes_through_spark_a_python_worker_and_spark_again(
+def test_one_tree_spans_two_spark_stages_and_a_python_worker(
     spark: SparkSession, bootstrap: str, unique: str, tmp_path: Path
 ) -> None:
     """What the last stage rejects comes back to the first; the timeout is too long to help."""
@@ -86,9 +86,9 @@ def test_one_tree_goes_through_spark_a_python_worker_and_spark_again(
     assert sorted(m.value() for m in out) == sorted(
         f"{word}{n}".encode() for n in range(40) if n % 10 for word in ("GOOD", "WELL")
     )
-    letters = consume(bootstrap, f"{unique}.dead-letter")
-    assert [m.value() for m in letters] == [b"bad"] * 4
-    assert all(b"not wanted" in dict(m.headers() or []).values() for m in letters)
+    dead_letters = consume(bootstrap, f"{unique}.dead-letter")
+    assert [m.value() for m in dead_letters] == [b"bad"] * 4
+    assert all(b"not wanted" in dict(m.headers() or []).values() for m in dead_letters)
 
 
 def consume(bootstrap: str, topic: str) -> list[Message]:

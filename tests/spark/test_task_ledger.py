@@ -37,7 +37,7 @@ def test_a_timeout_counts_if_something_was_acked_meanwhile_and_without_timeouts_
     assert attempts_after(message_timeout_s, acked_s, timed_out_s=100) == attempts
 
 
-def test_pending_time_adds_up_over_looks_and_is_reported():
+def test_pending_time_accumulates_and_is_reported():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
     task = TaskLedger(0, 1, {3: SourceSlot(3, "lines", 0, "id")}, {3: ledger}, 30.0)
     task.add_pending_time(0.0)
@@ -50,7 +50,7 @@ def test_pending_time_adds_up_over_looks_and_is_reported():
     assert (figures["frontier.lines.0"], figures["next.lines.0"], figures["held_s.lines.0"]) == (2, 4, 3.0)
 
 
-def test_what_held_no_record_before_a_log_was_truncated_finishes_none_that_stands_there_now() -> None:
+def test_gaps_before_a_truncation_finish_no_record_written_there_since() -> None:
     """The reader of an earlier run counted the end of the log as lost; the offsets were given out anew."""
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1.0, 60.0, 3))
     task = TaskLedger(0, 1, {0: SourceSlot(0, "t", 0, "id")}, {0: ledger}, 30.0)

@@ -21,10 +21,10 @@ class Books:
 def run_once(spark: SparkSession) -> TaskRuns:
     runs = TaskRuns(spark.sparkContext)
 
-    def note(rows: Iterator[int]) -> None:
+    def run_rows(rows: Iterator[int]) -> None:
         runs.record("here")
 
-    spark.sparkContext.parallelize(range(4), 2).foreachPartition(note)
+    spark.sparkContext.parallelize(range(4), 2).foreachPartition(run_rows)
     return runs
 
 
@@ -32,5 +32,5 @@ def test_tasks_that_ran_once_show_no_repetition(spark: SparkSession) -> None:
     assert not run_once(spark).show_a_repetition(spark.sparkContext)
 
 
-def test_a_stage_that_spark_has_evicted_counts_as_one_that_may_have_run_anew(spark: SparkSession) -> None:
+def test_a_stage_evicted_by_spark_counts_as_one_that_may_have_been_rerun(spark: SparkSession) -> None:
     assert run_once(spark).show_a_repetition(Books())  # type: ignore[arg-type]

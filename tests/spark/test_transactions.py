@@ -25,7 +25,7 @@ from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction, TransactionLost
 from acktree.spark.tasks.writing.transactions import begin_transaction
 
-SHARE = ReadTaskName("source", 0, 7, "digest")
+READ_TASK = ReadTaskName("source", 0, 7, "digest")
 BATCH = BatchName("query", 3)
 KINDS = (BatchTransaction, RecordTransaction)
 PARTITIONS = 3
@@ -41,7 +41,8 @@ def new_topic(bootstrap: str, name: str, **config: str) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, PARTITIONS, config=settings)])[name].result()
-    admin.create_topics([NewTopic(SHARE.topic, 1)])[SHARE.topic].exception()  # it is there already, mostly
+    made = admin.create_topics([NewTopic(READ_TASK.topic, 1)])
+    made[READ_TASK.topic].exception()  # it usually exists already
     return name
 
 
@@ -60,7 +61,7 @@ def begun(request: pytest.FixtureRequest, bootstrap: str, unique: str, held: Bat
     def begin(number: int = BATCH.number, **user: str) -> Transaction:
         settings = {key.replace("_", "."): value for key, value in user.items()}
         opened.append(request.param(bootstrap, settings, unique))
-        assert opened[-1].begin(BatchName("query", number), SHARE, held)
+        assert opened[-1].begin(BatchName("query", number), READ_TASK, held)
         return opened[-1]
 
     yield begin
@@ -107,7 +108,7 @@ def write(transaction: Transaction, topic: str, *values: bytes) -> None:
     transaction.flush_and_commit()
 
 
-def test_rows_and_records_are_seen_as_they_were_given_once_all_is_committed(
+def test_rows_and_records_become_readable_unchanged_when_committed(
     begun: Open, bootstrap: str, topic: str, held: BatchCommits
 ):
     transaction = begun()
@@ -134,15 +135,17 @@ def test_rows_and_records_are_seen_as_they_were_given_once_all_is_committed(
     of_k1 = [(value, headers[-1:]) for value, key, headers in seen[home] if key == b"k1"]
     assert of_k1[1:] == [(b"single", sent[-1:]), (b"text", [])]
     assert (b"single", b"k1", sent) in rows
-    assert not transaction.begin(BATCH, SHARE, held)
+    assert not transaction.begin(BATCH, READ_TASK, held)
 
 
-def test_keys_have_the_same_partition_whoever_writes(bootstrap: str, unique: str, held: BatchCommits):
+def test_keys_have_the_same_partition_whichever_producer_writes(
+    bootstrap: str, unique: str, held: BatchCommits
+):
     homes = []
     for kind in KINDS:
         topic = new_topic(bootstrap, f"{unique}-{kind.__name__}")
         transaction = kind(bootstrap, {}, topic)
-        assert transaction.begin(BatchName(topic, 1), SHARE, held)
+        assert transaction.begin(BatchName(topic, 1), READ_TASK, held)
         keys = [b"", *(b"%d" % number * (number % 5 + 1) for number in range(200))]
         transaction.produce_rows(topic, Rows([b"v"] * len(keys), keys))
         transaction.flush_and_commit()
@@ -154,7 +157,9 @@ def test_keys_have_the_same_partition_whoever_writes(bootstrap: str, unique: str
     assert len(homes[0]) == 201
 
 
-def test_nothing_is_seen_of_what_was_given_up(begun: Open, bootstrap: str, topic: str, held: BatchCommits):
+def test_nothing_of_an_aborted_transaction_is_readable(
+    begun: Open, bootstrap: str, topic: str, held: BatchCommits
+):
     transaction = begun()
     transaction.produce_rows(topic, Rows([b"never"] * 10_000))
     transaction.produce(topic, b"never")
@@ -167,7 +172,7 @@ def test_nothing_is_seen_of_what_was_given_up(begun: Open, bootstrap: str, topic
     assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"seen"]
 
 
-def test_who_begins_later_fences_who_began_before(
+def test_a_later_transaction_fences_an_earlier_one(
     begun: Open, bootstrap: str, topic: str, held: BatchCommits
 ):
     zombie = begun()
@@ -179,15 +184,15 @@ def test_who_begins_later_fences_who_began_before(
     heir.produce_rows(topic, Rows([b"heir"]))
     heir.flush_and_commit()
     assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"heir"]
-    assert not heir.begin(BATCH, SHARE, held)
+    assert not heir.begin(BATCH, READ_TASK, held)
 
 
-def test_a_fenced_one_that_begins_again_is_told(begun: Open, topic: str, held: BatchCommits):
+def test_a_fenced_producer_that_begins_again_gets_an_error(begun: Open, topic: str, held: BatchCommits):
     zombie = begun()
     zombie.flush_and_commit()
     begun(number=4).flush_and_commit()
     with pytest.raises(KafkaException, match="fenced"):
-        zombie.begin(BatchName("query", 5), SHARE, held)
+        zombie.begin(BatchName("query", 5), READ_TASK, held)
 
 
 def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topic: str, held: BatchCommits):
@@ -196,12 +201,12 @@ def test_one_producer_serves_batch_after_batch(begun: Open, bootstrap: str, topi
         transaction.produce_rows(topic, Rows([b"%d" % number] * 50))
         transaction.flush_and_commit()
         assert not transaction.is_spent
-        assert transaction.begin(BatchName("query", number), SHARE, held)
+        assert transaction.begin(BatchName("query", number), READ_TASK, held)
     transaction.flush_and_commit()
     assert sum(map(len, read(bootstrap, topic, 1000).values())) == 1000
 
 
-def test_a_record_that_is_too_large_is_told_as_such(begun: Open, bootstrap: str, topic: str):
+def test_a_record_that_is_too_large_is_reported_as_such(begun: Open, bootstrap: str, topic: str):
     transaction = begun()
     ((row, error),) = transaction.produce_rows(topic, Rows([b"small", b"x" * 1_000_001]))
     assert row == 1
@@ -210,7 +215,7 @@ def test_a_record_that_is_too_large_is_told_as_such(begun: Open, bootstrap: str,
         produce_one(transaction, topic, b"x" * 1_000_001)
 
 
-def test_a_larger_limit_of_the_user_holds(begun: Open, bootstrap: str, unique: str):
+def test_a_larger_limit_set_by_the_user_applies(begun: Open, bootstrap: str, unique: str):
     topic = new_topic(bootstrap, unique, max_message_bytes="3000000")
     transaction = begun(message_max_bytes="2500000")
     assert transaction.produce_rows(topic, Rows([b"x" * 2_000_000])) == []
@@ -218,7 +223,7 @@ def test_a_larger_limit_of_the_user_holds(begun: Open, bootstrap: str, unique: s
     assert sum(map(len, read(bootstrap, topic, 1).values())) == 1
 
 
-def test_a_smaller_limit_of_the_user_bounds_the_batches(begun: Open, bootstrap: str, unique: str):
+def test_a_smaller_limit_set_by_the_user_bounds_the_batches(begun: Open, bootstrap: str, unique: str):
     """A topic may take less at once than a batch has by default; what it is has to be said."""
     topic = new_topic(bootstrap, unique, max_message_bytes="150000")
     transaction = begun(message_max_bytes="140000")
@@ -235,7 +240,7 @@ def test_a_batch_that_the_broker_refuses_fails_the_task(begun: Open, bootstrap: 
     transaction.abort()
 
 
-def test_a_partition_that_is_made_later_is_found(begun: Open, bootstrap: str, topic: str):
+def test_a_partition_created_later_is_found(begun: Open, bootstrap: str, topic: str):
     transaction = begun()
     transaction.send(topic, 0, b"known")
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -245,11 +250,11 @@ def test_a_partition_that_is_made_later_is_found(begun: Open, bootstrap: str, to
     assert [row[0] for row in read(bootstrap, topic, 2)[PARTITIONS]] == [b"new"]
 
 
-def test_a_partition_that_never_shows_is_told(
+def test_a_partition_that_never_appears_is_an_error(
     bootstrap: str, unique: str, topic: str, held: BatchCommits, monkeypatch: pytest.MonkeyPatch
 ):
     transaction = BatchTransaction(bootstrap, {}, unique)
-    assert transaction.begin(BATCH, SHARE, held)
+    assert transaction.begin(BATCH, READ_TASK, held)
     monkeypatch.setattr(BatchTransaction, "growth_timeout_s", 0.5)
     with pytest.raises(MissingPartition, match=f"topic {topic} shows no partition 9.* apply the topology"):
         transaction.send(topic, 9, b"nowhere")
@@ -257,14 +262,14 @@ def test_a_partition_that_never_shows_is_told(
 
 
 @pytest.mark.parametrize("kind", [BatchTransaction, pytest.param(RecordTransaction, marks=pytest.mark.slow)])
-def test_a_broker_that_is_killed_meanwhile_has_all_once(
+def test_records_are_written_once_though_the_broker_is_killed_meanwhile(
     kind: type, own_broker: Callable[..., LocalBroker], unique: str
 ):
     broker = own_broker()
     topic = new_topic(broker.bootstrap, unique)
     held = BatchCommits(broker.bootstrap, {}, unique)
     transaction = kind(broker.bootstrap, {}, unique)
-    assert transaction.begin(BATCH, SHARE, held)
+    assert transaction.begin(BATCH, READ_TASK, held)
     values = [b"%d" % number for number in range(60_000)]
     transaction.produce_rows(topic, Rows(values[:30_000]))
     broker.kill()
@@ -274,17 +279,17 @@ def test_a_broker_that_is_killed_meanwhile_has_all_once(
         rest.result()
     seen = sorted(int(row[0]) for rows in read(broker.bootstrap, topic, 60_000).values() for row in rows)
     assert seen == list(range(60_000))
-    assert held.is_set(commit_of_task(BATCH, SHARE))
+    assert held.is_set(commit_of_task(BATCH, READ_TASK))
     transaction.close()
     held.consumer.close()
 
 
-def test_a_broker_that_is_not_there_is_told():
+def test_an_unreachable_broker_is_an_error():
     with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:9"):
         BatchTransaction("127.0.0.1:9", {}, "x")
 
 
-def test_a_broken_promise_is_refused():
+def test_a_setting_that_breaks_a_guarantee_is_refused():
     with pytest.raises(RefusedSetting, match="acks=1 is refused"):
         BatchTransaction("127.0.0.1:9", {"acks": "1"}, "x")
 
@@ -294,13 +299,13 @@ def test_a_broken_promise_is_refused():
     [
         ({"compression.type": "zstd"}, "compression.type is set"),
         ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}, "SASL mechanism"),
-        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "no user or password"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "needs a user and a password"),
         ({"message.max.bytes": "many"}, "is not a number"),
         ({"transaction.timeout.ms": "long"}, "is not a number"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot read the certificates"),
     ],
 )
-def test_what_batches_cannot_do_is_left_to_librdkafka(user: dict[str, str], said: str):
+def test_settings_that_batches_do_not_support_are_left_to_librdkafka(user: dict[str, str], said: str):
     with pytest.raises(NoBatches, match=said):
         BatchTransaction("127.0.0.1:9", user, "x")
 
@@ -313,20 +318,20 @@ def kept() -> Iterator[PerProcess[Transaction]]:
         transaction.close()
 
 
-def test_what_is_for_consumers_alone_changes_nothing():
+def test_consumer_settings_change_nothing():
     plain = batch_client_settings({"bootstrap.servers": "a:1"})
     mixed = {"fetch.min.bytes": "9", "max.poll.interval.ms": "9", "queued.min.messages": "9"}
     assert batch_client_settings({"bootstrap.servers": "a:1", **mixed}) == plain
 
 
-def test_a_task_writes_as_its_properties_need(
+def test_a_task_chooses_its_producer_by_its_properties(
     bootstrap: str, unique: str, topic: str, kept: dict, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "acktree.spark")
-    plain = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
+    plain = begin_transaction(bootstrap, {}, unique, BATCH, READ_TASK)
     assert isinstance(plain, BatchTransaction)
     plain.flush_and_commit()
-    compressed = begin_transaction(bootstrap, {"compression.type": "lz4"}, f"{unique}-lz4", BATCH, SHARE)
+    compressed = begin_transaction(bootstrap, {"compression.type": "lz4"}, f"{unique}-lz4", BATCH, READ_TASK)
     assert isinstance(compressed, RecordTransaction)
     compressed.flush_and_commit()
     assert "record by record: compression.type is set" in caplog.text
@@ -336,16 +341,16 @@ def test_without_its_packages_a_task_writes_record_by_record(
     bootstrap: str, unique: str, topic: str, kept: PerProcess[Transaction], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "acktree.spark.tasks.writing.batch_transaction", None)
-    begun = begin_transaction(bootstrap, {}, unique, BATCH, SHARE)
+    begun = begin_transaction(bootstrap, {}, unique, BATCH, READ_TASK)
     assert isinstance(begun, RecordTransaction)
     begun.flush_and_commit()
 
 
-def test_a_producer_is_kept_until_it_is_fenced_or_has_written_much(
+def test_a_producer_is_reused_until_it_is_fenced_or_has_written_a_lot(
     bootstrap: str, unique: str, topic: str, kept: PerProcess[Transaction], monkeypatch: pytest.MonkeyPatch
 ):
     def begin(number: int) -> Transaction:
-        begun = begin_transaction(bootstrap, {}, unique, BatchName("query", number), SHARE)
+        begun = begin_transaction(bootstrap, {}, unique, BatchName("query", number), READ_TASK)
         assert begun is not None
         return begun
 
@@ -358,11 +363,11 @@ def test_a_producer_is_kept_until_it_is_fenced_or_has_written_much(
     second = begin(3)
     assert second is not first
     second.flush_and_commit()
-    stranger = BatchTransaction(bootstrap, {}, f"{unique}.stage-{SHARE.topic}-{SHARE.partition}")
+    stranger = BatchTransaction(bootstrap, {}, f"{unique}.stage-{READ_TASK.topic}-{READ_TASK.partition}")
     third = begin(4)
     assert third not in (first, second)
     third.flush_and_commit()
-    assert begin_transaction(bootstrap, {}, unique, BatchName("query", 4), SHARE) is None
+    assert begin_transaction(bootstrap, {}, unique, BatchName("query", 4), READ_TASK) is None
     stranger.close()
     assert list(kept.pop_oldest()) == [third]
     third.close()

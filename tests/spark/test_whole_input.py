@@ -151,7 +151,7 @@ def test_a_function_that_does_not_take_all_its_rows_is_refused_and_commits_nothi
         (b"\x00\x00\x00\x00", False),
     ],
 )
-def test_only_sparks_own_word_for_the_end_proves_that_rows_are_whole(sent: bytes, is_whole: bool) -> None:
+def test_only_sparks_own_end_of_input_proves_that_rows_are_complete(sent: bytes, is_whole: bool) -> None:
     ours, sparks = socket.socketpair()
     with ours, ours.makefile("rb", 65536) as stream:
         assert isinstance(stream, io.BufferedReader)

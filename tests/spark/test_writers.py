@@ -21,7 +21,7 @@ def hasty_threads():
     sys.setswitchinterval(before)
 
 
-def test_queries_that_write_at_once_do_not_take_each_other_for_one(hasty_threads):
+def test_concurrent_queries_are_distinguished(hasty_threads):
     context = SimpleNamespace(environment={"PYTHONHASHSEED": "0"})
     wrong: list[object] = []
 

@@ -24,7 +24,7 @@ from acktree.spark.stage import CUT_OFF
 
 DEADLINE_S = 240
 A_FEW = 5_000
-"""Roots told of in one record."""
+"""Roots in one record."""
 
 TOPOLOGY = """
 name = "{name}"
@@ -168,7 +168,7 @@ class StageTester:
         self.resets.update(said.resets.tolist())
 
     def answer(self, failing: Callable[[int], bool] = lambda _root: False) -> None:
-        """Tell a verdict for every root that has its init and whose tree folds to 0."""
+        """Write a result for every root that has its init and whose tree folds to 0."""
         waiting = [root for root in self.inits if root not in self.answered]
         ready = [root for root in waiting if self.values[root] == 0 or root in self.failed]
         reasons = {

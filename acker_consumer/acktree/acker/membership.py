@@ -114,8 +114,8 @@ class Member:
         if not self._is_id_in_use:
             return True
         log.warning(
-            "action=wait_for_instance_id id=%s: the member of that name has died and its session goes on for "
-            "a while; if it is alive, give each acker an id of its own",
+            "action=wait_for_instance_id id=%s: the member of that name has died, and its session has not "
+            "expired yet; if it is alive, give each acker an id of its own",
             self._settings["group.instance.id"],
         )
         self.consumer.close()

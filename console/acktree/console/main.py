@@ -112,7 +112,7 @@ def main() -> None:
 def run() -> None:
     """Run the command line as a process of its own, whose exit code is what the command says.
 
-    Threads of librdkafka outlive Python's objects, those of a hung or broken worker's clients too. One that
+    Threads of librdkafka outlive Python's objects, also those of a stuck worker's clients. One that
     speaks TLS while exit() takes OpenSSL down ends the process with a segmentation fault, so the last of the
     exit functions leaves before that.
     """

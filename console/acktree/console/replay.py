@@ -117,7 +117,7 @@ def plan_replay(
         if state is None or state.topic_id != slot.topic_id:
             raise NotReplayable(
                 f"topic {topic!r} is not the one that topology {published.name} knows: it is gone or was "
-                "created anew, and its old records with it"
+                "recreated, and its old records with it"
             )
         here = _clip(topic, partition, _merge(spans), state, notes)
         result_topic = published.result_topic(published.task_of(slot))

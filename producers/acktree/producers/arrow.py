@@ -82,8 +82,8 @@ class ArrowCollector:
 
     def fail(self, row: int, reason: str) -> None:
         """Fail one tuple by its row; what was emitted for it is replayed with it. Raises Misuse."""
-        for tuple in self._parents(row):
-            self._collector.fail(tuple, reason)
+        for tup in self._parents(row):
+            self._collector.fail(tup, reason)
 
     def _parents(self, row: Any) -> list[Any]:
         rows, count = row if isinstance(row, list) else [row], len(self._tuples)
@@ -132,7 +132,7 @@ def make_table(tuples: TupleBatch) -> "Table":
     import pyarrow
 
     count = len(tuples)
-    places = [(tuple.topic, tuple.partition, tuple.offset, tuple.timestamp_ms) for tuple in tuples]
+    places = [(tup.topic, tup.partition, tup.offset, tup.timestamp_ms) for tup in tuples]
     topics, partitions, offsets, times = zip(*places, strict=True)
     return pyarrow.table(
         {

@@ -79,8 +79,8 @@ class BatchCollector:
             count = len(good)
         parents = self._anchors_of(anchors)
         if not set(map(len, parents)) <= {ANCHOR_BYTES}:
-            for tuple, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
-                collector.emit_one(tuple, value, topic, key, headers)
+            for tup, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
+                collector.emit_one(tup, value, topic, key, headers)
             return
         children = np.frombuffer(b"".join(parents), ANCHOR).copy()
         children["edge"] = self._edges.many(count)
@@ -137,17 +137,17 @@ class BatchCollector:
         if anchors is self._current and self._in_hand() is None:
             return bad
         collector = self._collector
-        for row, tuple in enumerate(anchors):
-            if tuple._collector is not collector or tuple._state is not IN_HAND:
+        for row, tup in enumerate(anchors):
+            if tup._collector is not collector or tup._state is not IN_HAND:
                 try:
-                    collector.faults.check_anchor(tuple)
+                    collector.faults.check_anchor(tup)
                 except Misuse as misuse:
                     bad[row] = misuse
         return bad
 
     def _anchors_of(self, tuples: Sequence[Tuple]) -> Sequence[bytes]:
         """Return each tuple's anchors."""
-        return tuples.anchors if isinstance(tuples, TupleBatch) else [tuple._anchors for tuple in tuples]
+        return tuples.anchors if isinstance(tuples, TupleBatch) else [tup._anchors for tup in tuples]
 
     def _in_hand(self) -> list[bool] | None:
         """Return for each tuple whether it was not failed; None if none was, which the counters tell."""
@@ -156,17 +156,17 @@ class BatchCollector:
             return None
         return self._current.in_hand()
 
-    def fail(self, tuple: Tuple, reason: str) -> None:
+    def fail(self, tup: Tuple, reason: str) -> None:
         """Fail one tuple of the batch; what was emitted for it is replayed with it. Raises Misuse."""
-        self._collector.fail(tuple, reason)
+        self._collector.fail(tup, reason)
 
     def finish(self) -> None:
         """Ack the tuples of the batch that were not failed."""
         batch = self._current
         assert batch is not None
         collector = self._collector
-        for tuple in batch.faulty():
-            collector.ack(tuple)
+        for tup in batch.faulty():
+            collector.ack(tup)
         in_hand, self._current = self._in_hand(), None
         sent, self._sent = self._sent, []
         for target, parents, children in sent:
@@ -175,8 +175,8 @@ class BatchCollector:
             target.acked_children.append(children.tobytes())
         done = batch.anchors if in_hand is None else list(compress(batch.anchors, in_hand))
         collector.sums.acked.append(b"".join(done))
-        for tuple in batch.with_deferred():
-            for buffer, child in tuple._deferred or ():
+        for tup in batch.with_deferred():
+            for buffer, child in tup._deferred or ():
                 buffer.append(child)
         batch.finish()
         collector.counters.acked += len(done)

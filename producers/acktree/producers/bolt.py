@@ -91,21 +91,21 @@ class Bolt(SyncBolt):
     max_in_hand: ClassVar[int] = 100_000
     """At this many tuples in hand, reading stops until half of them are acked or failed.
 
-    If a bolt reads several topics, reading goes on for partitions below an even share of it, so that a join
+    If a bolt reads several topics, reading continues for partitions below an even share of it, so that a join
     with one side ahead still gets the other: at most twice as many tuples are in hand.
     """
 
     tick_interval_s: ClassVar[float | None] = None
     """How often to call ``tick`` between tuples; None: never."""
 
-    def execute(self, tuple: Tuple, collector: Collector) -> None:
+    def execute(self, tup: Tuple, collector: Collector) -> None:
         """Handle one tuple. Each must be acked or failed once, here or in a later call."""
         raise NotImplementedError
 
     def tick(self, collector: Collector) -> None:
         """Do periodic work, such as closing a window."""
 
-    def timed_out(self, tuple: Tuple, collector: Collector) -> None:
+    def timed_out(self, tup: Tuple, collector: Collector) -> None:
         """Forget a tuple that was in hand for longer than the message timeout: its tree has ended, or will.
 
         It may still be acked or failed here; if not, it fails afterwards, and later calls for it do nothing.
@@ -123,7 +123,7 @@ class BasicBolt(SyncBolt):
     An exception fails the tuple with its type and text.
     """
 
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
+    def execute(self, tup: Tuple, emit: Emit) -> None:
         """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it."""
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ class AsyncBolt(AnyBolt):
     async def prepare(self, context: Context) -> None:
         """Open what ``execute`` needs; called once, before the first tuple."""
 
-    async def execute(self, tuple: Tuple, emit: Emit) -> None:
+    async def execute(self, tup: Tuple, emit: Emit) -> None:
         """Handle one tuple; ``emit(value, topic=…, key=…, headers=…)`` emits a child of it.
 
         An ``execute`` that takes longer than the message timeout needs ``emit.reset_timeout()`` in time.

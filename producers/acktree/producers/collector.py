@@ -81,7 +81,7 @@ class Collector:
     ) -> None:
         """Emit a child of ``anchors``: one tuple, several (a join), or ``()`` for an unanchored one.
 
-        It inherits nothing: pass on ``headers=tuple.headers``, ``timestamp_ms=tuple.timestamp_ms``.
+        It inherits nothing: pass on ``headers=tup.headers``, ``timestamp_ms=tup.timestamp_ms``.
 
         ``topic`` may be omitted if the bolt emits to one topic only. An untracked tuple among the anchors
         adds nothing; a child of dropped tuples alone is not sent, as their next owner will emit it. If the
@@ -230,7 +230,7 @@ class Collector:
         if self._fatal_error is not None:
             raise self._fatal_error
 
-    def ack(self, tuple: Tuple) -> None:
+    def ack(self, tup: Tuple) -> None:
         """Ack a tuple, including its children. A dropped tuple is ignored.
 
         A tuple with a child that was not sent fails instead, with that reason.
@@ -239,52 +239,52 @@ class Collector:
             AckedTwice, NotInHand, WrongThread: see there.
         """
         # Life of an ack, step 5.
-        if not self._finish(tuple, "ack"):
+        if not self._finish(tup, "ack"):
             return
-        if tuple._fault is not None:
-            tuple._state = FAILED
-            self._pack_fail(tuple, tuple._fault)
+        if tup._fault is not None:
+            tup._state = FAILED
+            self._pack_fail(tup, tup._fault)
             return
-        if tuple._anchors:
-            self.sums.acked.append(tuple._anchors)
-            if tuple._deferred is not None:
-                for buffer, child in tuple._deferred:
+        if tup._anchors:
+            self.sums.acked.append(tup._anchors)
+            if tup._deferred is not None:
+                for buffer, child in tup._deferred:
                     buffer.append(child)
         self.counters.acked += 1
 
-    def fail(self, tuple: Tuple, reason: str) -> None:
+    def fail(self, tup: Tuple, reason: str) -> None:
         """Fail a tuple: its source records are replayed, or become dead letters with the reason.
 
         Raises:
             AckedTwice, NotInHand, WrongThread: see there.
         """
-        if self._finish(tuple, "fail"):
-            tuple._state = FAILED
-            self._pack_fail(tuple, reason)
+        if self._finish(tup, "fail"):
+            tup._state = FAILED
+            self._pack_fail(tup, reason)
 
-    def fail_for_fault(self, tuple: Tuple, reason: str) -> None:
+    def fail_for_fault(self, tup: Tuple, reason: str) -> None:
         """Fail a tuple in hand on behalf of the bolt, whose later calls for it are ignored."""
-        if tuple._state is IN_HAND:
-            tuple._fault = tuple._fault or reason
-            self.fail(tuple, tuple._fault)
+        if tup._state is IN_HAND:
+            tup._fault = tup._fault or reason
+            self.fail(tup, tup._fault)
 
     def fail_reported(self) -> None:
         """Fail the tuples in hand that refused calls of other threads named."""
-        for tuple in self.faults.reported():
-            self.fail_for_fault(tuple, tuple._fault or "")
+        for tup in self.faults.reported():
+            self.fail_for_fault(tup, tup._fault or "")
 
-    def _undo_ack(self, tuple: Tuple, reason: str) -> None:
+    def _undo_ack(self, tup: Tuple, reason: str) -> None:
         """Fail a tuple that was acked in the same ``execute``; for the acker a fail outweighs the ack."""
-        tuple._state = FAILED
+        tup._state = FAILED
         self.counters.acked -= 1
-        self._pack_fail(tuple, reason)
+        self._pack_fail(tup, reason)
 
-    def _pack_fail(self, tuple: Tuple, reason: str) -> None:
-        for version, root, _ in tuple.anchors if tuple._anchors else ():
+    def _pack_fail(self, tup: Tuple, reason: str) -> None:
+        for version, root, _ in tup.anchors if tup._anchors else ():
             self._packer.fail(version, root, reason)
         self.counters.failed += 1
 
-    def reset_timeout(self, tuple: Tuple) -> None:
+    def reset_timeout(self, tup: Tuple) -> None:
         """Restart the message timeout of the tuple's source records.
 
         The reset is sent immediately, however long ``execute`` takes and whatever is not committed yet.
@@ -292,33 +292,31 @@ class Collector:
         Raises:
             AckedTwice, NotInHand, WrongThread: see there.
         """
-        if not self.faults.check_in_hand(tuple, "reset the timeout of"):
+        if not self.faults.check_in_hand(tup, "reset the timeout of"):
             return
-        tuple._since_s = world.monotonic_s()
-        if tuple._anchors:
+        tup._since_s = world.monotonic_s()
+        if tup._anchors:
             try:
-                for version, root, _ in tuple.anchors:
+                for version, root, _ in tup.anchors:
                     self._packer.reset_at_once(version, root)
             except Exception as error:
                 self._raise_fatal(error)
 
-    def _finish(self, tuple: Tuple, verb: str) -> bool:
+    def _finish(self, tup: Tuple, verb: str) -> bool:
         if (
-            tuple._collector is not self
-            or tuple._state is not IN_HAND
-            or self._thread_id() != self.faults.thread
-        ) and not self.faults.check_in_hand(tuple, verb):
+            tup._collector is not self or tup._state is not IN_HAND or self._thread_id() != self.faults.thread
+        ) and not self.faults.check_in_hand(tup, verb):
             return False
-        tuple._state = ACKED
-        if tuple._hand is not None:
-            del tuple._hand[tuple.offset]
+        tup._state = ACKED
+        if tup._hand is not None:
+            del tup._hand[tup.offset]
         return True
 
     def drop(self, tuples: Iterable[Tuple]) -> None:
         """Release tuples in hand that another worker will read again."""
-        for tuple in tuples:
-            self.counters.dropped += tuple._state is not DROPPED
-            tuple._state = DROPPED
+        for tup in tuples:
+            self.counters.dropped += tup._state is not DROPPED
+            tup._state = DROPPED
 
     def release(self) -> None:
         """Send what is held back for the next commit; here nothing is held back."""

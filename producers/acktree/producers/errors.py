@@ -70,7 +70,7 @@ class TransactionAborted(AcktreeError):
 
 
 class BadHandler(AcktreeError):
-    """MODULE:NAME is no bolt or spout that can run."""
+    """MODULE:NAME is not a bolt or spout that can run."""
 
 
 class MissingExtra(AcktreeError):

@@ -1,7 +1,7 @@
 """Writes to a database that a replay does not repeat: a key for each write, and a table of the written keys.
 
 Invariant: a key is written in the transaction of its effect, so both are there or neither. It names the
-source topic by its id: at the same offset of a topic or cluster that was created anew is another record. A
+source topic by its id: at the same offset of a topic or cluster that was recreated is another record. A
 tuple has a key if its source record has lasting coordinates of its own, which is not so for a spout written
 in Python or one that tracks by block.
 """
@@ -24,7 +24,7 @@ class Cursor(Protocol):
     def execute(self, sql: str, parameters: tuple[Any, ...] = (), /) -> Any: ...
 
 
-def key_of(tuple: Tuple, part: str | int = "") -> str:
+def key_of(tup: Tuple, part: str | int = "") -> str:
     """Return SPOUT/TOPIC@ID/PARTITION/OFFSET of a tuple's source record; several are joined by ``+``.
 
     ``ID`` is Kafka's id of the topic, which is unique.
@@ -33,12 +33,12 @@ def key_of(tuple: Tuple, part: str | int = "") -> str:
     Raises:
         NoLastingKey: see there.
     """
-    origins = sorted(tuple.origins)
+    origins = sorted(tup.origins)
     if not origins or any(not origin.topic for origin in origins):
-        raise NoLastingKey(f"{tuple!r} descends from no record of a source topic; use a key of your own")
+        raise NoLastingKey(f"{tup!r} descends from no record of a source topic; use a key of your own")
     if (block := max(origin.block for origin in origins)) > 1:
         raise NoLastingKey(
-            f"{tuple!r} descends from one of up to {block} records that share a root (block in the "
+            f"{tup!r} descends from one of up to {block} records that share a root (block in the "
             "topology), so its origin is not its own; use a key of your own"
         )
     places = (
@@ -65,7 +65,7 @@ class WriteOnce:
         """Create the table unless it exists."""
         cursor.execute(self._create)
 
-    def first(self, cursor: Cursor, tuple: Tuple, part: str | int = "") -> bool:
+    def first(self, cursor: Cursor, tup: Tuple, part: str | int = "") -> bool:
         """Insert the key of a write, and return whether it is the first one; only then write.
 
         Both belong in one transaction, which must be committed before the tuple is acked.
@@ -73,8 +73,8 @@ class WriteOnce:
         Raises:
             NoLastingKey: see there.
         """
-        key = key_of(tuple, part)
-        first = min(tuple.origins)
+        key = key_of(tup, part)
+        first = min(tup.origins)
         source = f"{first.spout}/{first.topic}/{first.partition}"
         cursor.execute(self._insert, (key, source, first.offset))
         return cursor.rowcount == 1

@@ -23,13 +23,13 @@ def make_handler(place: str, kinds: tuple[type[Made], ...], does: str) -> Made:
     factory = load_callable(place, "MODULE:NAME", "count_words:CountWords", BadHandler)
     wanted = " or ".join(kind.__name__ for kind in kinds)
     if isinstance(factory, type) and not issubclass(factory, kinds):
-        raise BadHandler(f"{place} is no {wanted}: subclass acktree.producers.{kinds[0].__name__}")
+        raise BadHandler(f"{place} is not a {wanted}: subclass acktree.producers.{kinds[0].__name__}")
     try:
         made = factory()
     except TypeError as error:
         raise BadHandler(f"{place} cannot be called without arguments: {error}") from error
     if not isinstance(made, kinds):
-        raise BadHandler(f"{place} returned {made!r}, which is no {wanted}: subclass one of them")
+        raise BadHandler(f"{place} returned {made!r}, which is not a {wanted}: subclass one of them")
     check_written(made, kinds, does)
     return made
 

@@ -54,8 +54,8 @@ class BoltDouble:
 
     >>> from acktree.producers import BasicBolt
     >>> class Upper(BasicBolt):
-    ...     def execute(self, tuple, emit):
-    ...         emit(tuple.value.upper())
+    ...     def execute(self, tup, emit):
+    ...         emit(tup.value.upper())
     >>> double = BoltDouble(Upper())
     >>> double.give(b"a", b"b")
     >>> [emission.value for emission in double.emitted], double.acked, double.open
@@ -128,7 +128,7 @@ class BoltDouble:
     def take_away(self) -> None:
         """Assign the partition to another worker: what is in hand is dropped."""
         held = list(self._hand.values())
-        waiting = [tuple for tuple in held if tuple._state is IN_HAND]
+        waiting = [tup for tup in held if tup._state is IN_HAND]
         self._hand.clear()
         self._collector.drop(held)
         self._execution.drop(waiting)

@@ -58,22 +58,22 @@ class TupleBatch(Sequence[Tuple]):
 
     def with_deferred(self) -> Sequence[Tuple]:
         """Return the tuples in hand with children that were emitted one by one."""
-        return [tuple for tuple in self._tuples or () if tuple._deferred and tuple._state is IN_HAND]
+        return [tup for tup in self._tuples or () if tup._deferred and tup._state is IN_HAND]
 
     def faulty(self) -> Sequence[Tuple]:
         """Return the tuples in hand that cannot be acked, such as those with a child that was not sent."""
-        return [tuple for tuple in self._tuples or () if tuple._fault and tuple._state is IN_HAND]
+        return [tup for tup in self._tuples or () if tup._fault and tup._state is IN_HAND]
 
     def in_hand(self) -> list[bool] | None:
         """Return for each tuple whether it was not failed; None if none was."""
         if self._tuples is None:
             return None
-        found = [tuple._state is IN_HAND for tuple in self._tuples]
+        found = [tup._state is IN_HAND for tup in self._tuples]
         return None if all(found) else found
 
     def finish(self) -> None:
         """Mark all tuples in hand as acked."""
         self._is_done = True
-        for tuple in self._tuples or ():
-            if tuple._state is IN_HAND:
-                tuple._state = ACKED
+        for tup in self._tuples or ():
+            if tup._state is IN_HAND:
+                tup._state = ACKED

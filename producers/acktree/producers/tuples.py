@@ -48,7 +48,7 @@ class SourceOrigin(NamedTuple):
     the number of its task, and offset a message number: no lasting key. For a spout that tracks by ``block``
     of several records, offset is that of the first record in the block: the tuple's record is one of
     [offset, offset + block). All of them share this origin, and after a rewind blocks may begin elsewhere.
-    ``topic_id`` is Kafka's id of the source topic, random per topic: a topic or cluster that was created anew
+    ``topic_id`` is Kafka's id of the source topic, random per topic: a topic or cluster that was recreated
     does not repeat the origins of its predecessor.
     """
 
@@ -144,9 +144,9 @@ class Tuple:
         return f"Tuple({self.topic}[{self.partition}]@{self.offset}, {self._state.value})"
 
 
-def is_over(tuple: Tuple) -> bool:
+def is_over(tup: Tuple) -> bool:
     """Return whether the worker dropped or failed a tuple: its bolt's later calls for it do nothing."""
-    return tuple._state is DROPPED or (tuple._state is FAILED and tuple._fault is not None)
+    return tup._state is DROPPED or (tup._state is FAILED and tup._fault is not None)
 
 
 Hand = dict[int, Tuple]

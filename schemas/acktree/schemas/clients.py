@@ -151,7 +151,7 @@ def metadata_of(commit: Any) -> str:
 def why_unanswered(consumer: Consumer) -> KafkaError | None:
     """Return why a consumer without assignment gets no answer about its group, if it may not see the group.
 
-    librdkafka retries for ever; only an error event has the reason.
+    librdkafka retries forever; only an error event has the reason.
     """
     event = consumer.poll(0)
     return event.error() if event is not None and is_forbidden(event.error()) else None

@@ -140,7 +140,7 @@ def decode_absent(data: bytes) -> Absent:
     reader = Reader(data, ABSENT_IN_RUN_FRAME, _NAMES)
     slot, run = reader.int32(), reader.int32()
     if not 1 <= run <= MAX_RUN:
-        raise MalformedRecord(f"run {run}; it is 1 to {MAX_RUN}")
+        raise MalformedRecord(f"run {run} is not between 1 and {MAX_RUN}")
     return Absent(slot, _decode_spans(reader), run)
 
 

@@ -2,7 +2,7 @@
 
 numba reuses cached machine code as long as the file of a function is unchanged, but that code includes
 functions and constants of other files. So every name has a digest of all the files: a change in one of them
-compiles all anew. Needs numba.
+recompiles all of them. Needs numba.
 """
 
 from collections.abc import Callable, Iterable

@@ -215,7 +215,7 @@ def emitted_values(edges: IdArray, reader_hashes: tuple[int, ...]) -> IdArray:
 
 
 class EdgeSource:
-    """Random edge ids, never 0, seeded anew in every process: a fork does not repeat its parent's ids."""
+    """Random edge ids, never 0, seeded in every process: a fork does not repeat its parent's ids."""
 
     def __init__(self) -> None:
         self._pid = 0

@@ -57,7 +57,7 @@ SPOUT = Names(
         "failed": ("failed", "Emissions failed by a task"),
         "timed_out": ("timed_out", "Emissions that timed out"),
         "replayed": ("replayed", "Records emitted again"),
-        "dead_lettered": ("dead_lettered", "Records given up, on the dead-letter topic"),
+        "dead_lettered": ("dead_lettered", "Records that used up their attempts, on the dead-letter topic"),
         "absent": ("absent", "Offsets proven to hold no record"),
         "overdue": ("overdue", "Records replayed because no result came within the retention"),
         "set_aside": ("set_aside", "Result records that could not be read"),

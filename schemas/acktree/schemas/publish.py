@@ -119,7 +119,7 @@ def _await_visible(admin: AdminClient, registry_topic: str) -> None:
         if world.monotonic_s() > deadline_s:
             raise BrokerUnreachable(
                 f"the new version is on {registry_topic}, and readers do not see it after "
-                f"{BROKER_TIMEOUT_S:g} s; look with: acktree topology show"
+                f"{BROKER_TIMEOUT_S:g} s; check with: acktree topology show"
             )
         admin.poll(0.02)
 

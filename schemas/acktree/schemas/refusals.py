@@ -1,4 +1,4 @@
-"""Why a client is refused: librdkafka retries for ever and passes the reason only to a callback.
+"""Why a client is refused: librdkafka retries forever and passes the reason only to a callback.
 
 Invariant: only what no retry can change is a refusal: credentials, certificates, a mechanism.
 """

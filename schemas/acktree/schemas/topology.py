@@ -87,7 +87,7 @@ class Topology(_Table):
                 f"{self.control_retention_s:g} is below twice the longest timeout; at least {shortest:g}",
             )
         if both := set(self.spouts) & set(self.bolts):
-            raise _Mistake(("bolts", min(both)), "is the name of a spout, too; each needs its own")
+            raise _Mistake(("bolts", min(both)), "is also the name of a spout; use another one")
         owner: dict[str, str] = {}
         for spout, table in self.spouts.items():
             if table.block > 1 and not table.topics:
@@ -102,7 +102,7 @@ class Topology(_Table):
                 )
             for topic in table.topics:
                 if owner.setdefault(topic, spout) != spout or table.topics.count(topic) > 1:
-                    raise _Mistake(("spouts", spout, "topics"), f"topic {topic!r} is read by a spout already")
+                    raise _Mistake(("spouts", spout, "topics"), f"topic {topic!r} is already read by a spout")
         emitted = self.emitted_topics()
         for bolt, reader in self.bolts.items():
             for topic in reader.reads:
@@ -112,7 +112,7 @@ class Topology(_Table):
                         f"nothing emits {topic!r}; must be one of: {', '.join(emitted) or 'none'}",
                     )
         if sources := sorted(set(owner) & set(emitted)):
-            raise _Mistake(("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is emitted here, too")
+            raise _Mistake(("spouts", owner[sources[0]], "topics"), f"{sources[0]!r} is also emitted here")
         reserved = {self.ack_init_topic, self.ack_topic, self.registry_topic, self.dead_letter_topic}
         for topic in (*owner, *emitted):
             if topic in reserved or topic.startswith(f"{self.name}.spout-"):

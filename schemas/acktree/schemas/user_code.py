@@ -26,7 +26,7 @@ def load_callable(place: str, form: str, example: str, error: type[AcktreeError]
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{module}.".startswith(f"{missing.name}."):
             raise error(f"module {module!r} needs {missing.name!r}, which is not installed") from missing
-        raise error(f"there is no module {module!r} in the current folder or installed") from missing
+        raise error(f"no module {module!r} in the current folder or installed") from missing
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise error(f"module {module!r} has no {attribute!r}")

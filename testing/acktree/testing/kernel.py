@@ -21,6 +21,7 @@ from acktree.testing.errors import NothingCanHappen, TookTooLong
 START_S = 1_700_000_000.0
 """The wall clock when a simulation begins, in seconds since 1970."""
 FOREVER_S = float("inf")
+PAUSE = "a pause"
 
 
 class Killed(BaseException):
@@ -36,8 +37,6 @@ class Process:
     is_alive: bool = True
     is_stopped: bool = False
     """Whether it gets no processor time, as after SIGSTOP."""
-    is_cut_off: bool = False
-    """Whether no request of its reaches the broker."""
     clock_step_s: float = 0.0
     """How far its wall clock is off."""
     tasks: list["Task"] = field(default_factory=list)
@@ -125,6 +124,7 @@ class Kernel:
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Timer]] = []
         self._current: Task | None = None
+        self._end_s = FOREVER_S
 
     @property
     def current(self) -> Task:
@@ -160,7 +160,7 @@ class Kernel:
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass for the task that runs."""
-        self._suspend(seconds, "a pause")
+        self._suspend(seconds, PAUSE)
 
     def wait(self, timeout_s: float | None, reason: str) -> None:
         """Wait until someone wakes this task, or for ``timeout_s`` at most; check what it waits for again."""
@@ -181,6 +181,11 @@ class Kernel:
         task = self.current
         if not task.process.is_alive:
             raise Killed
+        if delay_s is not None and reason is PAUSE and not task.process.is_stopped:
+            until_s = self.now_s + delay_s
+            if until_s < self._end_s and (not self._heap or until_s < self._heap[0][0]):
+                self.now_s = until_s  # nothing can happen before that: no need to hand over
+                return
         task.waits_for, task.is_waiting = reason, True
         task.due = None
         if delay_s is not None and delay_s < FOREVER_S:
@@ -241,7 +246,7 @@ class Kernel:
             NothingCanHappen: all tasks wait for something that nobody will do.
             Exception: what ended a process.
         """
-        end_s = self.now_s + limit_s
+        end_s = self._end_s = self.now_s + limit_s
         while not until():
             if not self._heap:
                 raise NothingCanHappen("no task can ever run again:\n" + self.describe())

@@ -192,7 +192,7 @@ def _fold_fail(
 
 @compiled
 def _fold_reset(state: TableState, may_insert: bool, orphan: np.uint64, tick: int, root: np.uint64) -> None:
-    """Set the age of a root anew, never to an older one; its bucket stays."""
+    """Reset the age of a root, never to an older one; its bucket stays."""
     slot = find_slot(state.slots, root, state.seed)
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == NOTHING:

@@ -1,4 +1,4 @@
-"""What compiles the inner loops of the table: any change in this folder compiles all of them anew."""
+"""What compiles the inner loops of the table: any change in this folder recompiles all of them."""
 
 from pathlib import Path
 

@@ -84,7 +84,7 @@ class _Ends:
         return zip(self._places, self._bounds(), strict=True)
 
     def is_held(self) -> bool:
-        """Tell whether a last stable offset stands still while records are written behind it."""
+        """Return whether a last stable offset stands still while records are written behind it."""
         before = self._bounds()
         time.sleep(HELD_S)
         return any(

@@ -25,8 +25,8 @@ class PassBasic(BasicBolt):
     def __init__(self, count: Count) -> None:
         self._count = count
 
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
-        emit(work(tuple.value))
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        emit(work(tup.value))
         self._count(1)
 
 
@@ -37,7 +37,7 @@ class PassBatch(BatchBolt):
         self._count = count
 
     def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
-        collector.emit_many([work(tuple.value) for tuple in tuples], tuples)
+        collector.emit_many([work(tup.value) for tup in tuples], tuples)
         self._count(len(tuples))
 
 
@@ -55,8 +55,8 @@ class PassAsync(AsyncBolt):
     def __init__(self, count: Count) -> None:
         self._count = count
 
-    async def execute(self, tuple: Tuple, emit: Emit) -> None:
-        emit(work(tuple.value))
+    async def execute(self, tup: Tuple, emit: Emit) -> None:
+        emit(work(tup.value))
         self._count(1)
 
 
@@ -65,12 +65,12 @@ class Pass(BasicBolt):
 
     name = "pass"
 
-    def execute(self, tuple: Tuple, emit: Emit) -> None:
+    def execute(self, tup: Tuple, emit: Emit) -> None:
         pass
 
 
 class Metronome(Spout):
-    """Emits a record at each beat, late or not, and notes how long after its beat each one was acked."""
+    """Emits a record at each beat, late or not, and records how long after its beat each one was acked."""
 
     def __init__(self, rate_per_s: int, seconds: float, finished: Callable[[], None]) -> None:
         self.total = round(rate_per_s * seconds)

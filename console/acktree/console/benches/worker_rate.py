@@ -63,7 +63,7 @@ class Meter:
         self._measured, self._begin = records, _clocks()
 
     def count(self, records: int) -> bool:
-        """Take note of records; return whether these were the last."""
+        """Count records; return whether these were the last."""
         self._left -= records
         if not self._is_warm and 0 < self._left <= self._from:
             self._is_warm = True

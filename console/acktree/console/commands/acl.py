@@ -64,7 +64,7 @@ def plan(
     """Print the least rights that a role of a topology needs, one ACL a line, as options of kafka-acls.
 
     Roles: acker, bolt and spout (in Python), spark (spouts with topics; a bolt where it is named), operator
-    (topology apply, replay), ui (looks, changes nothing).
+    (topology apply, replay), ui (reads only).
     """
     if bool(name) == bool(file):
         raise click.UsageError("give either --topology NAME or --file FILE")

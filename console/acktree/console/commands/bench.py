@@ -1,4 +1,4 @@
-"""`acktree bench`: figures of the acker, Spark and workers, beside something to compare them to."""
+"""`acktree bench`: measures the acker, Spark and workers, each beside something to compare it with."""
 
 import json
 import os

@@ -30,7 +30,7 @@ MAX_DEAD_LETTERS = 1_000_000
 
 @click.group(name="dead-letter")
 def dead_letter() -> None:
-    """Look at records that were given up, and replay them."""
+    """List, show and replay records that used up their attempts."""
 
 
 @dead_letter.command(name="list")
@@ -71,7 +71,7 @@ def clock(time_ms: int) -> str:
 
 
 def parse_dead_letter(text: str) -> tuple[int, int]:
-    """Return (partition, offset) of a letter's name.
+    """Return (partition, offset) of a dead letter's name.
 
     >>> parse_dead_letter("7"), parse_dead_letter("1/7")
     ((0, 7), (1, 7))
@@ -106,7 +106,7 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
     place = f"{found.topic}/{found.source_partition}/{found.source_offset}" if found.topic else "not said"
     rows = [
         ("source record", place),
-        ("given up", clock(found.time_ms)),
+        ("dead-lettered", clock(found.time_ms)),
         ("attempts", "not said" if found.attempts is None else found.attempts),
         ("cause", found.cause),
         ("task", found.task),

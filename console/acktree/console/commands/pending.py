@@ -23,7 +23,7 @@ from acktree.console.view.stuck import stuck_after_s
 
 @click.group()
 def pending() -> None:
-    """Look at records that are not done."""
+    """List records that are not done."""
 
 
 @pending.command(name="list")

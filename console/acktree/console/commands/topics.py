@@ -12,7 +12,7 @@ from acktree.schemas.topology import load_topology
 
 @click.group()
 def topics() -> None:
-    """Make the topics of a topology."""
+    """Create the topics of a topology."""
 
 
 @topics.command()
@@ -24,7 +24,7 @@ def topics() -> None:
 def create(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[str, str]) -> None:
     """Create what the topology in FILE needs: control topics, and those its spouts and bolts emit.
 
-    Source topics are never made. For operators who may create topics, where those who publish may not.
+    Source topics are never created. For operators who may create topics, where those who publish may not.
     """
     plan = create_topics(bootstrap, load_topology(file), settings, dry_run=dry_run)
     lines = plan.topic_lines()

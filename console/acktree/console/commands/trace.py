@@ -72,13 +72,13 @@ def trace(
         context.exit(EXIT_STUCK)
 
 
-def _target(cluster: Cluster, place: tuple[str, ...], root: str | None, letter: str | None) -> TraceTarget:
+def _target(cluster: Cluster, place: tuple[str, ...], root: str | None, name: str | None) -> TraceTarget:
     if root is not None:
         return target_of_root(cluster.topology, parse_root(root))
-    if letter is not None:
-        partition, _, offset = letter.rpartition("/")
+    if name is not None:
+        partition, _, offset = name.rpartition("/")
         if not (offset.isdigit() and (partition or "0").isdigit()):
-            raise click.BadParameter(f"{letter!r} is not OFFSET or PARTITION/OFFSET of a dead letter")
+            raise click.BadParameter(f"{name!r} is not OFFSET or PARTITION/OFFSET of a dead letter")
         found = read_dead_letter(cluster, int(partition or 0), int(offset))
         return target_of_record(cluster.topology, found.topic, found.source_partition, found.source_offset)
     topic, partition, offset = place
@@ -109,9 +109,9 @@ def in_text(found: Trace) -> Tree:
     tree = Tree(Text.assemble((place, "bold"), f"  {found.state}{age}{offsets}"))
     for emission in found.emissions:
         _add_emission(tree, emission)
-    for letter in found.dead_letters:
-        text = f"dead letter {letter.partition}/{letter.offset} at {_clock(letter.time_ms)} after "
-        tree.add(Text(f"{text}{letter.attempts} attempt(s): {letter.reason}", "red"))
+    for each in found.dead_letters:
+        text = f"dead letter {each.partition}/{each.offset} at {_clock(each.time_ms)} after "
+        tree.add(Text(f"{text}{each.attempts} attempt(s): {each.reason}", "red"))
     for note in found.notes:
         tree.add(Text(f"note: {note}", "dim"))
     size = f"{found.searched_records:,} records, {found.searched_bytes / 1e6:,.1f} MB in {found.took_s:.1f} s"

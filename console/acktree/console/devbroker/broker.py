@@ -196,7 +196,7 @@ def _heap() -> list[str]:
 
 
 def _answers(bootstrap: str, cluster_id: str) -> bool:
-    """Say whether our cluster answers there, and not a stranger's that took the port."""
+    """Return whether our cluster answers there, and not a stranger's that took the port."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False})
     try:
         cluster = admin.list_topics(timeout=1)

@@ -55,7 +55,7 @@ def _version(java: Path) -> int:
         raise MissingJava(f"{java} does not run") from cause
     version = major_version(answer.stderr)
     if version is None:
-        raise MissingJava(f"{java} does not say its version")
+        raise MissingJava(f"{java} does not print its version")
     return version
 
 

@@ -1,4 +1,4 @@
-"""What a process that starts others owes them: they end when it ends, whatever ends it.
+"""Ends the children of a process with it, whatever ends it.
 
 SIGTERM unwinds it as Ctrl-C does, so that every ``with`` stops what it started. Where nothing can unwind
 (SIGKILL), Linux ends the children; elsewhere they would be left.

@@ -36,7 +36,7 @@ def refusal(port: int) -> str | None:
 
 
 def listens(port: int) -> bool:
-    """Say whether a server listens on `port` of the loopback interface."""
+    """Return whether a server listens on `port` of the loopback interface."""
     with socket.socket() as probe:
         return probe.connect_ex((LOOPBACK, port)) == 0
 

@@ -27,7 +27,7 @@ class TokenNeeded(AcktreeError):
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address to bind is this machine only."""
+    """Return whether an address to bind is this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -67,7 +67,7 @@ class Access:
         self._secret = secrets.token_bytes(32)
 
     def may_enter(self, request: Request) -> bool:
-        """Tell whether a request has the token, as a bearer or by its session; without one, is from here."""
+        """Return whether a request has the token, or, where none is set, asks for a loopback name."""
         if self._token is None:
             return _host_of(request) in LOOPBACK_NAMES
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -95,7 +95,7 @@ class Access:
         return hmac.new(self._secret, b"form" + cookie.encode(), hashlib.sha256).hexdigest()
 
     def is_own_form(self, request: Request, proof: str) -> bool:
-        """Tell whether a form was sent from a page of ours, to this visitor."""
+        """Return whether a form was sent from a page of ours, to this visitor."""
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
             return False

@@ -89,5 +89,5 @@ class Frame:
 
 
 def wants_json(request: Request) -> bool:
-    """Tell whether the twin of a page is asked for."""
+    """Return whether the twin of a page is asked for."""
     return request.url.path.endswith(".json")

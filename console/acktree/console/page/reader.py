@@ -1,4 +1,4 @@
-"""Clients for what a page reads on demand: one reader at a time, made anew after an error.
+"""Clients for what a page reads on demand: one reader at a time, recreated after an error.
 
 Invariant: visitors take turns, so the broker never sees more readers than one, whatever the load on the page.
 """

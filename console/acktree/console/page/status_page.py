@@ -36,7 +36,7 @@ class StatusPages:
         return JSONResponse({**body, "error": state.error, "looked_s_ago": round(state.since_s, 1)})
 
     async def health(self, request: Request) -> Response:
-        """Tell that the process lives; that it sees a broker, too, is in `error`."""
+        """Answer that the process is alive; whether it reaches a broker is in `error`."""
         return JSONResponse({"alive": True, "error": self._watcher.state().error})
 
 

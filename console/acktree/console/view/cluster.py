@@ -1,6 +1,6 @@
 """What the console reads of a cluster: log ends, groups, records. It never joins a group and never commits.
 
-Invariant: reading changes nothing on the cluster. One thread at a time: the consumer is assigned anew for
+Invariant: reading changes nothing on the cluster. One thread at a time: the consumer is assigned again for
 every scan. Knows Kafka, and nothing of what the records mean.
 """
 

@@ -1,6 +1,6 @@
-"""What processes said on ``T.stats``: the latest of each, and what was counted in a window of time. Pure.
+"""What processes reported on ``T.stats``: the latest of each, and what was counted in a window of time. Pure.
 
-Invariant: garbage is counted and changes nothing. Totals that begin again (a process started anew under its
+Invariant: invalid reports are counted, and change nothing. Totals that restart (a process started under its
 old name) go on where they were. Memory is bounded per process: samples get sparser with age.
 """
 
@@ -98,7 +98,7 @@ class Reports:
         self._began_ms: int | None = None
 
     def add_record(self, value: bytes | None, append_ms: int) -> None:
-        """Add one record of the stats topic; a report dated far from its record counts as garbage, too."""
+        """Add one record of the stats topic; a report dated far from its record counts as invalid, too."""
         try:
             report = decode_report(value or b"")
         except (MalformedRecord, RecursionError):
@@ -165,7 +165,7 @@ def add_up(parts: Iterable[tuple[Totals, float]]) -> tuple[Totals, float]:
 
 
 def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Yield the figures that are finite numbers; anything else in a report is passed over."""
+    """Yield the figures that are finite numbers; anything else in a report is ignored."""
     for name, value in values.items():
         if isinstance(value, int | float) and abs(value) < LARGEST:
             yield name, float(value)

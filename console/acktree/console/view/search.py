@@ -1,4 +1,4 @@
-"""Search the log for what was said of one source record.
+"""Search the log for the records about one source record.
 
 A root id is a bijection of (slot, generation, offset), so no generation is guessed: the root ids that control
 records hold are inverted, and those of the record's slot and offset are its emissions. Then only partition
@@ -120,7 +120,7 @@ def may_be_emissions(target: TraceTarget, roots: IdArray) -> NDArray[np.bool_]:
 
 
 def drop_other_blocks(search: Search) -> None:
-    """Forget the emissions of blocks before the target's.
+    """Discard the emissions of blocks before the target's.
 
     A root says where its block begins, not where it ends: in one run that is where the next one begins.
     """

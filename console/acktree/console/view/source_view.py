@@ -154,7 +154,7 @@ def add_results(
 ) -> None:
     """Apply what acker and readers sent the spout since its last commit: (append time, record) in log order.
 
-    Emissions below a slot's floor (a rewind) count for nothing.
+    Emissions below a slot's floor (a rewind) do not count.
     """
     for append_ms, result in results:
         if isinstance(result, Absent):

@@ -1,7 +1,7 @@
 """Combines a snapshot and the reports into the Status that command line and page show. Pure.
 
 Invariant: what the log and the groups say wins over reports; a report is trusted for rates and latencies
-only. Reports of components that the topology does not have are passed over.
+only. Reports of components that the topology does not have are ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -240,7 +240,7 @@ def _acker(process: Process, reports: Reports, now_ms: int) -> AckerStatus:
 
 
 def _acker_lag(snapshot: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
-    """Return how many control records wait: by the ackers' own word, or above the cut where none runs."""
+    """Return how many control records wait: as the ackers report, or above the cut where none runs."""
     return sum(acker.lag for acker in ackers) if ackers else snapshot.cut_lag
 
 

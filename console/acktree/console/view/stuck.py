@@ -42,7 +42,7 @@ def find_stuck(
 
 
 def held_ages(partition: PartitionStatus) -> list[float]:
-    """Return what is known of how long a frontier is held: by its driver's word, by the log; in seconds."""
+    """Return how long a frontier is held, in seconds: as its driver reports, and by the log."""
     held = partition.held_by
     return [age for age in (partition.held_s, held.age_s if held else None) if age is not None]
 

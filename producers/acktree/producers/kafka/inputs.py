@@ -155,7 +155,7 @@ class Inputs:
     def in_hand(self, places: Iterable[Place] | None = None) -> list[Tuple]:
         """Return the tuples in hand, of some partitions or of all of them."""
         chosen = self.hands if places is None else [place for place in places if place in self.hands]
-        return [tuple for place in chosen for tuple in self.hands[place].values()]
+        return [tup for place in chosen for tup in self.hands[place].values()]
 
     def room(self, max_in_hand: int) -> int:
         """Return how many records may be read; at ``max_in_hand`` tuples reading stops until half are done.

@@ -86,7 +86,7 @@ class Output(Protocol):
 
 
 class FirstDeliveryError:
-    """The first delivery error of a producer that no retry can mend.
+    """The first delivery error of a producer that no retry can fix.
 
     It holds no reference to the producer. Every record in flight references the callback, where the garbage
     collector does not see it: a producer reachable from there would never be freed.
@@ -115,7 +115,7 @@ class FirstDeliveryError:
         return self._error
 
     def clear(self) -> None:
-        """Forget the error."""
+        """Clear the error."""
         self._error = None
         if self._columns_error is not None:
             self._columns_error[:] = 0

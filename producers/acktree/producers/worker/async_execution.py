@@ -45,9 +45,9 @@ class BufferedEmit(Emit):
 
     __slots__ = ("children", "resets", "thread", "tuple")
 
-    def __init__(self, collector: Collector, tuple: Tuple, resets: deque[Tuple]) -> None:
+    def __init__(self, collector: Collector, tup: Tuple, resets: deque[Tuple]) -> None:
         super().__init__(collector)
-        self.tuple = self.current = tuple
+        self.tuple = self.current = tup
         self.resets = resets
         self.children: list[BufferedChild] = []
         self.thread = world.thread_id()
@@ -149,9 +149,9 @@ class AsyncExecution(Execution):
         taken, all_anchors = read_anchors(records, self._intake, self._check, collector)
         for record, anchors in zip(taken, all_anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
-            tuple = Tuple(record, anchors, collector, hand)
-            hand[tuple.offset] = tuple
-            self._waiting.append(tuple)
+            tup = Tuple(record, anchors, collector, hand)
+            hand[tup.offset] = tup
+            self._waiting.append(tup)
         self._open += len(taken)
         self._loop.soon(self._start)
         return ()
@@ -168,18 +168,18 @@ class AsyncExecution(Execution):
         executed, task = 0, asyncio.current_task()
         assert task is not None
         while self._waiting and not self._turn.is_stopped:
-            tuple = self._waiting.popleft()
-            emit = BufferedEmit(self._collector, tuple, self._resets)
+            tup = self._waiting.popleft()
+            emit = BufferedEmit(self._collector, tup, self._resets)
             ended_by: BaseException | None = None
             began_s = world.monotonic_s()
-            if tuple._state is IN_HAND:
-                tuple._since_s = began_s
-                self._executing[tuple] = task
+            if tup._state is IN_HAND:
+                tup._since_s = began_s
+                self._executing[tup] = task
                 try:
-                    await self._bolt.execute(tuple, emit)
+                    await self._bolt.execute(tup, emit)
                 except (asyncio.CancelledError, Exception) as error:
                     ended_by = error
-                del self._executing[tuple]
+                del self._executing[tup]
                 while task.cancelling():  # even if the bolt caught it: it must not cancel the next tuple
                     task.uncancel()
             emit.current = None
@@ -196,42 +196,42 @@ class AsyncExecution(Execution):
         self._loop.check()
         collector.fail_reported()
         while self._resets:
-            tuple = self._resets.popleft()
-            if tuple._state is IN_HAND:
-                collector.reset_timeout(tuple)
+            tup = self._resets.popleft()
+            if tup._state is IN_HAND:
+                collector.reset_timeout(tup)
         while self._ended:
             emit, error = self._ended.popleft()
-            tuple = emit.tuple
+            tup = emit.tuple
             self._open -= 1
-            if tuple._state is DROPPED or tuple in self._given_up:
-                self._given_up.discard(tuple)
-                self._timed_out.discard(tuple)
+            if tup._state is DROPPED or tup in self._given_up:
+                self._given_up.discard(tup)
+                self._timed_out.discard(tup)
                 continue
             collector.counters.executed += 1
-            if tuple in self._timed_out:
-                self._timed_out.discard(tuple)
+            if tup in self._timed_out:
+                self._timed_out.discard(tup)
             elif error is not None:
-                fail(tuple, error, collector)
-            elif tuple._state is IN_HAND and tuple._fault is not None:
-                collector.fail_for_fault(tuple, tuple._fault)
-            elif tuple._state is IN_HAND:
+                fail(tup, error, collector)
+            elif tup._state is IN_HAND and tup._fault is not None:
+                collector.fail_for_fault(tup, tup._fault)
+            elif tup._state is IN_HAND:
                 for child in emit.children:
-                    collector.emit(anchors=tuple, **child._asdict())
-                collector.ack(tuple)
+                    collector.emit(anchors=tup, **child._asdict())
+                collector.ack(tup)
 
     def time_out(self, tuples: Sequence[Tuple], timeout_s: float) -> None:
         """Cancel and fail tuples that have been executed for longer: their trees have ended or will.
 
         They fail immediately, even if the bolt ignores the cancellation, to make room for others.
         """
-        late = find_late([tuple for tuple in tuples if tuple in self._executing], timeout_s)
+        late = find_late([tup for tup in tuples if tup in self._executing], timeout_s)
         if not late:
             return
         self._timed_out.update(late)
         self._loop.soon(self._cancel, late)
         self._collector.faults.thread = world.thread_id()
-        for tuple in late:
-            self._collector.fail_for_fault(tuple, HELD_TOO_LONG)
+        for tup in late:
+            self._collector.fail_for_fault(tup, HELD_TOO_LONG)
         self._collector.check()
 
     def finish(self, tuples: Sequence[Tuple]) -> None:
@@ -256,20 +256,20 @@ class AsyncExecution(Execution):
 
     def _remove_waiting(self, tuples: set[Tuple]) -> list[Tuple]:
         """Remove those of the tuples that wait, and return them."""
-        kept = [tuple for tuple in self._waiting if tuple not in tuples]
-        taken = [tuple for tuple in self._waiting if tuple in tuples]
+        kept = [tup for tup in self._waiting if tup not in tuples]
+        taken = [tup for tup in self._waiting if tup in tuples]
         self._waiting.clear()
         self._waiting.extend(kept)
         return taken
 
     def _give_up(self, tuples: set[Tuple]) -> None:
         """Cancel those of the tuples that are being executed, without outcome: they are read again."""
-        executed = [tuple for tuple in self._executing if tuple in tuples]
+        executed = [tup for tup in self._executing if tup in tuples]
         self._given_up.update(executed)
         self._cancel(executed)
 
     def _cancel(self, tuples: Iterable[Tuple]) -> None:
         """Cancel those of the tuples that are being executed."""
-        for tuple in tuples:
-            if (task := self._executing.get(tuple)) is not None:
+        for tup in tuples:
+            if (task := self._executing.get(tup)) is not None:
                 task.cancel()

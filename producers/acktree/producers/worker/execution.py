@@ -158,13 +158,13 @@ class BasicExecution(SyncExecution):
         monotonic_s = world.current().monotonic_s
         faults, emit, done = collector.faults, Emit(collector), 0
         for record, own in zip(records, anchors, strict=True):
-            faults.executing = emit.current = tuple = Tuple(record, own, collector)
+            faults.executing = emit.current = tup = Tuple(record, own, collector)
             try:
-                execute(tuple, emit)
+                execute(tup, emit)
             except Exception as error:
-                fail(tuple, error, collector)
+                fail(tup, error, collector)
             else:
-                collector.ack(tuple)
+                collector.ack(tup)
             done += 1
             if monotonic_s() >= turn.until_s:
                 break
@@ -205,9 +205,9 @@ class BatchExecution(SyncExecution):
         try:
             self.give(batch)
         except Exception as error:
-            for tuple in batch:
-                if tuple._state is IN_HAND:
-                    fail(tuple, error, collector)
+            for tup in batch:
+                if tup._state is IN_HAND:
+                    fail(tup, error, collector)
         self._batch.finish()
         collector.counters.executed += len(batch)
         return len(batch)
@@ -265,17 +265,17 @@ class HandExecution(SyncExecution):
         """
         collector, faults = self._collector, self._collector.faults
         faults.thread = world.thread_id()
-        for tuple in find_late(tuples, timeout_s):
-            if tuple._state is not IN_HAND:
+        for tup in find_late(tuples, timeout_s):
+            if tup._state is not IN_HAND:
                 continue
-            faults.executing = tuple
+            faults.executing = tup
             try:
-                self._bolt.timed_out(tuple, collector)
+                self._bolt.timed_out(tup, collector)
             except Exception as error:
-                fail(tuple, error, collector)
+                fail(tup, error, collector)
             finally:
                 faults.executing = None
-            collector.fail_for_fault(tuple, HELD_TOO_LONG)
+            collector.fail_for_fault(tup, HELD_TOO_LONG)
         collector.check()
 
     def execute(self, records: Sequence[Record], anchors: Sequence[bytes]) -> int:
@@ -285,14 +285,14 @@ class HandExecution(SyncExecution):
         faults, now_s = collector.faults, monotonic_s()
         for record, own in zip(records, anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
-            faults.executing = tuple = Tuple(record, own, collector, hand)
-            tuple._since_s = now_s
-            hand[tuple.offset] = tuple
+            faults.executing = tup = Tuple(record, own, collector, hand)
+            tup._since_s = now_s
+            hand[tup.offset] = tup
             collector.counters.executed += 1
             try:
-                self._bolt.execute(tuple, collector)
+                self._bolt.execute(tup, collector)
             except Exception as error:
-                fail(tuple, error, collector)
+                fail(tup, error, collector)
             done += 1
             now_s = monotonic_s()
             if now_s >= turn.until_s:
@@ -310,15 +310,13 @@ def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
     return late
 
 
-def fail(tuple: Tuple, error: BaseException, collector: Collector) -> None:
+def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
     """Fail a tuple with an exception, unless the bolt has already acked or failed it.
 
     Raises the collector's fatal error, which is no tuple's fault.
     """
     collector.check()
-    reason, tracked = reason_of(error), "" if tuple.tracked else "; it is untracked, so it is never replayed"
+    reason, tracked = reason_of(error), "" if tup.tracked else "; it is untracked, so it is never replayed"
     if not isinstance(error, Misuse) or not error.is_logged:
-        log.warning(
-            "%r failed: %s%s", tuple, reason, tracked, exc_info=error, extra={"action": "tuple_failed"}
-        )
-    collector.fail_for_fault(tuple, reason)
+        log.warning("%r failed: %s%s", tup, reason, tracked, exc_info=error, extra={"action": "tuple_failed"})
+    collector.fail_for_fault(tup, reason)

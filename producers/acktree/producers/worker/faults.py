@@ -66,18 +66,18 @@ class Faults:
             raise EmitAfterAck(f"cannot emit anchored to {parent!r}: emit first, then ack")
         return parent._state is IN_HAND
 
-    def check_in_hand(self, tuple: Tuple, verb: str) -> bool:
+    def check_in_hand(self, tup: Tuple, verb: str) -> bool:
         """Return whether a tuple is in hand; refuse the call if the bolt has no right to make it."""
         try:
-            self.check_thread(f"{verb} {tuple!r}")
-            if tuple._collector is not self._owner:
-                raise NotInHand(f"cannot {verb} {tuple!r}: it was not handed out by this collector")
-            if tuple._state is not IN_HAND and not is_over(tuple):
-                raise AckedTwice(f"cannot {verb} {tuple!r}: it was already acked or failed")
+            self.check_thread(f"{verb} {tup!r}")
+            if tup._collector is not self._owner:
+                raise NotInHand(f"cannot {verb} {tup!r}: it was not handed out by this collector")
+            if tup._state is not IN_HAND and not is_over(tup):
+                raise AckedTwice(f"cannot {verb} {tup!r}: it was already acked or failed")
         except Misuse as misuse:
-            self.refuse_call(misuse, (tuple,))
+            self.refuse_call(misuse, (tup,))
             return False
-        return tuple._state is IN_HAND
+        return tup._state is IN_HAND
 
     def refuse_call(self, misuse: Misuse, tuples: Iterable[Tuple] = ()) -> None:
         """Refuse a call that names some tuples: they can no longer be acked.
@@ -98,7 +98,7 @@ class Faults:
                 raise misuse
             return
         if isinstance(executing, TupleBatch):
-            if any(tuple._state is IN_HAND or tuple._state is FAILED for tuple in handed_out):
+            if any(tup._state is IN_HAND or tup._state is FAILED for tup in handed_out):
                 return
             _mark_faulty(executing, reason)
             raise misuse
@@ -118,14 +118,14 @@ class Faults:
         raise misuse
 
     def _handed_out(self, tuples: Iterable[Tuple]) -> list[Tuple]:
-        return [tuple for tuple in tuples if isinstance(tuple, Tuple) and tuple._collector is self._owner]
+        return [tup for tup in tuples if isinstance(tup, Tuple) and tup._collector is self._owner]
 
     def reported(self) -> Iterable[Tuple]:
         """Yield the tuples in hand that refused calls of other threads named, and count those calls."""
         while self._reported:
             tuples = self._reported.popleft()
             self._counters.misuses += 1
-            yield from (tuple for tuple in tuples if tuple._state is IN_HAND)
+            yield from (tup for tup in tuples if tup._state is IN_HAND)
 
 
 def _log(misuse: Misuse) -> str:
@@ -137,6 +137,6 @@ def _log(misuse: Misuse) -> str:
 
 
 def _mark_faulty(tuples: Iterable[Tuple], reason: str) -> None:
-    for tuple in tuples:
-        if tuple._state is IN_HAND or tuple._state is ACKED:
-            tuple._fault = tuple._fault or reason
+    for tup in tuples:
+        if tup._state is IN_HAND or tup._state is ACKED:
+            tup._fault = tup._fault or reason

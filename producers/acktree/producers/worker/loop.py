@@ -315,16 +315,16 @@ class Worker:
 
     def _drop(self, places: list[Place]) -> None:
         held = self._inputs.in_hand(places)
-        waiting = [tuple for tuple in held if tuple._state is IN_HAND]
+        waiting = [tup for tup in held if tup._state is IN_HAND]
         self._collector.drop(held)
         if waiting:
             self._execution.drop(waiting)
 
     def _log_never_acked(self) -> None:
         """Log and count the tuples that the bolt neither acked nor failed; they will be read again."""
-        held = [tuple for tuple in self._inputs.in_hand() if tuple._state is IN_HAND]
-        for tuple in held:
-            log.warning("%r was never acked", tuple, extra={"action": "never_acked"})
+        held = [tup for tup in self._inputs.in_hand() if tup._state is IN_HAND]
+        for tup in held:
+            log.warning("%r was never acked", tup, extra={"action": "never_acked"})
         self._collector.counters.never_acked += len(held)
 
     def _report(self) -> None:

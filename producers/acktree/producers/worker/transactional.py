@@ -34,8 +34,8 @@ class TransactionGroup:
 
     __slots__ = ("children", "outcomes", "tuples")
 
-    def __init__(self, tuple: Tuple) -> None:
-        self.tuples: dict[Tuple, None] = {tuple: None}
+    def __init__(self, tup: Tuple) -> None:
+        self.tuples: dict[Tuple, None] = {tup: None}
         self.outcomes: dict[Tuple, str | None] = {}
         self.children: list[HeldChild] = []
 
@@ -88,29 +88,29 @@ class TransactionalCollector(Collector):
         child = HeldChild(parents, value, topic, key, headers and list(headers), timestamp_ms)
         self._group_of(held).children.append(child)
 
-    def ack(self, tuple: Tuple) -> None:
+    def ack(self, tup: Tuple) -> None:
         """Ack a tuple; see ``Collector.ack``."""
-        self._record_outcome(tuple, "ack", None)
+        self._record_outcome(tup, "ack", None)
 
-    def fail(self, tuple: Tuple, reason: str) -> None:
+    def fail(self, tup: Tuple, reason: str) -> None:
         """Fail a tuple; what was emitted for it alone is not sent. See ``Collector.fail``."""
-        self._record_outcome(tuple, "fail", reason)
+        self._record_outcome(tup, "fail", reason)
 
-    def _record_outcome(self, tuple: Tuple, verb: str, reason: str | None) -> None:
-        if self.faults.check_in_hand(tuple, verb):
-            self._group_of([tuple]).outcomes[tuple] = reason
-            tuple._state = ACKED if reason is None else FAILED
+    def _record_outcome(self, tup: Tuple, verb: str, reason: str | None) -> None:
+        if self.faults.check_in_hand(tup, verb):
+            self._group_of([tup]).outcomes[tup] = reason
+            tup._state = ACKED if reason is None else FAILED
 
-    def _undo_ack(self, tuple: Tuple, reason: str) -> None:
+    def _undo_ack(self, tup: Tuple, reason: str) -> None:
         """Nothing to undo: the ack is still held back, and ``release`` turns it into a fail."""
 
     def _group_of(self, tuples: Iterable[Tuple]) -> TransactionGroup:
         """Return the group of these tuples; merge their groups if there are several."""
         found: TransactionGroup | None = None
-        for tuple in tuples:
-            group = self._groups.get(tuple)
+        for tup in tuples:
+            group = self._groups.get(tup)
             if group is None:
-                group = self._groups[tuple] = TransactionGroup(tuple)
+                group = self._groups[tup] = TransactionGroup(tup)
             if found is None:
                 found = group
             elif group is not found:
@@ -122,11 +122,11 @@ class TransactionalCollector(Collector):
 
     def drop(self, tuples: Iterable[Tuple]) -> None:
         """Release tuples that another worker will read again; their groups go on without them."""
-        for tuple in (dropped := list(tuples)):
-            group = self._groups.pop(tuple, None)
+        for tup in (dropped := list(tuples)):
+            group = self._groups.pop(tup, None)
             if group is not None:
-                del group.tuples[tuple]
-                group.outcomes.pop(tuple, None)
+                del group.tuples[tup]
+                group.outcomes.pop(tup, None)
         super().drop(dropped)
 
     def release(self) -> None:
@@ -144,38 +144,38 @@ class TransactionalCollector(Collector):
         ends: dict[int, float] = {}
         beyond = set()
         for group in ready:
-            for tuple in group.tuples:
-                hand = tuple._hand
-                assert hand is not None, tuple
+            for tup in group.tuples:
+                hand = tup._hand
+                assert hand is not None, tup
                 if id(hand) not in ends:
                     ends[id(hand)] = self._window_end(hand, ready)
-                if tuple.offset >= ends[id(hand)]:
+                if tup.offset >= ends[id(hand)]:
                     beyond.add(group)
         return beyond
 
     def _window_end(self, hand: Hand, ready: set[TransactionGroup]) -> float:
         """Return the first offset beyond the window of a commit once ``ready`` has left this hand."""
-        for offset, tuple in hand.items():
-            if self._groups.get(tuple) not in ready:
+        for offset, tup in hand.items():
+            if self._groups.get(tup) not in ready:
                 return offset + WINDOW_OFFSETS
         return float("inf")
 
     def _send_group(self, group: TransactionGroup) -> None:
-        for tuple, reason in group.outcomes.items():
-            del self._groups[tuple]
-            tuple._state = IN_HAND
+        for tup, reason in group.outcomes.items():
+            del self._groups[tup]
+            tup._state = IN_HAND
             if reason is not None:
-                super().fail(tuple, reason)
+                super().fail(tup, reason)
         for parents, value, topic, key, headers, timestamp_ms in group.children:
             acked = [parent for parent in parents if parent in group.outcomes and _may_be_acked(parent)]
             if acked:
                 super().emit(
                     value, anchors=acked, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
                 )
-        for tuple in group.outcomes:
-            if tuple._state is IN_HAND:
-                super().ack(tuple)
+        for tup in group.outcomes:
+            if tup._state is IN_HAND:
+                super().ack(tup)
 
 
-def _may_be_acked(tuple: Tuple) -> bool:
-    return tuple._state is IN_HAND and tuple._fault is None
+def _may_be_acked(tup: Tuple) -> bool:
+    return tup._state is IN_HAND and tup._fault is None

@@ -78,7 +78,7 @@ class BatchCommits:
         self.consumer: Consumer = make_consumer(consumer_settings(bootstrap, self.group, user))
 
     def is_set(self, record: TopicPartition) -> bool:
-        """Tell whether a record is the newest of its partition, waiting for a transaction in progress.
+        """Return whether a record is the newest of its partition, waiting for a transaction in progress.
 
         Raises:
             KafkaException: the broker does not answer, or the transaction does not end in time.

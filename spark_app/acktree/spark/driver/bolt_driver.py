@@ -79,14 +79,14 @@ class BoltDriver:
         """Add new partitions, from the group's offset, else from their beginning.
 
         Raises:
-            MissingTopic: a topic is gone. DataLoss: it was created anew, and failOnDataLoss is true.
+            MissingTopic: a topic is gone. DataLoss: it was recreated, and failOnDataLoss is true.
         """
         topics = BoltTopics(self._admin, self._options, self.topology, self.topics.partitions)
         if topics.recreated and self._options.fail_on_data_loss:
             raise DataLoss(
-                f"topic {topics.recreated[0]!r} was deleted and created anew since {self._bolt} read it: "
-                "what was not read of the old one is lost. To go on start with failOnDataLoss=false, to "
-                "begin elsewhere with a new checkpoint and the group's offset set with kafka-consumer-groups"
+                f"topic {topics.recreated[0]!r} was deleted and recreated since {self._bolt} read it: "
+                "what was not read of the old one is lost. To continue, start with failOnDataLoss=false; to "
+                "start elsewhere, use a new checkpoint and set the group's offset with kafka-consumer-groups"
             )
         added = [source for source in topics.partitions if source.slot not in self._next]
         if added:
@@ -126,7 +126,7 @@ class BoltDriver:
         """Return by slot the offset behind the last tuple that a read_committed reader may see.
 
         Raises:
-            MissingTopic, VanishedPartition: a topic was deleted, or created anew with fewer partitions.
+            MissingTopic, VanishedPartition: a topic was deleted or recreated with fewer partitions.
         """
         return self.topics.log_ends()
 
@@ -182,7 +182,7 @@ class BoltDriver:
         return {"lag": lag, "acked": self._executed}
 
     def all_done(self, targets: Mapping[int, int]) -> bool:
-        """Tell whether everything below ``targets`` by slot is committed."""
+        """Return whether everything below ``targets`` by slot is committed."""
         return all(self._committed.get(slot, 0) >= end for slot, end in targets.items())
 
     def commit_and_report(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether unread records are still in the log: its start may pass a reader, its end may fall below one.
+"""Whether unread records are still in the log: its start may overtake a reader, its end may fall below one.
 
 Invariant: no record is given up without ``failOnDataLoss=false``. The driver checks before it plans; a task
 that comes too late for a planned offset raises the same error.
@@ -21,7 +21,7 @@ from acktree.spark.runtime.logged_batch import PlannedBatch
 log = logging.getLogger("acktree.spark")
 
 END_CHECKS, END_CHECK_INTERVAL_S = 3, 1.0
-"""A log end below what was emitted may be that of a new leader that lags for a moment."""
+"""A log end below what was emitted may be that of a new leader that lags behind for a moment."""
 
 
 class DataLoss(AcktreeError):
@@ -51,7 +51,7 @@ class OffsetOutOfRange(AcktreeError):
 
 
 def check_starts(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[int, int]) -> None:
-    """Refuse to go on where the first offset of a log lies behind the next one to read, by slot.
+    """Refuse to continue where the first offset of a log is above the next one to read, by slot.
 
     With failOnDataLoss=false the task that reads there counts what is gone as done.
 
@@ -66,17 +66,17 @@ def check_starts(topics: TopicEnds, options: SourceOptions, next_offsets: Mappin
         if starts[slot] > next_offsets[slot]:
             raise DataLoss(
                 f"{topic}/{partition} begins at offset {starts[slot]}, but group {options.group} is at "
-                f"{next_offsets[slot]}: what lies between was removed, by retention for one, before it was "
-                "read, and is lost. To count it as done start with failOnDataLoss=false; to go on elsewhere "
-                "set the group's offset with kafka-consumer-groups"
+                f"{next_offsets[slot]}: the records between were removed, for example by retention, before "
+                "they were read. To count them as done, start with failOnDataLoss=false; to continue "
+                "elsewhere, set the group's offset with kafka-consumer-groups"
             )
 
 
 def is_removed(topics: TopicEnds, options: SourceOptions, source: SourceSlot, offset: int) -> bool:
-    """Tell whether a record given up that is not there fell to the start of the log, not to compaction.
+    """Return whether a missing dead letter was removed at the start of the log, not by compaction.
 
     Raises:
-        DataLoss: it did, so there can be no dead letter of it, and failOnDataLoss is true.
+        DataLoss: it was, so it cannot become a dead letter, and failOnDataLoss is true.
     """
     start = topics.log_starts([source])[source.slot]
     if start <= offset:
@@ -84,11 +84,11 @@ def is_removed(topics: TopicEnds, options: SourceOptions, source: SourceSlot, of
     name = f"{source.topic}/{source.partition}/{offset}"
     if options.fail_on_data_loss:
         raise DataLoss(
-            f"record {name} is given up, but the topic begins at offset {start}: it was removed, by "
-            f"retention for one, and cannot become a dead letter of group {options.group}. To count it "
-            "as done without one start with failOnDataLoss=false"
+            f"record {name} is out of attempts, but the topic begins at offset {start}: it was removed, for "
+            f"example by retention, and cannot become a dead letter of group {options.group}. To count it "
+            "as done without one, start with failOnDataLoss=false"
         )
-    log.warning("%s is given up and lost: it was removed", name, extra={"action": "records_lost"})
+    log.warning("%s is out of attempts and lost: it was removed", name, extra={"action": "records_lost"})
     return True
 
 
@@ -109,12 +109,12 @@ def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[
         raise DataLoss(
             f"{topic}/{partition} ends at offset {ends[slot]}, but group {options.group} is at "
             f"{next_offsets[slot]}: records were truncated, or the offset was set by hand; what is "
-            "written below it would be skipped. To go on at the end start with failOnDataLoss=false; to "
-            "begin elsewhere set the group's offset with kafka-consumer-groups"
+            "written below it would be skipped. To continue at the end, start with failOnDataLoss=false; to "
+            "start elsewhere, set the group's offset with kafka-consumer-groups"
         )
     for source in beyond:
         log.warning(
-            "%s/%d ends at offset %d, below %d: it goes on at the end",
+            "%s/%d ends at offset %d, below %d: reading continues at the end",
             *(source.topic, source.partition, ends[source.slot], next_offsets[source.slot]),
             extra={"action": "log_end_fell"},
         )
@@ -122,9 +122,9 @@ def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[
 
 
 def next_available(consumer: Consumer, place: TopicPartition, end: int, options: SourceOptions) -> int:
-    """Return where a task goes on that found nothing at a place below the planned ``end``.
+    """Return where a task that found nothing at a place below the planned ``end`` continues.
 
-    That is the place itself where the log has records there; else behind those that are lost.
+    That is the place itself if the log has records there, else the one after those that are lost.
 
     Raises:
         OffsetOutOfRange: some are lost, and failOnDataLoss is true.
@@ -142,9 +142,9 @@ def next_available(consumer: Consumer, place: TopicPartition, end: int, options:
     if options.fail_on_data_loss:
         raise OffsetOutOfRange(
             f"{name} holds offsets {low} to {high - 1} and no longer {position} to {following - 1}, which "
-            "are not done: they were removed by retention, or truncated, or the topic was created anew, and "
-            "are lost. To count them as done start with failOnDataLoss=false; to go on elsewhere set the "
-            f"offset of group {options.group} with kafka-consumer-groups"
+            "are not done: they were removed by retention, or truncated, or the topic was recreated, and "
+            "are lost. To count them as done, start with failOnDataLoss=false; to continue elsewhere, set "
+            f"the offset of group {options.group} with kafka-consumer-groups"
         )
     lost = (name, position, following - 1)
     log.warning("%s: offsets %d to %d are lost and counted as done", *lost, extra={"action": "records_lost"})

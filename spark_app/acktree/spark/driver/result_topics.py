@@ -36,7 +36,7 @@ class ResultTopics:
 
     @property
     def are_read(self) -> bool:
-        """Tell whether the end of every topic has been reached once."""
+        """Return whether the end of every topic has been reached once."""
         return not self._unread
 
     def follow(self, places: Iterable[TopicPartition]) -> None:

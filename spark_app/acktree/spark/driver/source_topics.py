@@ -82,7 +82,7 @@ class TopicEnds:
                     places = ", ".join(f"{source.topic}/{source.partition}" for source in sources)
                     raise VanishedPartition(
                         f"of {places}, which {self._component} reads, a partition is gone: its topic was "
-                        "deleted and created anew with fewer; what was not done of the old one is lost. "
+                        "deleted and recreated with fewer; what was not done of the old one is lost. "
                         "Start again to read the new one"
                     ) from error
                 raise
@@ -114,7 +114,7 @@ class SpoutTopics(TopicEnds):
             for (topic, topic_id, _), slot in slots.items()
             if topic in self._topics and topic_id != self._topics[topic].topic_id
         }
-        """Slots of topics that were created anew since."""
+        """Slots of topics that were recreated since."""
         self.recreated = [
             topic
             for topic in self._topics
@@ -155,7 +155,7 @@ def _spout_topics(options: SourceOptions, topology: Published) -> tuple[str, ...
     if table is None:
         raise BadOption(
             f"topology {topology.name} has no spout {options.spout!r}; "
-            f"it may be one of: {', '.join(topology.spouts) or 'none'}"
+            f"it must be one of: {', '.join(topology.spouts) or 'none'}"
         )
     if not table.topics:
         raise BadOption(f"spout {options.spout!r} has no topics: it is fed by Python code, not by Spark")
@@ -177,7 +177,7 @@ def _bolt_topics(options: SourceOptions, topology: Published) -> tuple[str, ...]
     if table is None:
         raise BadOption(
             f"topology {topology.name} has no bolt {options.bolt!r}; "
-            f"it may be one of: {', '.join(topology.bolts) or 'none'}"
+            f"it must be one of: {', '.join(topology.bolts) or 'none'}"
         )
     if options.subscribe is not None and set(options.subscribe) != set(table.reads):
         raise BadOption(

@@ -35,7 +35,7 @@ class SourceWatch:
         """Return the source topics; partitions that are new to the registry are published first.
 
         Raises:
-            MissingTopic: a topic does not exist. DataLoss: it was created anew.
+            MissingTopic: a topic does not exist. DataLoss: it was recreated.
             UnknownPartition: a partition is new, and this client may not publish it.
         """
         topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
@@ -108,7 +108,7 @@ class SourceWatch:
         that the deleted topic was read.
 
         Raises:
-            DataLoss: a topic was created anew since it was read, and failOnDataLoss is true.
+            DataLoss: a topic was recreated since it was read, and failOnDataLoss is true.
         """
         slots = self._registry.history.latest.slots_of(self._options.spout)
         for topic in {source.topic for source in topics.partitions}:
@@ -125,9 +125,9 @@ class SourceWatch:
         if self._options.fail_on_data_loss:
             group = self._options.group
             raise DataLoss(
-                f"topic {topic!r} was deleted and created anew since group {group} read it{about}: what was "
-                "not done of the old one is lost. To read the new one from its beginning start with "
-                "failOnDataLoss=false; to begin elsewhere set the group's offset with kafka-consumer-groups"
+                f"topic {topic!r} was deleted and recreated since group {group} read it{about}: what was "
+                "not done of the old one is lost. To read the new one from its beginning, start with "
+                "failOnDataLoss=false; to start elsewhere, set the group's offset with kafka-consumer-groups"
             )
 
 

@@ -94,7 +94,7 @@ class SpoutCommits:
         return committed
 
     def _have_results(self) -> bool:
-        """Tell whether anything was ever emitted for this spout, even if the group's offsets have expired."""
+        """Return whether anything was ever emitted for this spout, even if its offsets have expired."""
         places = [TopicPartition(self.result_topic(task), 0) for task in self.claims]
         with clear_errors(self._bootstrap):
             ends = [self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S) for place in places]
@@ -184,7 +184,7 @@ class SpoutCommits:
 
     @property
     def are_lost(self) -> bool:
-        """Tell whether the group no longer holds an offset that was committed, at the last check."""
+        """Return whether the group no longer holds an offset that was committed, at the last check."""
         return self._offsets.has_lost
 
     def check_epoch(self) -> None:

@@ -211,7 +211,7 @@ class SpoutDriver:
             task.counters["rewinds"] += 1
 
     def all_done(self, targets: Mapping[int, int]) -> bool:
-        """Tell whether everything below ``targets`` by slot is done, and all results have been read."""
+        """Return whether everything below ``targets`` by slot is done, and all results have been read."""
         return self._results.are_read and all(
             ledger.frontier >= targets.get(slot, 0)
             for task in self.tasks.values()
@@ -222,7 +222,7 @@ class SpoutDriver:
         """Return by slot the offset behind the last record that a read_committed reader may see.
 
         Raises:
-            MissingTopic, DataLoss: a topic was deleted, or created anew, and failOnDataLoss is true.
+            MissingTopic, DataLoss: a topic was deleted or recreated, and failOnDataLoss is true.
         """
         return self._sources.log_ends()
 

@@ -32,7 +32,7 @@ class SpoutResults:
         monotonic: Callable[[], float],
         jitter: Callable[[], float],
     ) -> None:
-        """Read nothing yet; ``is_removed`` tells of an absent offset whether retention removed its record."""
+        """Read nothing yet; ``is_removed`` returns whether retention removed an absent record."""
         self._topics, self._tasks, self._commits = topics, tasks, commits
         self._replays, self._dead_letters, self._is_removed = replays, dead_letters, is_removed
         self._monotonic, self._jitter = monotonic, jitter
@@ -40,7 +40,7 @@ class SpoutResults:
 
     @property
     def are_read(self) -> bool:
-        """Tell whether the end of every result topic has been reached once."""
+        """Return whether the end of every result topic has been reached once."""
         return self._topics.are_read
 
     def follow(self, tasks: Iterable[int]) -> None:

@@ -36,14 +36,14 @@ class SpoutSources:
         self.topics, self.topology = topics, registry.history.latest
 
     def is_removed(self, source: SourceSlot, offset: int) -> bool:
-        """Tell whether retention has removed the record of an offset that is not there."""
+        """Return whether retention has removed the record of an offset that is not there."""
         return is_removed(self.topics, self._options, source, offset)
 
     def log_ends(self) -> dict[int, int]:
         """Return by slot the offset behind the last record that a read_committed reader may see.
 
         Raises:
-            MissingTopic, DataLoss: a topic was deleted, or created anew, and failOnDataLoss is true.
+            MissingTopic, DataLoss: a topic was deleted or recreated, and failOnDataLoss is true.
         """
         try:
             return self.topics.log_ends()
@@ -69,12 +69,12 @@ class SpoutSources:
             self.go_back_to_ends()
 
     def check_now(self) -> None:
-        """Look at the topics whatever the time; raises what ``check`` raises."""
+        """Check the topics, whatever the time; raises what ``check`` raises."""
         self._watch.check_next_time()
         self.check()
 
     def check(self) -> None:
-        """Take up what was published and which partitions were added since.
+        """Apply what was published and which partitions were added since.
 
         Raises:
             MissingTopic, DataLoss, UnknownPartition: see SourceWatch.

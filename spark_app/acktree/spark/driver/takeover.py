@@ -25,7 +25,7 @@ OLDEST_FLOOR_RUNS = 100
 
 
 def is_too_old(floor: int, run: int) -> bool:
-    """Tell whether a floor is so far behind that all in flight is emitted anew, before the runs go round.
+    """Return whether all in flight must be emitted again: a floor this old is near the wrap of run numbers.
 
     Else results of what is in flight since would be ignored one day, and nothing would replay it for hours.
     """
@@ -108,7 +108,7 @@ class Takeover:
         return TaskLedger(task, claim.run, by_slot, slots, published.message_timeout_s)
 
     def slot(self, slot: int, run: int, policy: RetryPolicy, now_s: float, block: int = 1) -> PartitionLedger:
-        """Return the ledger of one slot in a new run; what it emits anew is in blocks of that size."""
+        """Return the ledger of one slot in a new run; what it emits again is in blocks of that size."""
         committed = self.committed.get(slot)
         is_ours = committed is None or committed.ours is not None
         floor = self.floors.get(slot, run) if is_ours else run
@@ -121,7 +121,7 @@ class Takeover:
         if committed is not None:
             ledger.done, ledger.committed_done = committed.done(), committed.done()
         ledger.resume(now_s)
-        if not is_in_flight:  # all above the frontier is emitted anew, but for what acks say is done
+        if not is_in_flight:  # all above the frontier is emitted again, except what acks say is done
             ledger.emitted_before = self.ends.get(slot, 0)
         if committed is None:
             _void(ledger, self._commands_of(slot, ledger))
@@ -169,7 +169,7 @@ class Takeover:
 
 
 def _void(ledger: PartitionLedger, commands: Sequence[LiveReplay]) -> None:
-    """Void all emissions before commands: what they opened is emitted anew with all the rest."""
+    """Void all emissions before commands: what they opened is emitted again with all the rest."""
     if commands:
         ledger.floor = commands[-1].floor
         ledger.commands.void = list(commands)

@@ -88,7 +88,7 @@ class Blocks:
         return block_end(first, block_range.end, block_range.size) if block_range else first + 1
 
     def is_older(self, first: int, run: int) -> bool:
-        """Tell whether the offset was emitted in a newer run, in other blocks."""
+        """Return whether the offset was emitted in a newer run, in other blocks."""
         block_range = self._at(first)
         return block_range is not None and not run_at_least(run, block_range.run)
 
@@ -109,7 +109,7 @@ class Blocks:
         return split(offsets, self.first_of, self.end_of)
 
     def overlap(self, start: int, end: int) -> bool:
-        """Tell whether some of [start, end) was emitted in blocks of several records that are known."""
+        """Return whether some of [start, end) was emitted in blocks of several records that are known."""
         return any(block_range.start < end and start < block_range.end for block_range in self.ranges)
 
     def discard(self, is_over: Callable[[int, int], bool]) -> None:

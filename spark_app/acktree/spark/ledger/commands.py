@@ -4,8 +4,9 @@ Invariant: a root names one command at most, and finishes nothing that a later c
 command is known as long as blocks that it cut into are in flight: its results may come twice. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,14 @@ from pyroaring import BitMap64
 
 from acktree.spark.ledger.blocks import Blocks
 from acktree.spark.ledger.live_replay import LiveReplay
-from acktree.spark.ledger.retries import Retries
+from acktree.spark.ledger.retries import Replay, Retries, name_of_rest
 
 
 @dataclass(slots=True)
 class Commands:
     """One live command at most; ``ended`` are in the order in which they were applied.
 
-    ``void`` are those of a driver without a checkpoint: all that they opened is emitted anew. They stay on
+    ``void`` are those of a driver without a checkpoint: all that they opened is emitted again. They stay on
     record until that is planned, since Spark may yet show a batch that it has logged.
     """
 
@@ -45,6 +46,11 @@ class Commands:
     def on_record(self) -> list[LiveReplay]:
         """Return those that a claim must still list."""
         return [*self.known, *self.void]
+
+    @property
+    def retries(self) -> list[Retries]:
+        """Return where the attempts of each of those known are counted."""
+        return [command.retries for command in self.known]
 
     @property
     def largest_block(self) -> int:
@@ -76,6 +82,31 @@ class Commands:
                 return command.retries, command.block_at(first) - newer
         return None
 
+    def emit_due(
+        self, now_s: float, run: int, limit: int, open_of: Callable[[BitMap64], BitMap64]
+    ) -> list[Replay]:
+        """Emit the commands' blocks that are due again, at most ``limit``; ``open_of`` drops what is done."""
+        taken: list[Replay] = []
+        for command, newer in self.with_newer():
+            left_at = partial(_left_at, command, newer, open_of)
+            first_left = partial(name_of_rest, left_at, newer)
+            taken += command.retries.emit_due(now_s, run, limit - len(taken), first_left)
+        return taken
+
+    def fail_overdue(self, frontier: int, done: BitMap64, before_s: float, now_s: float, limit: int) -> int:
+        """Fail the commands' blocks that were emitted before a time and have no result; return how many."""
+        count = 0
+        for command, newer in self.with_newer():
+            left = command.left(frontier, done) - newer
+            late = left if command.is_emitted_before(before_s) else BitMap64()
+            count += command.retries.fail_overdue(command.split(late), before_s, now_s, limit - count)
+        return count
+
+    def discard_retries(self, is_done: Callable[[int, int], bool]) -> None:
+        """Discard the attempts of the commands' blocks [first, end) that are done."""
+        for command in self.known:
+            command.retries.discard(partial(_is_block_done, command, is_done))
+
     def end(self, *, is_done: bool, blocks: Blocks, frontier: int) -> None:
         """End the live command if all of it is done; discard the ended ones that no longer matter."""
         if self.live is not None and is_done:
@@ -87,3 +118,13 @@ class Commands:
             if blocks.overlap(int(command.offsets.min()), int(command.offsets.max()) + 1)
             or (command.block > 1 and command.offsets.max() >= frontier)
         ]
+
+
+def _left_at(
+    command: LiveReplay, newer: BitMap64, open_of: Callable[[BitMap64], BitMap64], first: int
+) -> BitMap64:
+    return open_of(command.block_at(first) - newer)
+
+
+def _is_block_done(command: LiveReplay, is_done: Callable[[int, int], bool], first: int) -> bool:
+    return is_done(first, command.end_of(first))

@@ -62,7 +62,7 @@ def first_absent(done: BitMap64, start: int) -> int:
 
 
 def _holds(done: BitMap64, start: int, end: int) -> bool:
-    """Tell whether every offset of [start, end) is in the set.
+    """Return whether every offset of [start, end) is in the set.
 
     By counting: ``contains_range`` of 64-bit bitmaps overlooks a block of 65,536 that is not there at all.
     """
@@ -124,7 +124,7 @@ def encode_metadata(
 
 
 def fits(frontier: int, done: BitMap64, max_chars: int = MAX_METADATA_CHARS) -> bool:
-    """Tell whether metadata has room for everything done."""
+    """Return whether metadata has room for everything done."""
     return encode_metadata(0, "", frontier, done, max_chars=max_chars).reach == EVERYTHING
 
 

@@ -30,6 +30,6 @@ class EmissionTimes:
         return max(0.0, now_s - self._emitted[0][1]) if self._emitted else 0.0
 
     def clear(self) -> None:
-        """Start anew: nothing is emitted."""
+        """Start again: nothing is emitted."""
         self._emitted.clear()
         self._overdue_end = 0

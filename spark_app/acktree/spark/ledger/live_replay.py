@@ -50,7 +50,7 @@ class LiveReplay:
         self.next_offset, self.block, self.emitted_s = next_offset, block, now_s
 
     def owns(self, first: int, run: int) -> bool:
-        """Tell whether the root of a run with this first offset is an emission of the command."""
+        """Return whether the root of a run with this first offset is an emission of the command."""
         return run_at_least(run, self.floor) and first in self.offsets
 
     def owned(self, firsts: NDArray[np.int64], run: int) -> NDArray[np.int64]:
@@ -93,7 +93,7 @@ class LiveReplay:
         return split(offsets, self.first_of, self.end_of)
 
     def is_emitted_before(self, time_s: float) -> bool:
-        """Tell whether the last of it was emitted before a time."""
+        """Return whether the last of it was emitted before a time."""
         return self.next_offset > self.offsets.max() and self.emitted_s < time_s
 
     def left(self, frontier: int, done: BitMap64) -> BitMap64:
@@ -104,9 +104,24 @@ class LiveReplay:
         left.remove_range(0, frontier)
         return left
 
+    def reopen(self, frontier: int, done: BitMap64) -> tuple[int, BitMap64]:
+        """Return the frontier once the command is applied, and what is left of ``done`` above it."""
+        lowest = min(frontier, int(self.offsets.min()))
+        done = done.copy()
+        done.add_range(lowest, frontier)
+        return lowest, done - self.offsets
+
     def unemitted(self, left: BitMap64) -> int:
         """Return how many of ``left`` wait to be emitted."""
         return int(left.range_cardinality(self.next_offset, 1 << 62))
+
+    def emit_within(self, left: BitMap64, limit: int, max_ranges: int, now_s: float) -> list[tuple[int, int]]:
+        """Emit some of ``left`` so that at most ``limit`` of it is in flight; return the ranges to read."""
+        waiting = self.unemitted(left)
+        in_flight = len(left) - waiting
+        if not waiting:
+            return []
+        return self.emit(left, max(0, limit - in_flight), max_ranges, now_s, is_idle=not in_flight)
 
     def emit(
         self, left: BitMap64, limit: int, max_ranges: int, now_s: float, *, is_idle: bool = False

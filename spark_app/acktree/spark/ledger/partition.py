@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from acktree.schemas.ids import run_at_least
 from acktree.spark.ledger.blocks import Blocks
 from acktree.spark.ledger.commands import Commands
-from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done, runs
+from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done
 from acktree.spark.ledger.emission_times import EmissionTimes
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.retries import Attempt, FailureOutcome, Replay, Retries, RetryPolicy, name_of_rest
@@ -173,11 +173,7 @@ class PartitionLedger:
         if self.retries.attempts:
             gone = self.done | self.commands.offsets()
             self.retries.discard(lambda o: (o < self.frontier or o in gone) and not self._left_at(o))
-        for command in self.commands.known:
-            command.retries.discard(partial(self._is_command_done, command))
-
-    def _is_command_done(self, command: LiveReplay, first: int) -> bool:
-        return self._is_done(first, command.end_of(first))
+        self.commands.discard_retries(self._is_done)
 
     def _advance(self) -> None:
         frontier = min(first_absent(self.done, self.frontier), self.next_offset)
@@ -192,7 +188,7 @@ class PartitionLedger:
         self.times.record(self.next_offset, now_s)
 
     def _is_done(self, start: int, end: int) -> bool:
-        """Tell whether nothing of [start, end) is emitted and not done."""
+        """Return whether nothing of [start, end) is emitted and not done."""
         start, end = max(start, self.frontier), min(end, self.next_offset)
         return start >= end or self.done.range_cardinality(start, end) == end - start
 
@@ -221,26 +217,18 @@ class PartitionLedger:
         taken = self.retries.emit_due(
             now_s, run, limit, partial(name_of_rest, self._left_at, self.commands.offsets())
         )
-        for command, newer in self.commands.with_newer():
-            left_at = partial(self._left_of_command, command, newer)
-            taken += command.retries.emit_due(
-                now_s, run, limit - len(taken), partial(name_of_rest, left_at, newer)
-            )
-        return taken
-
-    def _left_of_command(self, command: LiveReplay, newer: BitMap64, first: int) -> BitMap64:
-        return self._open(command.block_at(first) - newer)
+        return taken + self.commands.emit_due(now_s, run, limit - len(taken), self._open)
 
     def pop_answered(self) -> list[tuple[int, int]]:
         """Return the failed emissions (first offset, generation) that were replayed since the last call."""
         return [failed for retries in self._all_retries() for failed in retries.pop_answered()]
 
     def is_run_used_up(self, run: int) -> bool:
-        """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
+        """Return whether one more replay in a run may have the root id of an earlier emission in it."""
         return any(retries.is_run_used_up(run) for retries in self._all_retries())
 
     def _all_retries(self) -> list[Retries]:
-        return [self.retries, *(command.retries for command in self.commands.known)]
+        return [self.retries, *self.commands.retries]
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> int:
         """Fail what was emitted before a time and has no result, at most ``limit`` blocks.
@@ -248,14 +236,10 @@ class PartitionLedger:
         A safety net: the control records of such an emission have expired, so no acker can finish it. It says
         nothing about the records, so it does not count as an attempt. Returns how many blocks are due again.
         """
-        late, count = BitMap64(), 0
+        late = BitMap64()
         late.add_range(self.frontier, max(self.times.overdue_end(before_s), self.frontier))
-        late = self._open(late)
-        for command, newer in self.commands.with_newer():
-            late -= command.offsets
-            left = command.left(self.frontier, self.done) - newer
-            theirs = left if command.is_emitted_before(before_s) else BitMap64()
-            count += command.retries.fail_overdue(command.split(theirs), before_s, now_s, limit - count)
+        late = self._open(late) - self.commands.offsets()
+        count = self.commands.fail_overdue(self.frontier, self.done, before_s, now_s, limit)
         return count + self.retries.fail_overdue(self.blocks.split(late), before_s, now_s, limit - count)
 
     def restore_replay(self, replay: Replay, now_s: float) -> None:
@@ -276,7 +260,7 @@ class PartitionLedger:
         self.blocks.discard(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
 
     def rewind(self, offset: int, run: int) -> None:
-        """Apply an operator's reset: backwards makes ``run`` the floor and emits anew, forward skips."""
+        """Apply an operator's reset: backwards makes ``run`` the floor and emits again, forward skips."""
         if offset < self.frontier:
             self.emit_anew(offset, run)
         else:
@@ -300,7 +284,7 @@ class PartitionLedger:
         self._clear_emissions()
 
     def renew(self, run: int) -> None:
-        """Emit all that is not done anew, with ``run`` as the floor: the runs of its emissions are old."""
+        """Emit again all that is not done, with ``run`` as the floor: the runs of its emissions are old."""
         self.next_offset = self.frontier
         self.floor = run
         self._clear_emissions()
@@ -315,38 +299,19 @@ class PartitionLedger:
         """Return how long ago the record at the frontier was emitted (or resumed), 0 if none is."""
         return self.times.age_s(self.frontier, now_s) if self.frontier < self.next_offset else 0.0
 
-    def opened(self, command: LiveReplay, done: BitMap64) -> tuple[int, BitMap64]:
-        """Return the frontier once a command is applied, and what is left of ``done`` above it."""
-        lowest = min(self.frontier, int(command.offsets.min()))
-        done = done.copy()
-        done.add_range(lowest, self.frontier)
-        return lowest, done - command.offsets
-
     def apply(self, command: LiveReplay) -> None:
         """Reopen the offsets of a replay command, done or not; all were emitted before."""
         assert self.command is None, "one command a slot at a time"
-        _, self.committed_done = self.opened(command, self.committed_done)
-        self.frontier, self.done = self.opened(command, self.done)
+        _, self.committed_done = command.reopen(self.frontier, self.committed_done)
+        self.frontier, self.done = command.reopen(self.frontier, self.done)
         self.changes += 1
         self.commands.live = command
         self._discard_retries()
 
     def emit_again(self, limit: int, max_ranges: int, now_s: float) -> list[tuple[int, int]]:
         """Emit what the live command asks for, with at most ``limit`` of it in flight; return the ranges."""
-        if self.command is None:
-            return []
-        left = self._left()
-        waiting = self.command.unemitted(left)
-        in_flight = len(left) - waiting
-        if not waiting:
-            return []
-        room, is_idle = max(0, limit - in_flight), not in_flight
-        return self.command.emit(left, room, max_ranges, now_s, is_idle=is_idle)
+        return self.command.emit_within(self._left(), limit, max_ranges, now_s) if self.command else []
 
     def end_command(self) -> None:
         """End the live command once all that it asked for is done."""
         self.commands.end(is_done=not self._left(), blocks=self.blocks, frontier=self.frontier)
-
-    def held_ranges(self, limit: int) -> list[tuple[int, int]]:
-        """Return the first runs of offsets done above the frontier, for people to look at."""
-        return runs(self.done, self.frontier, limit)

@@ -87,7 +87,7 @@ class ReplayQueue:
             live = LiveReplay.of(*place, order.command.spans, end, ledger.block)
             if not live.offsets:
                 applied[order] = 0
-            elif ledger.command is None and fits(*ledger.opened(live, ledger.committed_done)):
+            elif ledger.command is None and fits(*live.reopen(ledger.frontier, ledger.committed_done)):
                 ledger.apply(live)
                 applied[order] = end
         if applied:

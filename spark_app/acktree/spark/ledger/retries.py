@@ -133,7 +133,7 @@ class Retries:
             self._used_up = run
 
     def is_run_used_up(self, run: int) -> bool:
-        """Tell whether one more replay in a run may have the root id of an earlier emission in it."""
+        """Return whether one more replay in a run may have the root id of an earlier emission in it."""
         return self._used_up == run
 
     def pop_answered(self) -> list[tuple[int, int]]:

@@ -142,7 +142,7 @@ class TaskLedger:
         return [ExhaustedRecord(self.sources[slot], offset, *said, failing_s) for offset in left]
 
     def _is_alive(self, now_s: float) -> bool:
-        """Tell whether something was acked within the message timeout; without a timeout, ever."""
+        """Return whether something was acked within the message timeout; without a timeout, ever."""
         return self._last_acked_s is not None and now_s - self._last_acked_s <= (
             self.message_timeout_s or inf
         )
@@ -287,7 +287,7 @@ class TaskLedger:
 
     @property
     def is_run_used_up(self) -> bool:
-        """Tell whether one more replay in this run may have the root id of an earlier emission in it."""
+        """Return whether one more replay in this run may have the root id of an earlier emission in it."""
         return any(ledger.is_run_used_up(self.run) for ledger in self.slots.values())
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> None:
@@ -314,7 +314,7 @@ class TaskLedger:
         return {**counted, **pending, "task": self.task, "run": self.run, **state}
 
     def is_open(self, emission: BlockEmission) -> bool:
-        """Tell whether some record of an emission is not done."""
+        """Return whether some record of an emission is not done."""
         ledger = self.slots.get(emission.slot)
         return ledger is not None and bool(ledger.left_of(emission.generation, emission.first))
 

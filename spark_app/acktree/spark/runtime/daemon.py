@@ -1,7 +1,7 @@
 """Forks Spark's Python workers with their modules loaded already; named by ``spark.python.daemon.module``.
 
-Spark's own daemon loads nothing before it forks, so each worker imports, and loads machine code, for a second
-or two of its own.
+Spark's own daemon loads nothing before it forks, so each worker imports, and loads machine code, for more
+than a CPU second of its own (``python benchmarks/native.py daemon --tasks 8``).
 
 Invariant: at the fork there is no Kafka client, nor a thread that a fork breaks: none is started here, and
 those that numpy and Arrow start support a fork.

@@ -16,7 +16,7 @@ STRAIGHT_RDDS = frozenset({"SQLExecutionRDD", "MapPartitionsRDD", "DataSourceRDD
 
 
 def is_narrow(output: DataFrame, batch: DataFrame) -> bool:
-    """Tell whether all rows of a record stay in the task that read it: one scan, no exchange, no limit.
+    """Return whether all rows of a record stay in the task that read it: one scan, no exchange, no limit.
 
     The scan must be the batch's own. Rows that Spark holds, by ``localCheckpoint`` or ``createDataFrame``,
     are a scan, too, but were read in another task, or never.
@@ -45,5 +45,5 @@ def rdds_before(batch: DataFrame) -> list[str]:
 
 
 def is_straight(rdds: list[str]) -> bool:
-    """Tell whether one scan of the source comes as it is: nothing shuffled, united or kept as state."""
+    """Return whether one scan of the source comes as it is: nothing shuffled, united or kept as state."""
     return set(rdds) <= STRAIGHT_RDDS and rdds.count("DataSourceRDD") == 1

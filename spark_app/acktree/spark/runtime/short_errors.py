@@ -55,7 +55,7 @@ def with_short_errors(write: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_interruption(text: str) -> bool:
-    """Tell whether Spark takes the text of an error for that of a query which is stopped."""
+    """Return whether Spark takes the text of an error for that of a query which is stopped."""
     behind = text.partition(_CALL)[2]
     return any(name in behind for name in _INTERRUPTED)
 

@@ -1,7 +1,8 @@
 """A home for Spark without its zip files of Python.
 
 Spark puts the zip files of its home first on the path of every Python process. Out of a zip file Python keeps
-no bytecode: each process would compile PySpark anew, a second each, and five come before the first record.
+no bytecode: each process would compile PySpark anew, some three CPU seconds of a start in all
+(``python benchmarks/native.py home``).
 Where PySpark was installed from PyPI, the same files stand beside the zip files, and are found without them.
 """
 

@@ -3,8 +3,8 @@
 Invariant: a second run of a task that ended shows, be it another attempt of a failed one or one whose rows
 were lost on the way to the shuffle; Spark adds an accumulator up for every run that ended. What did not end
 shows by the number of its attempt, or by its stage's: where a task cannot fetch what it reads, Spark runs the
-stage anew and counts the tasks' attempts from 0. A stage that Spark no longer knows proves nothing: it
-counts as run anew.
+stage again and counts the tasks' attempts from 0. A stage that Spark no longer knows proves nothing: it
+counts as run again.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,7 @@ class TaskRuns:
         self._ended.add([TaskRun(part, task.partitionId(), task.attemptNumber(), task.stageId())])
 
     def show_a_repetition(self, context: SparkContext) -> bool:
-        """Tell, on the driver after the job, whether some task ran more than once."""
+        """Return, on the driver after the job, whether some task ran more than once."""
         ended = self._ended.value
         tasks = {(run.part, run.partition) for run in ended}
         if len(tasks) < len(ended) or any(run.attempt for run in ended):
@@ -57,7 +57,7 @@ class TaskRuns:
 
 
 def _may_have_run_anew(context: SparkContext, stage: int) -> bool:
-    """Tell whether a stage ran more than once, or Spark no longer knows (``spark.ui.retainedStages``).
+    """Return whether a stage ran more than once, or Spark no longer knows (``spark.ui.retainedStages``).
 
     Spark updates its stage information after the job, so a stage may be missing for a moment.
     """

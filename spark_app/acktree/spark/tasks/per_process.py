@@ -1,7 +1,7 @@
 """What a Python process of Spark keeps for its later tasks: clients, loops, what was read.
 
 Invariant: a process gets only what it made itself. A fork takes no threads along, so a client that it
-inherits never answers, and would wait for ever when it is closed or freed.
+inherits never answers, and would wait forever when it is closed or freed.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -105,7 +105,7 @@ class TransactionCoordinator:
             return None
         if entry.transaction is None:
             entry.transaction = Transaction(name, producer_id, epoch)
-            entry.timer = self._kernel.call_after(entry.timeout_ms / 1000, lambda: self._time_out(entry))
+            entry.timer = self._kernel.call_after(entry.timeout_ms / 1000, lambda: self.time_out(entry))
         return entry
 
     def add_offsets(self, entry: TransactionalId, offsets: list[Pending]) -> None:
@@ -130,7 +130,8 @@ class TransactionCoordinator:
         if entry.transaction is not None and not entry.is_ending:
             self._end(entry, Outcome.COMMITTED if is_commit else Outcome.ABORTED)
 
-    def _time_out(self, entry: TransactionalId) -> None:
+    def time_out(self, entry: TransactionalId) -> None:
+        """Abort a transaction that its producer has not ended in time."""
         if entry.transaction is not None and not entry.is_ending:
             entry.fenced_epoch = entry.epoch
             entry.epoch += 1

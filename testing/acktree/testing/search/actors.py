@@ -166,6 +166,7 @@ class Messages:
 
     count: int
     interval_s: float
+    silent_until_s: float = 0.0
     done: set[int] = field(default_factory=set)
     emitted: dict[int, int] = field(default_factory=dict)
 
@@ -181,7 +182,7 @@ class SearchSpout(Spout):
     def next_tuple(self, emitter: Any) -> None:
         """See Spout."""
         now_s = world.monotonic_s()
-        if not self.waiting or now_s < self.next_s:
+        if not self.waiting or now_s < max(self.next_s, self.messages.silent_until_s):
             return
         self.next_s = now_s + self.messages.interval_s
         number = self.waiting.pop(0)

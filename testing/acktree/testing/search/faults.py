@@ -5,13 +5,15 @@ Invariant: a plan is a list of plain values, so that it can be printed, cut down
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from acktree.testing.kernel import Process
-from acktree.testing.search.system import Role, System
 from confluent_kafka import KafkaError, KafkaException
 
-FAULTY_S = 15.0
+from acktree.testing.kernel import Process
+from acktree.testing.search.actors import Mind
+from acktree.testing.search.system import NAME, Role, System
+
+FAULTY_S = 12.0
 """For how long faults may strike, in virtual time."""
 
 CRASH_CALLS = (
@@ -301,10 +303,190 @@ def _refuse_commit(system: System, fault: Fault) -> None:
     _at_call(system, process, "consumer.commit", fault.number % 5, refuse)
 
 
-@kind("change the topology")
-def _change_topology(system: System, fault: Fault) -> None:
-    changes = {0: {"ackers": 1 + fault.target % 5}, 1: {"message_timeout_s": 3.0 + fault.target % 20}}
-    system.topology = system.topology.model_copy(update=changes[fault.number % 2])
-    if system.topology.ackers < len(system.cluster.topics["t.ack"].partitions):
+@kind("change the number of ackers")
+def _change_ackers(system: System, fault: Fault) -> None:
+    if 1 + fault.target % 5 < system.topology.ackers:
         system.judge.count("acker count reduced")
+    _change(system, ackers=1 + fault.target % 5)
+
+
+@kind("change the message timeout")
+def _change_timeout(system: System, fault: Fault) -> None:
+    _change(system, message_timeout_s=3.0 + fault.target % 20)
+
+
+def _change(system: System, **settings: object) -> None:
+    system.topology = system.topology.model_copy(update=settings)
     system.apply(system.topology)
+
+
+@kind("slow network")
+def _slow_network(system: System, fault: Fault) -> None:
+    before = system.world.delay_s
+    longest_s = min(fault.seconds, 3.0)
+    system.world.delay_s = lambda: system.kernel.random.uniform(0, longest_s)
+    system.kernel.call_after(5.0, lambda: setattr(system.world, "delay_s", before))
+
+
+@kind("cut a process off")
+def _cut_off(system: System, fault: Fault) -> None:
+    process = _role(system, fault).process
+    if process is not None:
+        system.world.cut_off.add(process)
+        system.kernel.call_after(fault.seconds, lambda: system.world.cut_off.discard(process))
+
+
+@kind("delete old control records")
+def _delete_control(system: System, _fault: Fault) -> None:
+    """Retention that never deletes what a new owner has to fold again."""
+    offsets = system.cluster.group(f"{NAME}.acker").offsets
+    for (topic, number), committed in offsets.items():
+        if topic in system.cluster.topics:
+            system.cluster.topics[topic].partitions[number].delete_before(committed.offset)
+
+
+@kind("delete read results")
+def _delete_results(system: System, _fault: Fault) -> None:
+    for group in system.cluster.groups.values():
+        for (topic, number), committed in group.offsets.items():
+            if topic in system.judge.result_topics:
+                system.cluster.topics[topic].partitions[number].delete_before(committed.offset)
+
+
+@kind("forget the offsets of an empty group")
+def _forget_offsets(system: System, fault: Fault) -> None:
+    names = [name for name, group in sorted(system.cluster.groups.items()) if not group.members]
+    bolts = [name for name in names if name.removeprefix(f"{NAME}.") in system.topology.bolts]
+    if bolts:
+        system.judge.count("offsets of a bolt forgotten")
+        system.cluster.groups[bolts[fault.target % len(bolts)]].offsets.clear()
+
+
+@kind("start a second process")
+def _second(system: System, fault: Fault) -> None:
+    """An operator starts a role twice; the first goes on, and nobody restarts it."""
+    system.start(_role(system, fault))
+
+
+@kind("stop everything")
+def _stop_all(system: System, fault: Fault) -> None:
+    for role in system.roles:
+        if role.process is not None:
+            system.kernel.stop(role.process, fault.seconds)
+
+
+@kind("restart everything in order")
+def _restart_all(system: System, _fault: Fault) -> None:
+    for role in system.roles:
+        if role.service is not None:
+            role.service.stop()
+
+
+@kind("kill before an answer")
+def _kill_before_answer(system: System, fault: Fault) -> None:
+    """What was asked for is done, and who asked never hears of it."""
+    before, process = system.world.lose_response, _role(system, fault).process
+    left = fault.number % 10
+
+    def lose(asking: Process, call: str) -> bool:
+        nonlocal left
+        if asking is process and left >= 0:
+            left -= 1
+            if left < 0:
+                system.kernel.kill(asking)
+        return before(asking, call)
+
+    system.world.lose_response = lose
+
+
+@kind("bad deploy")
+def _bad_deploy(system: System, fault: Fault) -> None:
+    temper = _mind(system, fault).temper
+    before, temper.fail = temper.fail, 1.0
+    system.kernel.call_after(min(fault.seconds, 6.0), lambda: setattr(temper, "fail", before))
+
+
+@kind("slow bolt")
+def _slow_bolt(system: System, fault: Fault) -> None:
+    temper = _mind(system, fault).temper
+    before, temper.slow = temper.slow, 0.5
+    system.kernel.call_after(min(fault.seconds, 6.0), lambda: setattr(temper, "slow", before))
+
+
+def _mind(system: System, fault: Fault) -> Mind:
+    minds = list(system.minds.values())
+    return minds[fault.target % len(minds)]
+
+
+@kind("fence a transactional id")
+def _fence(system: System, fault: Fault) -> None:
+    names = sorted(system.cluster.transactions.ids)
+    name = names[fault.target % len(names)]
+    system.cluster.transactions.init(name, 60_000)
+
+
+@kind("abort a transaction")
+def _abort(system: System, fault: Fault) -> None:
+    """An operator's kafka-transactions --abort."""
+    open_ones = [
+        entry
+        for _, entry in sorted(system.cluster.transactions.ids.items())
+        if entry.transaction is not None and not entry.is_ending
+    ]
+    if open_ones:
+        system.cluster.transactions.time_out(open_ones[fault.target % len(open_ones)])
+
+
+@kind("move a coordinator")
+def _move_coordinator(system: System, fault: Fault) -> None:
+    code = [
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ][fault.number % 3]
+    calls = ("consumer.commit", "consumer.committed")
+
+    def refuse() -> None:
+        raise KafkaException(KafkaError(code))
+
+    for role in system.roles:
+        if role.process is not None:
+            _at_call(system, role.process, calls[fault.target % 2], 0, refuse)
+
+
+@kind("read a bolt's offsets anew")
+def _reset_offsets(system: System, fault: Fault) -> None:
+    """An operator rewinds a stopped bolt to the beginning."""
+    names = [
+        f"{NAME}.{bolt}" for bolt in system.topology.bolts if not system.topology.bolts[bolt].exactly_once
+    ]
+    if not names:
+        return
+    group = system.cluster.group(names[fault.target % len(names)])
+    if not group.members:
+        system.judge.count("bolt rewound")
+        for place, committed in group.offsets.items():
+            group.offsets[place] = replace(committed, offset=0, metadata="")
+
+
+@kind("wait for silence")
+def _silence(system: System, fault: Fault) -> None:
+    """No spout emits for a while."""
+    for messages in system.messages.values():
+        messages.silent_until_s = system.kernel.now_s + fault.seconds
+
+
+@kind("stop the broker's clock")
+def _stop_clock(system: System, fault: Fault) -> None:
+    """The broker's clock stands still, then leaps."""
+    began_s = system.kernel.now_s
+
+    def tick() -> None:
+        gone_s = system.kernel.now_s - began_s
+        if gone_s < fault.seconds:
+            system.cluster.clock_step_s = -gone_s
+            system.kernel.call_after(0.05, tick)
+        else:
+            system.cluster.clock_step_s = 0.0
+
+    tick()

@@ -191,7 +191,7 @@ class Judge:
     # At the end.
 
     def check_exactly_once(self) -> None:
-        """Raise BrokenPromise if a record has committed children of two executions of an exactly-once bolt."""
+        """Raise BrokenPromise if an exactly-once bolt has committed children of a record twice."""
         for (bolt, place), executions in self.executions.items():
             if bolt not in self.exactly_once:
                 continue

@@ -4,14 +4,15 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from acktree.producers.worker import spout_loop
+from acktree.acker import service
+from acktree.producers.worker import loop, spout_loop
 from acktree.schemas.world import use_world
 from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, schedule
 from acktree.testing.search.system import System
 
-IDLE_TURN_S = 0.05
-"""How long a spout without work waits here: its usual 5 ms would be most of what a seed costs."""
-HEALED_S = 900.0
+IDLE_TURN_S, BUSY_TURN_S = 0.5, 0.2
+"""How long loops without work wait here: their usual 100 and 5 ms would be most of what a seed costs."""
+HEALED_S = 300.0
 """Within what everything must be done after that."""
 
 
@@ -25,6 +26,7 @@ class Outcome:
     counters: Counter[str]
     events: list[str]
     virtual_s: float
+    tasks_left: int = 0
 
 
 def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
@@ -32,17 +34,20 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
     system = System(seed)
     if faults is None:
         faults = draw_faults(random.Random(f"faults {seed}"))
+    kernel = system.kernel
     error: BaseException | None = None
-    spout_loop.BUSY_WAIT_S = IDLE_TURN_S
+    service.IDLE_WAIT_S = loop.IDLE_WAIT_S = IDLE_TURN_S
+    spout_loop.BUSY_WAIT_S = loop.BUSY_WAIT_S = BUSY_TURN_S
     with use_world(system.world):
         try:
             run_system(system, faults)
         except Exception as found:
             error = found
         finally:
-            kernel = system.kernel
-            kernel.close()
-    return Outcome(seed, faults, error, system.judge.counters, system.judge.events, system.kernel.now_s)
+            system.kernel.close()
+    left = sum(len(process.tasks) for process in kernel.processes)
+    judge = system.judge
+    return Outcome(seed, faults, error, judge.counters, judge.events, kernel.now_s, left)
 
 
 def run_system(system: System, faults: list[Fault]) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from acktree.acker.service import Acker
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
@@ -20,7 +22,6 @@ from acktree.testing.kernel import Kernel, Process
 from acktree.testing.search.actors import BOLTS, Messages, Mind, SearchSpout, Temper
 from acktree.testing.search.judge import Judge
 from acktree.testing.world import SimulatedWorld
-from confluent_kafka import KafkaException
 
 NAME, BOOTSTRAP = "t", "simulated"
 RESTART_S = (0.1, 3.0)
@@ -51,6 +52,7 @@ class System:
         self.kernel = Kernel(self.seed)
         self.cluster = Cluster(self.kernel)
         self.world = SimulatedWorld(self.kernel, self.cluster)
+        self.delay_s = self.world.delay_s
         self.draw = random.Random(f"system {self.seed}")
         self.topology = draw_topology(self.draw)
         readers: dict[str, tuple[str, ...]] = {}
@@ -102,32 +104,20 @@ class System:
             user = {"group.protocol": acker_protocol}
             if draw.random() < 0.2:
                 user["group.instance.id"] = f"acker-{number}"
-            self._add(f"acker{number}", "acker", lambda user=user: Acker(BOOTSTRAP, NAME, user=user, seed=1))
+            self._add(f"acker{number}", "acker", partial(Acker, BOOTSTRAP, NAME, user=user, seed=1))
         for bolt in self.topology.bolts:
             make = BOLTS[draw.choice(list(BOLTS))]
             for number in range(draw.randint(1, 2)):
                 user = {"group.protocol": protocol}
                 if draw.random() < 0.2:
                     user["group.instance.id"] = f"{bolt}-{number}"
-                self._add(
-                    f"{bolt}{number}",
-                    "worker",
-                    lambda bolt=bolt, make=make, user=user: Worker(
-                        BOOTSTRAP, NAME, make(self.minds[bolt]), name=bolt, user=user
-                    ),
-                )
+                self._add(f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user))
         for name, table in self.topology.spouts.items():
             for task in range(table.tasks):
                 key = f"{name}-{task}"
                 messages = Messages(draw.randint(5, 40), draw.choice([0.05, 0.3, 0.5]))
                 self.messages[key] = messages
-                self._add(
-                    key,
-                    "spout",
-                    lambda name=name, task=task, key=key, messages=messages: SpoutWorker(
-                        BOOTSTRAP, NAME, SearchSpout(self.judge, key, messages), task=task, name=name
-                    ),
-                )
+                self._add(key, "spout", partial(self._spout, name, task, key))
         self.message_count = sum(messages.count for messages in self.messages.values())
         count = sum(table.tasks for table in self.topology.spouts.values())
         self.judge.result_topics = tuple(f"{NAME}.spout-{task}" for task in range(count))
@@ -138,6 +128,13 @@ class System:
         """Publish a topology, as an operator does."""
         self._applying = self.kernel.process("operator")
         self.kernel.spawn(self._applying, lambda: apply_topology(BOOTSTRAP, topology, {}), "apply")
+
+    def _worker(self, bolt: str, make: Callable[[Mind], Any], user: dict[str, str]) -> Worker:
+        return Worker(BOOTSTRAP, NAME, make(self.minds[bolt]), name=bolt, user=user)
+
+    def _spout(self, name: str, task: int, key: str) -> SpoutWorker:
+        spout = SearchSpout(self.judge, key, self.messages[key])
+        return SpoutWorker(BOOTSTRAP, NAME, spout, task=task, name=name)
 
     def _add(self, name: str, kind: str, make: Callable[[], Any]) -> None:
         self.roles.append(Role(name, kind, make))
@@ -188,6 +185,10 @@ class System:
     def heal(self) -> None:
         """End every fault, and let every bolt behave."""
         self.cluster.is_up = True
+        self.world.cut_off.clear()
+        self.world.delay_s = self.delay_s
+        for messages in self.messages.values():
+            messages.silent_until_s = 0.0
         self.world.lose_response = lambda _process, _call: False
         self.kernel.on_call = lambda _process, _call: None
         self.cluster.transactions.marker_delay_s = lambda: 0.0
@@ -209,13 +210,13 @@ def draw_topology(draw: random.Random) -> Topology:
         bolts["second"] = BoltTable(reads=(draw.choice(topics),), exactly_once=draw.random() < 0.3)
     if length > 1 and draw.random() < 0.2:
         bolts["join"] = BoltTable(reads=tuple(topics))
+    settings = {"tasks": draw.randint(1, 2), "max_pending": draw.choice([5, 1000])}
+    spout = SpoutTable.model_validate({"emits": (topics[0],), **settings})
     return Topology(
         name=NAME,
         ackers=draw.randint(1, 4),
-        message_timeout_s=draw.choice([3.0, 10.0, 30.0]),
+        message_timeout_s=draw.choice([3.0, 3.0, 10.0, 30.0]),
         orphan_timeout_s=draw.choice([60.0, 300.0]),
-        spouts={
-            "s": SpoutTable(emits=(topics[0],), tasks=draw.randint(1, 2), max_pending=draw.choice([5, 1000]))
-        },
+        spouts={"s": spout},
         bolts=bolts,
     )

@@ -1,7 +1,7 @@
 """The anchors of the tuples that a bolt in Spark reads, as they go into the column ``anchors``.
 
 Invariant: a tuple is tracked only where this bolt was a reader in the version the tuple was emitted in; a
-broken header is logged with its coordinates, and its tuple goes on untracked.
+broken header is logged with its coordinates, and its tuple is untracked.
 """
 
 import logging
@@ -54,7 +54,7 @@ class BoltAnchors:
             is_reader = self._bolt in self._history.at(version).readers_of(topic)
         except (MalformedRecord, UnknownVersion) as reason:
             place = f"{topic}/{partition}/{offset}"
-            log.warning("%s goes on untracked: %s", place, reason, extra={"action": "set_aside"})
+            log.warning("%s is untracked: %s", place, reason, extra={"action": "set_aside"})
             return None
         return data[HEAD_BYTES:] if is_reader else None
 

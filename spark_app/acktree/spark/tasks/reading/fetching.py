@@ -1,7 +1,7 @@
 """How a read task fetches the records of a partition: as columns, or one by one where that is impossible.
 
 Invariant: both ways give the same rows. A consumer is kept over tasks where Spark re-uses the Python process,
-with its position: a range that goes on where the last one ended needs no new assignment.
+with its position: a range that continues where the last one ended needs no new assignment.
 """
 
 import logging
@@ -92,7 +92,7 @@ class Fetching:
 
     @property
     def reads_columns(self) -> bool:
-        """Tell whether records are fetched as columns, not one by one."""
+        """Return whether records are fetched as columns, not one by one."""
         return self._columns is not None
 
     def _open_columns(self) -> ColumnsIn | None:
@@ -107,7 +107,7 @@ class Fetching:
         self.consumer.assign([TopicPartition(*self._place, offset)])
 
     def is_ahead_of(self, offset: int) -> bool:
-        """Tell whether the client knows of records from there on, and so has begun to fetch them.
+        """Return whether the client knows of records from there on, and so has begun to fetch them.
 
         Where there are none it would ask the broker many times a second, to the end of this process.
         """

@@ -1,4 +1,4 @@
-"""aiokafka beside librdkafka: its settings from the same properties, its errors as the same errors.
+"""aiokafka beside librdkafka: the same properties and the same errors.
 
 Invariant: a property is translated with its exact meaning or not at all; then the reason names it, and
 librdkafka, which knows them all, does the work.
@@ -102,14 +102,14 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
         elif name in _NAMES:
             settings[_NAMES[name]] = value
         elif name not in _LIMITS and name not in _SILENT and not name.startswith(_OF_CONSUMERS):
-            raise NoBatches(f"{name} is set, which librdkafka alone has")
+            raise NoBatches(f"{name} is set, which only librdkafka supports")
     protocol = settings["security_protocol"] = settings.get("security_protocol", "PLAINTEXT").upper()
     if protocol.startswith("SASL") and settings.get("sasl_mechanism") not in _MECHANISMS:
         raise NoBatches("its SASL mechanism is none of " + ", ".join(_MECHANISMS))
     if protocol.startswith("SASL") and not settings.keys() >= {"sasl_plain_username", "sasl_plain_password"}:
-        raise NoBatches("there is no user or password for SASL")
+        raise NoBatches("SASL needs a user and a password")
     if "://" in settings["bootstrap_servers"]:
-        raise NoBatches("an address has a protocol, which librdkafka alone reads")
+        raise NoBatches("an address has a protocol, which only librdkafka supports")
     try:
         for name in _NUMBERS & settings.keys():
             settings[name] = int(settings[name])

@@ -95,7 +95,7 @@ class RecordTransaction(TaskProducer):
             call_with_deadline(send, lambda: world.monotonic_s() < until_s)
         except CallTimedOut as error:
             self.is_spent = True
-            text = f"no answer for {COMMIT_RECORD_TIMEOUT_S:g} s; the producer is given up"
+            text = f"no answer for {COMMIT_RECORD_TIMEOUT_S:g} s; the producer is abandoned"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
     def flush_tuples(self) -> None:

@@ -1,0 +1,120 @@
+"""The command of the search: ``python -m acktree.testing.search --seeds 1500``.
+
+Prints the seeds that broke a promise, each with a plan of faults that is cut down, and the counters of rare
+things. Ends with status 1 if a promise was broken.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+
+from acktree.testing.search.faults import Fault
+from acktree.testing.search.run import Outcome, run_seed
+from acktree.testing.search.shrink import shrink
+
+CHUNK = 10
+TWICE = 100
+"""Of so many seeds one is run twice, and must give the same event log."""
+
+
+def _quiet() -> None:
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+
+
+def _run(seeds: list[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
+    _quiet()
+    broken: list[tuple[int, str]] = []
+    counters: Counter[str] = Counter()
+    for seed in seeds:
+        outcome = run_seed(seed)
+        counters += outcome.counters
+        if outcome.error is not None:
+            broken.append((seed, describe(outcome)))
+        if seed % TWICE == 0:
+            if run_seed(seed).events != outcome.events:
+                broken.append((seed, "two runs of the seed differ"))
+            counters["run twice"] += 1
+    return broken, counters
+
+
+def describe(outcome: Outcome) -> str:
+    """Return what broke, in one line."""
+    return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+    rest = iter(seeds)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="acktree.testing.search", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1500, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes")
+    parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
+    parser.add_argument("--replay", type=int, help="run one seed and print its event log")
+    arguments = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings are iterated in the order of their hashes
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "acktree.testing.search", *sys.argv[1:]])
+    if arguments.replay is not None:
+        return _replay(arguments.replay)
+    return _search(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.stop)
+
+
+def _replay(seed: int) -> int:
+    _quiet()
+    outcome = run_seed(seed)
+    print(*outcome.events, sep="\n")
+    if outcome.error is None:
+        return 0
+    print(describe(outcome))
+    _print_plan(shrink(seed, outcome.faults))
+    return 1
+
+
+def _print_plan(plan: list[Fault]) -> None:
+    print("cut down to these faults:" if plan else "it needs no fault")
+    for fault in plan:
+        print("   ", fault)
+
+
+def _search(seeds: range, jobs: int, stop: bool) -> int:
+    began_s, counters, broken = time.monotonic(), Counter[str](), list[tuple[int, str]]()
+    done = 0
+    with ProcessPoolExecutor(jobs) as pool:
+        for found, counted in pool.map(_run, _chunks(seeds)):
+            counters += counted
+            broken += found
+            done += CHUNK
+            for seed, text in found:
+                print(f"seed {seed}: {text}", flush=True)
+            if broken and stop:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
+    seconds = time.monotonic() - began_s
+    for name, count in sorted(counters.items()):
+        print(f"{count:8} {name}")
+    print(f"{min(done, len(seeds))} seeds in {seconds:.1f} s, {len(broken)} broken promises")
+    if broken and not stop:
+        _quiet()
+        seed, _ = broken[0]
+        outcome = run_seed(seed)
+        print(f"seed {seed}, again: python -m acktree.testing.search --replay {seed}")
+        _print_plan(shrink(seed, outcome.faults))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Seeded defects of the product, each a small patch, and how many seeds the search needs to find it.
+
+    python tests/simulated/defects.py [--seeds 300] [--runs 3] [NAME …]
+
+prints, per defect, the median number of seeds until the first broken promise. Every one must be found.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("schemas", "producers", "acker_consumer", "spark_app", "console", "testing")
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A piece of a source file, and what a careless engineer would have written instead."""
+
+    name: str
+    path: str
+    right: str
+    wrong: str
+
+
+ACKER, WORKER, SCHEMAS = (
+    "acker_consumer/acktree/acker",
+    "producers/acktree/producers",
+    "schemas/acktree/schemas",
+)
+DEFECTS = (
+    Defect(
+        "fold a second init",
+        f"{ACKER}/kernels/fold.py",
+        "                counts[DUPLICATED_INITS] += 1\n                continue\n",
+        "                counts[DUPLICATED_INITS] += 1\n                counts[PENDING] -= 1\n",
+    ),
+    Defect(
+        "complete a tree whose init is unknown",
+        f"{ACKER}/kernels/fold.py",
+        "if value == NOTHING and slots[slot, 2] & INIT_SEEN:",
+        "if value == NOTHING:",
+    ),
+    Defect(
+        "add up instead of XOR",
+        f"{ACKER}/kernels/fold.py",
+        "            value ^= slots[slot, 1]\n            if value == NOTHING and",
+        "            value |= slots[slot, 1]\n            if value == NOTHING and",
+    ),
+    Defect(
+        "commit the cut before the results are with the broker",
+        f"{ACKER}/ownership.py",
+        "if not offsets or not self._flush():",
+        "if not offsets:",
+    ),
+    Defect(
+        "commit the positions instead of the cut",
+        f"{ACKER}/partition.py",
+        "return self.buckets.cut(self.positions)",
+        "return self.positions",
+    ),
+    Defect(
+        "forget a result that was not delivered",
+        f"{ACKER}/result_producer.py",
+        "        self._undelivered.append((message.topic(), message.value()))\n",
+        "",
+    ),
+    Defect(
+        "never expire a tree",
+        f"{ACKER}/partition.py",
+        "if not self._expiry.is_due(expired > 0 or has_old_orphans):",
+        "if True:",
+    ),
+    Defect(
+        "tell the wrong spout task",
+        f"{ACKER}/service.py",
+        "self.latest.result_topic(result.spout_task)",
+        "self.latest.result_topic(0)",
+    ),
+    Defect(
+        "skip the committed cut after a rebalance",
+        f"{ACKER}/ownership.py",
+        "starts = [TopicPartition(*place, cuts[place] or OFFSET_BEGINNING) for place in mine]",
+        "starts = [TopicPartition(*place, -1) for place in mine]",
+    ),
+    Defect(
+        "one edge for all readers of a record",
+        f"{SCHEMAS}/ids.py",
+        "    for bolt_hash in reader_hashes:\n        value ^= mix(edge ^ bolt_hash)\n    return value",
+        "    for bolt_hash in reader_hashes[:1]:\n        value ^= mix(edge ^ bolt_hash)\n    return value",
+    ),
+    Defect(
+        "ack a failed tuple",
+        f"{WORKER}/collector.py",
+        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self._pack_fail(tup, reason)\n',
+        "        self.ack(tup)\n",
+    ),
+    Defect(
+        "ack what an AsyncBolt has raised for",
+        f"{WORKER}/worker/async_execution.py",
+        "            elif error is not None:\n                fail(tup, error, collector)\n",
+        "            elif error is not None:\n                collector.ack(tup)\n",
+    ),
+    Defect(
+        "ack a batch that has raised",
+        f"{WORKER}/worker/execution.py",
+        "                if tup._state is IN_HAND:\n                    fail(tup, error, collector)\n        self._batch.finish()",
+        "                break\n        self._batch.finish()",
+    ),
+    Defect(
+        "leave the children out of the ack",
+        f"{WORKER}/collector.py",
+        "        if target.hashes:\n            defer_to_ack(parent, target.acked_children, child)\n",
+        "",
+    ),
+    Defect(
+        "leave the offsets out of the transaction",
+        f"{WORKER}/kafka/exactly_once.py",
+        "            if offsets:\n",
+        "            if len(offsets) > 99:\n",
+    ),
+    Defect(
+        "forget what is done above a committed offset",
+        f"{WORKER}/kafka/inputs.py",
+        "return above is not None and record.error() is None and above.holds(record.offset() or 0)",
+        "return False",
+    ),
+    Defect(
+        "commit as a stranger to the group",
+        f"{WORKER}/kafka/exactly_once.py",
+        "                group = consumer.consumer_group_metadata()\n",
+        "                group = consumer.consumer_group_metadata()\n                group.member_id, group.generation = '', -1\n",
+    ),
+    Defect(
+        "use the root ids of the last start again",
+        f"{WORKER}/kafka/claim.py",
+        "        run = next_run(before.run)\n        kept = before.next_offset, before.floors, before.replays\n        claim = Claim(next_epoch(before.epoch), run, *kept, before.sequence)",
+        "        run = before.run\n        kept = before.next_offset, before.floors, before.replays\n        claim = Claim(next_epoch(before.epoch), run, *kept, 0)",
+    ),
+    Defect(
+        "send half of what belongs together",
+        f"{WORKER}/worker/transactional.py",
+        "        for parents, value, topic, key, headers, timestamp_ms in group.children:\n",
+        "        for parents, value, topic, key, headers, timestamp_ms in group.children[:1]:\n",
+    ),
+    Defect(
+        "keep records of a revoked partition",
+        f"{WORKER}/kafka/inputs.py",
+        "            self._waiting = deque(record for record in self._waiting if _place_of(record) not in cleared)",
+        "            _ = cleared",
+    ),
+    Defect(
+        "choose the acker by the newest version",
+        f"{WORKER}/kafka/packing.py",
+        "            published = self._history.at(version)\n            if not published.ackers:",
+        "            published = self._history.latest\n            if not published.ackers:",
+    ),
+)
+
+
+def seeds_to_detection(defect: Defect, seeds: int, first: int) -> int | None:
+    """Return after how many seeds from ``first`` on a promise was broken, None if none was."""
+    with tempfile.TemporaryDirectory() as folder:
+        for source in SOURCES:
+            shutil.copytree(ROOT / source, Path(folder, source), ignore=shutil.ignore_patterns("__pycache__"))
+        path = Path(folder, defect.path)
+        text = path.read_text()
+        assert text.count(defect.right) == 1, f"{defect.name}: the patch does not fit {defect.path} any more"
+        path.write_text(text.replace(defect.right, defect.wrong))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(folder, s)) for s in SOURCES)}
+        command = [sys.executable, "-m", "acktree.testing.search", "--stop", "--jobs", "1"]
+        command += ["--seeds", str(seeds), "--first", str(first)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        found = re.findall(r"^seed (\d+): (.*)$", done.stdout, re.MULTILINE)
+        if not found and done.returncode:
+            raise RuntimeError(f"{defect.name}: {done.stderr[-2000:]}")
+        if not found:
+            return None
+        print(f"    {found[0][1][:150]}", flush=True)
+        return min(int(seed) for seed, _ in found) - first + 1
+
+
+def main() -> int:
+    """Run the command; status 1 if a defect was not found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    missed = 0
+    for defect in DEFECTS:
+        if arguments.names and defect.name not in arguments.names:
+            continue
+        found = [seeds_to_detection(defect, arguments.seeds, 100_000 * run) for run in range(arguments.runs)]
+        numbers = [number for number in found if number is not None]
+        text = f"{statistics.median(numbers):g}" if numbers else f"not found in {arguments.seeds}"
+        missed += len(numbers) < len(found)
+        print(f"{defect.name}: {text}", flush=True)
+    print(f"{missed} of {len(DEFECTS)} not found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

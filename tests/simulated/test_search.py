@@ -1,0 +1,73 @@
+"""The search: that it finds what is broken, finds nothing in what is not, and says the same again."""
+
+import logging
+from collections import Counter
+
+import pytest
+from acktree.acker.partition import Partition
+from acktree.producers.collector import Collector
+from acktree.testing.kernel import Killed
+from acktree.testing.search.faults import KINDS, Fault
+from acktree.testing.search.judge import BrokenPromise
+from acktree.testing.search.run import run_seed
+from acktree.testing.search.shrink import shrink
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine")
+
+SEEDS = range(1000, 1030)
+RARE = ("ack before init", "second init", "failed: timed_out", "acked out of order")
+
+
+@pytest.fixture(autouse=True)
+def _no_logs():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def first_broken(seeds: range) -> int:
+    """Return the first seed that breaks a promise."""
+    for seed in seeds:
+        error = run_seed(seed).error
+        if error is not None:
+            assert isinstance(error, BrokenPromise), error
+            return seed
+    pytest.fail(f"none of the seeds {seeds} found the defect")
+
+
+def test_no_promise_is_broken_and_rare_schedules_happen():
+    counters: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = run_seed(seed)
+        assert outcome.error is None, (seed, outcome.error)
+        counters += outcome.counters
+    assert not [name for name in RARE if not counters[name]], counters
+    assert sum(1 for name in KINDS if counters[f"fault: {name}"]) > len(KINDS) * 3 // 4
+
+
+def test_a_seed_gives_the_same_event_log_again():
+    for seed in (7, 11):
+        assert run_seed(seed).events == run_seed(seed).events
+
+
+def test_a_failed_tuple_that_is_acked_is_found(monkeypatch):
+    monkeypatch.setattr(Collector, "fail", lambda self, tup, reason: self.ack(tup))
+    first_broken(range(200))
+
+
+def test_a_failing_plan_is_cut_down_to_the_faults_it_needs(monkeypatch):
+    def cut_is_lost(self):
+        return self.positions
+
+    monkeypatch.setattr(Partition, "cut", property(cut_is_lost))
+    kill = Fault("kill everything", at_s=1.0)
+    others = [Fault("wait for silence", at_s=0.5, seconds=0.1), Fault("compact the registry", at_s=2.0)]
+    seed = next(seed for seed in range(50) if run_seed(seed, [kill, *others]).error is not None)
+    assert shrink(seed, [others[0], kill, others[1]]) == [kill]
+
+
+def test_no_task_is_left_behind():
+    outcome = run_seed(3)
+    assert outcome.tasks_left == 0
+    assert issubclass(Killed, BaseException)
+    assert not issubclass(Killed, Exception), "user code that catches Exception must not survive a kill"
