@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from acktree.console.replay import PartitionState, Wanted, execute_replay, plan_replay
 from acktree.console.view.dead_letters import DeadLetter
 from acktree.schemas.control_records import Span
+from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published, read_history
 from acktree.schemas.topology import Topology, load_topology
@@ -80,7 +81,7 @@ class TopologyTester:
         partitions: int | Mapping[str, int] = PARTITIONS,
         options: Mapping[str, Mapping[str, str]] | None = None,
         user: Mapping[str, str] | None = None,
-        restart_on: tuple[type[BaseException], ...] = (),
+        restart_on: tuple[type[BaseException], ...] = (BrokerUnreachable,),
         seed: int = 0,
     ) -> None:
         """Describe what to run; nothing runs before the ``with`` block.
@@ -96,7 +97,8 @@ class TopologyTester:
             partitions: how many partitions every topic has, or by topic.
             options: by name of a stage, options of its Spark source, such as maxOffsetsPerTrigger.
             user: properties for all clients, as with ``-X``.
-            restart_on: errors after which a process is started again instead of raising them in the test.
+            restart_on: errors after which a process is started again, as a supervisor does, instead of
+                raising them in the test; by default that no broker answers.
             seed: with another one, what may happen in any order happens in another order.
 
         Raises:
@@ -131,7 +133,10 @@ class TopologyTester:
     # Starting and stopping.
 
     def __enter__(self) -> Self:
-        """Create the topics, apply the topology, and start everything; Python spouts begin with the first run."""
+        """Create the topics, apply the topology, and start everything.
+
+        Python spouts begin with the first run: what they do at once meets the faults armed before.
+        """
         self._is_open = True
         try:
             for topic in self._data_topics():
@@ -145,7 +150,7 @@ class TopologyTester:
             self._run(lambda: self._services.are_ready, START_LIMIT_S, "the start of every process")
             for service in services:
                 if service.kind == "spout":
-                    self._services.add(service)  # it may emit as soon as time passes: faults can be armed before
+                    self._services.add(service)
         except BaseException:
             self.close()
             raise
