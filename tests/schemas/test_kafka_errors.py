@@ -6,6 +6,7 @@ from confluent_kafka import KafkaError, KafkaException
 from acktree.schemas.errors import BrokerRefused, BrokerUnreachable, NotAuthenticated, NotAuthorized
 from acktree.schemas.kafka_errors import (
     as_clear_error,
+    clear_errors,
     is_forbidden,
     is_membership_lost,
     is_missing,
@@ -56,3 +57,9 @@ def test_requests_are_retried_while_a_leader_is_elected_or_a_group_is_loaded(cod
 )
 def test_an_error_becomes_a_sentence_of_its_class(code: int, error: type[Exception]):
     assert type(as_clear_error(KafkaError(code), "broker:9092", "topic t")) is error
+
+
+def test_a_future_without_an_answer_means_that_no_broker_answers():
+    """The admin client's futures raise TimeoutError, which no KafkaError stands for."""
+    with pytest.raises(BrokerUnreachable, match="no Kafka broker answers at b:9092"), clear_errors("b:9092"):
+        raise TimeoutError

@@ -130,11 +130,16 @@ def clear_settings() -> Iterator[None]:
 
 @contextmanager
 def clear_errors(bootstrap: str, what: str = "") -> Iterator[None]:
-    """Turn a KafkaException into BrokerUnreachable or BrokerRefused; ``what`` names what was requested."""
+    """Turn a KafkaException into BrokerUnreachable or BrokerRefused; ``what`` names what was requested.
+
+    A future that has no answer in time raises no KafkaException but TimeoutError: BrokerUnreachable, too.
+    """
     try:
         yield
     except KafkaException as error:
         raise as_clear_error(error.args[0], bootstrap, what) from error
+    except TimeoutError as error:
+        raise unreachable(bootstrap, KafkaError(KafkaError._TIMED_OUT)) from error
 
 
 def as_clear_error(error: Any, bootstrap: str, what: str = "") -> AcktreeError:

@@ -129,7 +129,8 @@ class Faults:
         if process is None or not process.is_alive:
             return
         for each in (process, *getattr(service.runner, "processes", ())):
-            each.is_cut_off |= is_cut_off
+            if is_cut_off:
+                self.world.cut_off.add(each)
         if not self.kernel.is_in_task:
             self.kernel.kill(process)
             return
@@ -235,12 +236,11 @@ class Faults:
             self._strike("call", ("commit",), process)
 
     def _copies_of(self, process: Process, topic: str) -> int:
-        if not process.is_alive and process.is_cut_off:
+        if not process.is_alive and process in self.world.cut_off:
             return 0
         if not self.armed:
             return 1
-        self._strike("write", self._whats(topic), process)
-        if process.is_cut_off:
+        if self._strike("write", self._whats(topic), process):
             return 0
         for fault in self.armed:
             if isinstance(fault, _Copies) and fault.is_due and topic in fault.topics:

@@ -37,8 +37,6 @@ class Process:
     is_alive: bool = True
     is_stopped: bool = False
     """Whether it gets no processor time, as after SIGSTOP."""
-    is_cut_off: bool = False
-    """Whether no request of its reaches the broker."""
     clock_step_s: float = 0.0
     """How far its wall clock is off."""
     tasks: list["Task"] = field(default_factory=list)

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from acktree.console.replay import PartitionState, Wanted, execute_replay, plan_replay
 from acktree.console.view.dead_letters import DeadLetter
 from acktree.schemas.control_records import Span
+from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published, read_history
 from acktree.schemas.topology import Topology, load_topology
@@ -80,7 +81,7 @@ class TopologyTester:
         partitions: int | Mapping[str, int] = PARTITIONS,
         options: Mapping[str, Mapping[str, str]] | None = None,
         user: Mapping[str, str] | None = None,
-        restart_on: tuple[type[BaseException], ...] = (),
+        restart_on: tuple[type[BaseException], ...] = (BrokerUnreachable,),
         seed: int = 0,
     ) -> None:
         """Describe what to run; nothing runs before the ``with`` block.
@@ -96,7 +97,8 @@ class TopologyTester:
             partitions: how many partitions every topic has, or by topic.
             options: by name of a stage, options of its Spark source, such as maxOffsetsPerTrigger.
             user: properties for all clients, as with ``-X``.
-            restart_on: errors after which a process is started again instead of raising them in the test.
+            restart_on: errors after which a process is started again, as a supervisor does, instead of
+                raising them in the test; by default that no broker answers.
             seed: with another one, what may happen in any order happens in another order.
 
         Raises:
@@ -131,16 +133,24 @@ class TopologyTester:
     # Starting and stopping.
 
     def __enter__(self) -> Self:
-        """Create the topics, apply the topology, and start everything."""
+        """Create the topics, apply the topology, and start everything.
+
+        Python spouts begin with the first run: what they do at once meets the faults armed before.
+        """
         self._is_open = True
         try:
             for topic in self._data_topics():
                 count = self._partitions if isinstance(self._partitions, int) else self._partitions.get(topic)
                 self.cluster.create_topic(topic, count or PARTITIONS)
             self._as_operator(self._apply)
-            for service in self._parts.services():
-                self._services.add(service)
+            services = list(self._parts.services())
+            for service in services:
+                if service.kind != "spout":
+                    self._services.add(service)
             self._run(lambda: self._services.are_ready, START_LIMIT_S, "the start of every process")
+            for service in services:
+                if service.kind == "spout":
+                    self._services.add(service)
         except BaseException:
             self.close()
             raise
@@ -474,8 +484,8 @@ class TopologyTester:
         """Keep a process from reaching the broker for a while; it goes on running."""
         self._check_open()
         for process in self._faults.processes_of(name):
-            process.is_cut_off = True
-            self.kernel.call_after(seconds, partial(setattr, process, "is_cut_off", False))
+            self.world.cut_off.add(process)
+            self.kernel.call_after(seconds, partial(self.world.cut_off.discard, process))
 
     def broker_away(self, seconds: float) -> None:
         """Let the broker answer nobody for a while."""

@@ -217,6 +217,8 @@ class SimulatedProducer(Sender):
             state.phase = "ending"
             self._network.request(call, until_s - self._kernel.now_s)
             try:
+                if is_commit:
+                    self._cluster.before_commit(self._network.process)
                 self._cluster.transactions.end(state.name, *state.identity, is_commit)
             except Refused as refusal:
                 if not is_commit and self._bump(state):

@@ -47,7 +47,7 @@ def _run(seeds: list[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
 
 def describe(outcome: Outcome) -> str:
     """Return what broke, in one line."""
-    return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+    return f"{type(outcome.error).__name__}: {str(outcome.error).partition(chr(10))[0]}"
 
 
 def _chunks(seeds: Iterable[int], size: int) -> Iterator[list[int]]:
