@@ -60,6 +60,8 @@ class SimulatedWorld:
         self._drawn = random.Random(kernel.random.getrandbits(64))
         self._outside: dict[Any, Any] = {}
         self._networks: dict[Process, Network] = {}
+        self.cut_off: set[Process] = set()
+        """Processes that the broker does not answer."""
         self.delay_s: Callable[[], float] = lambda: kernel.random.uniform(SHORTEST_S, LONGEST_S)
         """How long the next request or answer takes."""
         self.lose_response: Callable[[Process, str], bool] = lambda _process, _call: False
@@ -119,6 +121,7 @@ class SimulatedWorld:
         found = self._networks.get(process)
         if found is None:
             found = Network(self.cluster, process, lambda: self.delay_s())
+            found.is_cut_off = lambda: process in self.cut_off
             found.lose_response = lambda process, call: self.lose_response(process, call)
             self._networks[process] = found
         return found

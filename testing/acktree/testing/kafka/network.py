@@ -21,12 +21,13 @@ class Network:
     def __init__(self, cluster: Cluster, process: Process, delay_s: Callable[[], float]) -> None:
         self.cluster, self.process, self.delay_s = cluster, process, delay_s
         self.kernel: Kernel = cluster.kernel
+        self.is_cut_off: Callable[[], bool] = lambda: False
         self.lose_response: Callable[[Process, str], bool] = lambda _process, _call: False
 
     @property
     def is_up(self) -> bool:
         """Whether the broker answers this process at present."""
-        return self.cluster.is_up and not self.process.is_cut_off
+        return self.cluster.is_up and not self.is_cut_off()
 
     def enter(self, call: str) -> None:
         """Begin a call of a client that takes no time."""

@@ -337,8 +337,8 @@ def _slow_network(system: System, fault: Fault) -> None:
 def _cut_off(system: System, fault: Fault) -> None:
     process = _role(system, fault).process
     if process is not None:
-        process.is_cut_off = True
-        system.kernel.call_after(fault.seconds, lambda: setattr(process, "is_cut_off", False))
+        system.world.cut_off.add(process)
+        system.kernel.call_after(fault.seconds, lambda: system.world.cut_off.discard(process))
 
 
 @kind("delete old control records")

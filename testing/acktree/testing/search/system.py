@@ -251,6 +251,7 @@ class System:
     def heal(self) -> None:
         """End every fault, and let every bolt behave."""
         self.cluster.is_up = True
+        self.world.cut_off.clear()
         self.world.delay_s = self.delay_s
         self.speculation = self.outlive_s = 0.0
         for messages in self.messages.values():
@@ -259,7 +260,7 @@ class System:
         self.kernel.on_call = lambda _process, _call: None
         self.cluster.transactions.marker_delay_s = lambda: 0.0
         for process in self.kernel.processes:
-            process.is_stopped = process.is_cut_off = False
+            process.is_stopped = False
         for mind in self.minds.values():
             mind.temper.is_healed = True
 
