@@ -327,10 +327,9 @@ def _change(system: System, **settings: object) -> None:
 
 @kind("slow network")
 def _slow_network(system: System, fault: Fault) -> None:
-    before = system.world.delay_s
     longest_s = min(fault.seconds, 3.0)
     system.world.delay_s = lambda: system.kernel.random.uniform(0, longest_s)
-    system.kernel.call_after(5.0, lambda: setattr(system.world, "delay_s", before))
+    system.kernel.call_after(5.0, lambda: setattr(system.world, "delay_s", system.delay_s))
 
 
 @kind("cut a process off")
