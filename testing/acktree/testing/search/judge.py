@@ -151,6 +151,7 @@ class Judge:
                 if name == HEADER:
                     for anchor in decode_header(header or b"").anchors:
                         self._roots[anchor.root].append(value)
+                        self.note(f"    its root is {anchor.root:x}")
 
     def _count_control(self, is_init: bool, record: StoredRecord) -> None:
         """Count schedules that the search is after."""
@@ -238,8 +239,9 @@ class Judge:
         if root in self._finished:
             return  # a result is repeated after a refold, and a batch that is run again adds tuples to its roots
         values = self._roots.get(root)
-        if not values and self.source_topic:
-            return  # a stage may make nothing of a record; what is committed is checked
+        if not values and self.source_topic:  # a stage may make nothing of a record
+            self._finished.add(root)
+            return
         if not values:
             raise BrokenPromise(f"root {root:x} is acked, and no tuple of it is in the log")
         for value in dict.fromkeys(self._tree_of(values)):
