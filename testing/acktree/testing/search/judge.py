@@ -103,12 +103,16 @@ class Judge:
         for _ in range(count):
             self._next_value += 1
             children.append(b"%s|%d" % (value.split(b"|")[0], self._next_value))
+        self.execute_with(bolt, topic, partition, offset, children)
+        return children
+
+    def execute_with(self, bolt: str, topic: str, partition: int, offset: int, children: list[bytes]) -> None:
+        """Note an execution that emits values, which may be another one's children, too."""
         execution = Execution(children, self.cluster.kernel.now_s)
         self.executions[bolt, (topic, partition, offset)].append(execution)
         if bolt == STAGE:
             self.staged.update(dict.fromkeys(children, execution))
         self.note(f"execute {bolt} {topic}/{partition}@{offset} -> {b' '.join(children).decode()}")
-        return children
 
     def message_acked(self, task: str, number: int) -> None:
         """A spout was told that a message is done."""
