@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from acktree.acker import service
 from acktree.producers.worker import loop, spout_loop
 from acktree.schemas.world import use_world
+from acktree.testing import spark_stub
 from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, schedule
 from acktree.testing.search.system import System
 
@@ -38,6 +39,7 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
     error: BaseException | None = None
     service.IDLE_WAIT_S = loop.IDLE_WAIT_S = IDLE_TURN_S
     spout_loop.BUSY_WAIT_S = loop.BUSY_WAIT_S = BUSY_TURN_S
+    spark_stub.POLLING_DELAY_S = BUSY_TURN_S
     with use_world(system.world):
         try:
             run_system(system, faults)
