@@ -30,6 +30,7 @@ class BrokenPromise(AssertionError):
 class Execution:
     """One execution of one record by one bolt, and the values it emitted."""
 
+    place: Place
     children: list[bytes]
     at_s: float = 0.0
 
@@ -108,7 +109,7 @@ class Judge:
 
     def execute_with(self, bolt: str, topic: str, partition: int, offset: int, children: list[bytes]) -> None:
         """Note an execution that emits values, which may be another one's children, too."""
-        execution = Execution(children, self.cluster.kernel.now_s)
+        execution = Execution((topic, partition, offset), children, self.cluster.kernel.now_s)
         self.executions[bolt, (topic, partition, offset)].append(execution)
         if bolt == STAGE:
             self.staged.update(dict.fromkeys(children, execution))
@@ -262,8 +263,10 @@ class Judge:
         """
         if not self.source_topic:
             return [values]
-        executions = dict.fromkeys(self.staged[value] for value in values if self._is_committed(value))
-        return [execution.children for execution in executions] or [values]
+        written = dict.fromkeys(self.staged[value] for value in values if self._is_committed(value))
+        trees = [execution.children for execution in written] or [values]
+        place = self.staged[values[0]].place
+        return trees + [[] for other in self.executions[STAGE, place] if not other.children]
 
     def open_part(self, value: bytes) -> str:
         """Return what of a value's tree is not done, "" if all of it is."""
