@@ -20,12 +20,20 @@ def _unwritten(operation: Operation, result: Result) -> Result:
     """Give the reports of a fenced producer one error."""
     if "'fatal'" not in repr(result):
         return result
-    return _replaced(result, {"INVALID_PRODUCER_EPOCH", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "UNKNOWN_TOPIC_OR_PART"}, "not written")
+    return _replaced(
+        result,
+        {"INVALID_PRODUCER_EPOCH", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "UNKNOWN_TOPIC_OR_PART"},
+        "not written",
+    )
 
 
 def _not_assigned(operation: Operation, result: Result) -> Result:
     """Give a seek in a partition that is not assigned one error."""
-    return _replaced(result, {"_STATE", "_UNKNOWN_PARTITION"}, "not assigned") if operation[0] == "seek" else result
+    return (
+        _replaced(result, {"_STATE", "_UNKNOWN_PARTITION"}, "not assigned")
+        if operation[0] == "seek"
+        else result
+    )
 
 
 def _replaced(result: Result, names: set[str], name: str) -> Result:

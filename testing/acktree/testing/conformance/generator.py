@@ -12,7 +12,12 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET
 
 from acktree.testing.conformance.script import MAX_OPERATIONS, Operation, Script
 
-TOPICS, GROUPS, CONSUMERS, PRODUCERS = ("t0", "t1", "t2"), ("g0", "g1"), ("c0", "c1", "c2", "c3"), ("p0", "p1", "p2")
+TOPICS, GROUPS, CONSUMERS, PRODUCERS = (
+    ("t0", "t1", "t2"),
+    ("g0", "g1"),
+    ("c0", "c1", "c2", "c3"),
+    ("p0", "p1", "p2"),
+)
 TRANSACTIONAL_IDS = ("x0", "x1")
 TOO_LONG, TOO_LARGE_FOR_TOPIC, TOO_LARGE = 4097, 1_500, 1_000_001
 LOGICAL = (OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, OFFSET_INVALID)
@@ -251,7 +256,9 @@ class Generator:
         return [("assignment", self.consumer_name())]
 
     def seek(self) -> Script:
-        return [("seek", self.consumer_name(), *self.place(), self.offset())]
+        offset = self.offset()
+        place = self.place()
+        return [("seek", self.consumer_name(), *place, OFFSET_END if offset == OFFSET_STORED else offset)]
 
     def pause(self) -> Script:
         return [("pause", self.consumer_name(), [list(place) for place in self.places()])]
@@ -275,7 +282,9 @@ class Generator:
         return [("cached_watermarks", self.consumer_name())]
 
     def commit(self) -> Script:
-        return [(self.random.choice(["commit", "commit", "commit_later"]), self.consumer_name(), self.commits())]
+        return [
+            (self.random.choice(["commit", "commit", "commit_later"]), self.consumer_name(), self.commits())
+        ]
 
     def committed(self) -> Script:
         return [("committed", self.consumer_name(), [list(place) for place in self.places()])]
@@ -299,9 +308,9 @@ class Generator:
 
 
 WEIGHTS = {
-    "create_topic": 1.0, "grow_topic": 0.5, "delete_topic": 0.3, "recreate_topic": 0.5, "delete_records": 1.0,
-    "list_offsets": 2.0, "describe_topics": 0.5, "list_topics": 0.7, "describe_configs": 0.3, "alter_config": 0.4,
-    "producer": 3.0, "drop_producer": 0.5, "produce": 8.0, "flush": 1.0, "purge": 0.5,
+    "create_topic": 1.0, "grow_topic": 0.5, "delete_topic": 0.3, "recreate_topic": 0.5, 
+    "delete_records": 1.0, "list_offsets": 2.0, "describe_topics": 0.5, "list_topics": 0.7, "describe_configs": 0.3,
+    "alter_config": 0.4, "producer": 3.0, "drop_producer": 0.5, "produce": 8.0, "flush": 1.0, "purge": 0.5,
     "transaction": 8.0, "one_transactional_call": 1.5, "fence": 1.0, "send_offsets": 1.0,
     "remember_membership": 1.0, "consumer": 3.0, "close_consumer": 0.6, "assign": 3.0, "unassign": 0.3,
     "assignment": 0.3, "seek": 3.0, "pause": 1.0, "resume": 1.0, "take": 3.0, "read": 6.0, "position": 1.5,

@@ -40,7 +40,7 @@ def subscribe(session: Session, name: str, topics: list[str]) -> Result:
 
     def on_assign(_client: Any, partitions: list[TopicPartition]) -> None:
         places = [session.place(partition) for partition in partitions]
-        reader.events.append(["assign", len(places)])
+        reader.events.append(["assign", bool(places)])
         reader.forget(places)
         for place in places:
             reader.seen.pop(place, None)
@@ -48,13 +48,13 @@ def subscribe(session: Session, name: str, topics: list[str]) -> Result:
 
     def on_revoke(_client: Any, partitions: list[TopicPartition]) -> None:
         places = [session.place(partition) for partition in partitions]
-        reader.events.append(["revoke", len(places)])
+        reader.events.append(["revoke", bool(places)])
         reader.forget(places)
         for place in places:
             reader.assigned.pop(place, None)
 
     def on_lost(_client: Any, partitions: list[TopicPartition]) -> None:
-        reader.events.append(["lost", len(partitions)])
+        reader.events.append(["lost", bool(partitions)])
         reader.assigned.clear()
 
     names = [session.name(topic) for topic in topics]
@@ -81,9 +81,7 @@ def settle(session: Session, group: str, *, before: bool = False) -> Result:
             _commit_everything(session, mine)
         return result
     wanted = {
-        (topic, partition)
-        for topic in mine[0].topics
-        for partition in range(session.topics.get(topic, 0))
+        (topic, partition) for topic in mine[0].topics for partition in range(session.topics.get(topic, 0))
     }
     shares = sorted(
         sum(_share(session.topics.get(topic, 0), len(mine), index) for topic in mine[0].topics)
@@ -107,9 +105,7 @@ def _share(partitions: int, members: int, index: int) -> int:
     return each + (index < more)
 
 
-def _is_shared_out(
-    session: Session, mine: list[Reader], wanted: set[Place], shares: list[int]
-) -> bool:
+def _is_shared_out(session: Session, mine: list[Reader], wanted: set[Place], shares: list[int]) -> bool:
     had = [place for reader in mine for place in reader.assigned]
     if set(had) != wanted or len(had) != len(wanted):
         return False

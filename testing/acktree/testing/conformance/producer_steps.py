@@ -45,8 +45,8 @@ def produce(
     writer = session.writers.get(name)
     if writer is None:
         return SKIPPED
-    if topic not in session.topics and session.versions.get(topic):
-        return SKIPPED  # a producer learns bit by bit that a topic is deleted
+    if topic not in session.topics and (session.versions.get(topic) or (topic, 0) in writer.known):
+        return SKIPPED  # a producer learns bit by bit that a topic is missing
     number = writer.produced
     writer.produced += 1
     _ask_for(session, writer, topic)
@@ -64,7 +64,7 @@ def produce(
             key,
             partition,
             on_delivery=on_delivery,
-            headers=headers and [tuple(header) for header in headers],
+            headers=headers and list(map(tuple, headers)),
             **stamp,
         )
     )
@@ -112,6 +112,11 @@ def _reported(session: Session, writer: Writer) -> Result:
     writer.queued -= writer.reports.keys()
     writer.reports = {}
     return found
+
+
+def flush_all(session: Session) -> Result:
+    """Write what any producer has queued."""
+    return {name: _flush(session, writer) for name, writer in session.writers.items() if writer.queued}
 
 
 def _flush(session: Session, writer: Writer) -> Result:

@@ -207,10 +207,13 @@ class Session:
         level = IsolationLevel.READ_COMMITTED if is_committed_only else IsolationLevel.READ_UNCOMMITTED
         asked = self.partitions(place for place in places if place[1] < self.topics.get(place[0], 0))
         found = {}
+        latest: Callable[[], Any] = OffsetSpec.latest
 
         def ask() -> bool:
             """Ask for what is not known yet; an admin client may believe for a while in an older topic."""
-            wanted = {place: OffsetSpec.latest() for place in asked if self.place(place) not in found}
+            wanted: dict[TopicPartition, Any] = {
+                place: latest() for place in asked if self.place(place) not in found
+            }
             futures = self.admin.list_offsets(wanted, isolation_level=level) if wanted else {}
             is_whole = True
             for partition, future in futures.items():

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
 
 from acktree.testing.conformance.consumer_steps import drain
 from acktree.testing.conformance.group_steps import settle
+from acktree.testing.conformance.producer_steps import flush_all
 from acktree.testing.conformance.results import Result, is_ok, outcome
 from acktree.testing.conformance.script import SKIPPED
 from acktree.testing.conformance.session import LIMIT_S, Session
@@ -78,7 +79,9 @@ def delete_topic(session: Session, topic: str) -> Result:
         for reader in session.readers.values()
     ):
         return SKIPPED
+    flushed = flush_all(session)
     result = outcome(lambda: answer(session.admin.delete_topics([session.name(topic)])))
+    result.append(flushed)
     if is_ok(result):
         del session.topics[topic]
         session.versions[topic] += 1
@@ -95,9 +98,7 @@ def delete_records(session: Session, topic: str, partition: int, offset: int) ->
     return outcome(lambda: answer(session.admin.delete_records(request)).low_watermark)
 
 
-def list_offsets(
-    session: Session, topic: str, partition: int, spec: str, is_committed_only: bool
-) -> Result:
+def list_offsets(session: Session, topic: str, partition: int, spec: str, is_committed_only: bool) -> Result:
     """Ask where a log begins or ends."""
     level = IsolationLevel.READ_COMMITTED if is_committed_only else IsolationLevel.READ_UNCOMMITTED
     specs: dict[str, Callable[[], Any]] = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
@@ -166,9 +167,7 @@ def describe_configs(session: Session, topic: str) -> Result:
 def alter_config(session: Session, topic: str, setting: str, value: str) -> Result:
     """Change a setting of a topic, and wait until it can be seen."""
     entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(
-        ConfigResource.Type.TOPIC, session.name(topic), incremental_configs=[entry]
-    )
+    resource = ConfigResource(ConfigResource.Type.TOPIC, session.name(topic), incremental_configs=[entry])
     result = outcome(lambda: answer(session.admin.incremental_alter_configs([resource])))
 
     def is_there() -> bool:

@@ -86,8 +86,12 @@ class Sender:
         """Return the transaction to write in, None if there is none, False while the last one is ending."""
         return None
 
-    def _not_written(self, error: KafkaError, *, is_refused: bool) -> None:
-        """A record was not written; ``is_refused``: the broker has refused it."""
+    def _not_written(self, _error: KafkaError, _refused: Place | None = None) -> None:
+        """A record was not written; ``_refused``: the broker has refused a batch for this partition."""
+
+    def _has_gap(self, _place: Place) -> bool:
+        """Return whether the broker misses a batch before the next one."""
+        return False
 
     def _unwritten(self, _place: Place) -> int:
         """Return the error of a record that a fenced producer has not written."""
@@ -112,7 +116,9 @@ class Sender:
         """Queue a record. Raises BufferError, KafkaException, as confluent's."""
         self._network.enter("producer.produce")
         if self._fatal is not None:
-            raise KafkaException(KafkaError(KafkaError._FATAL, "Unable to produce message: Local: Fatal error"))
+            raise KafkaException(
+                KafkaError(KafkaError._FATAL, "Unable to produce message: Local: Fatal error")
+            )
         self._check_produce()
         if len(self) >= self._max_queued:
             raise BufferError("Local: Queue full")
@@ -215,9 +221,11 @@ class Sender:
             self._send_later(place, RETRY_S / 4)
             return
         records, self._queues[place] = list(queue), deque()
-        refusals = self._refusals(records)
-        if refusals[0] is not None:
-            self._not_written(refusals[0], is_refused=True)
+        if self._has_gap(place):
+            self._not_written(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), place)
+            refusals: list[KafkaError | None] = [KafkaError(KafkaError._PURGE_QUEUE)] * len(records)
+        elif (refusals := self._refusals(records))[0] is not None:
+            self._not_written(refusals[0], place)
         answers: list[Answer] = [
             (None, error) if error else (self._append(record, transaction), None)
             for record, error in zip(records, refusals, strict=True)
@@ -244,13 +252,9 @@ class Sender:
     def _append(self, record: Queued, transaction: Transaction | None) -> StoredRecord:
         log = self._cluster.log(record.topic, record.partition)
         writer = self._network.process.name
-        return log.append(
-            record.key, record.value, record.headers, record.timestamp_ms, transaction, writer
-        )
+        return log.append(record.key, record.value, record.headers, record.timestamp_ms, transaction, writer)
 
-    def _answered(
-        self, place: Place, records: list[Queued], answers: list[Answer]
-    ) -> None:
+    def _answered(self, place: Place, records: list[Queued], answers: list[Answer]) -> None:
         self._sending.pop(place, None)
         for record, (stored, error) in zip(records, answers, strict=True):
             self._report(record, stored, error)
@@ -266,7 +270,7 @@ class Sender:
     def _report(self, record: Queued, stored: StoredRecord | None, error: KafkaError | None) -> None:
         self._open -= 1
         if error is not None:
-            self._not_written(error, is_refused=False)
+            self._not_written(error)
         if record.on_delivery is not None and (error is not None or not self._only_errors):
             self._reports.append((record.on_delivery, error, record.message(stored, error)))
 
@@ -363,6 +367,7 @@ class Sender:
             else:
                 self._partitions.pop(name, None)
         return found
+
 
 def _bytes(value: bytes | str | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
