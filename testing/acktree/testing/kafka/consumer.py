@@ -40,7 +40,7 @@ class Fetch:
     next_offset: int | None = None
     """The next offset to fetch, None until the start is resolved."""
     position: int = OFFSET_INVALID
-    """What ``position`` returns."""
+    """What ``position`` returns: behind the last record or control record."""
     assigned: tuple[int, str | None] = (OFFSET_INVALID, None)
     """Offset and metadata that it was assigned with."""
     end_reported: int | None = None
@@ -208,8 +208,9 @@ class SimulatedConsumer:
         self._enter("consumer.resume")
         self._paused -= {(place.topic, place.partition) for place in partitions}
 
-    def seek(self, place: TopicPartition) -> None:
+    def seek(self, partition: TopicPartition) -> None:
         """Go on from another offset. Raises KafkaException: the partition is not assigned."""
+        place = partition
         if place.offset == OFFSET_STORED:
             raise NotSimulated(
                 "Consumer.seek to OFFSET_STORED stops librdkafka; ask committed() for the offset"
@@ -343,10 +344,9 @@ class SimulatedConsumer:
         for record in log.read(fetch.next_offset, self._is_committed_only):
             if len(found) >= limit:
                 return
-            fetch.next_offset = record.offset + 1
+            fetch.next_offset = fetch.position = record.offset + 1
             if not record.is_control:
                 found.append(SimulatedMessage(*place, record.offset, record))
-                fetch.position = record.offset + 1
         fetch.next_offset = max(fetch.next_offset, end)
         if self._reports_ends and fetch.end_reported != fetch.next_offset and len(found) < limit:
             fetch.end_reported = fetch.next_offset

@@ -89,8 +89,8 @@ class Sender:
     def _not_written(self, _error: KafkaError, _refused: Place | None = None) -> None:
         """A record was not written; ``_refused``: the broker has refused a batch for this partition."""
 
-    def _has_gap(self, _place: Place) -> bool:
-        """Return whether the broker misses a batch before the next one."""
+    def _is_broken(self, _place: Place) -> bool:
+        """Return whether the broker misses a batch, or the transaction has to be aborted anyway."""
         return False
 
     def _unwritten(self, _place: Place) -> int:
@@ -221,7 +221,7 @@ class Sender:
             self._send_later(place, RETRY_S / 4)
             return
         records, self._queues[place] = list(queue), deque()
-        if self._has_gap(place):
+        if self._is_broken(place):
             self._not_written(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), place)
             refusals: list[KafkaError | None] = [KafkaError(KafkaError._PURGE_QUEUE)] * len(records)
         elif (refusals := self._refusals(records))[0] is not None:
