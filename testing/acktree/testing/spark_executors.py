@@ -205,9 +205,8 @@ class Executors:
             return
         executor.is_lost = True
         self.all.remove(executor)
-        for process in executor.all:
-            self.kernel.kill(process)
         self.kernel.call_after(NEW_EXECUTOR_S, self._replace)
+        self.kernel.kill_all(executor.all)
 
     def _replace(self) -> None:
         if self.driver.is_alive:
@@ -223,10 +222,8 @@ class Executors:
 
     def close(self) -> None:
         """Kill every Python process, as the end of the driver does."""
-        for executor in self.all:
-            for process in executor.all:
-                self.kernel.kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.kernel.kill_all([process for executor in self.all for process in executor.all])
 
     # Jobs.
 
@@ -380,9 +377,8 @@ class Executors:
 
     def _abandon(self, attempt: Attempt) -> None:
         """Kill the processes of an attempt that nobody waits for."""
-        for process in attempt.processes:
-            if process.state.get(SIMULATED_TASK) is attempt:
-                self.kernel.kill(process)
+        mine = [each for each in attempt.processes if each.state.get(SIMULATED_TASK) is attempt]
+        self.kernel.kill_all(mine)
 
     def _process_died(self, executor: Executor, process: Process) -> None:
         attempt = process.state.get(SIMULATED_TASK)
