@@ -2,7 +2,7 @@
 # longer, too; `make check` lints and checks types.
 PYTHON ?= python3
 VENV   ?= .venv
-LINES  ?= all
+LINES  ?= 1000000
 MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
 TEST_JOBS ?= 4

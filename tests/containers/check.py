@@ -185,7 +185,7 @@ def run_text(began_s: float) -> bool:
     apply_topology(KAFKA, with_small_max_pending(topology, len(text)), {})
     sent = send_text(KAFKA, text)
     lines, started_s = len(sent.lines), time.monotonic()
-    with ProgressView(console, KAFKA, topology.stats_topic, lines, sent.failures()) as watch:
+    with ProgressView(console, KAFKA, topology.stats_topic, lines) as watch:
         killed = False
         deadline_s = time.monotonic() + LIMIT_S
         while watch.counts["completed"] < lines and time.monotonic() < deadline_s:

@@ -497,8 +497,9 @@ def test_an_error_of_a_bolt_is_raised_in_the_test_with_its_traceback():
         def prepare(self, context):
             raise RuntimeError("no database")
 
-    with pytest.raises(RuntimeError, match="no database") as raised, numbers(
-        bolts={"upper": Upper, "keep": Broken}
+    with (
+        pytest.raises(RuntimeError, match="no database") as raised,
+        numbers(bolts={"upper": Upper, "keep": Broken}),
     ):
         pass
     assert any(entry.name == "prepare" for entry in raised.traceback)
@@ -509,7 +510,10 @@ def test_an_error_of_a_stage_is_raised_in_the_test_with_its_traceback():
     def broken(row):
         raise RuntimeError("no such column")
 
-    with pytest.raises(RuntimeError, match="no such column") as raised, lines(stages={"lines": broken}) as tester:
+    with (
+        pytest.raises(RuntimeError, match="no such column") as raised,
+        lines(stages={"lines": broken}) as tester,
+    ):
         tester.send("lines", "word")
         tester.run_until_done()
     assert any(entry.name == "broken" for entry in raised.traceback)

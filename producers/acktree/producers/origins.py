@@ -15,9 +15,17 @@ class Origins:
     def __init__(self, history: History) -> None:
         self._history = history
         self._slots: dict[int, dict[int, Slot]] = {}
+        self._last: tuple[int, int] = (0, 0)
+        self._last_origin: SourceOrigin | None = None
 
     def find(self, anchor: Anchor) -> SourceOrigin | None:
         """Return the source record of an anchor's root; None if its slot was never assigned."""
+        if (root := anchor[:2]) != self._last:  # tuples of one root often follow each other
+            self._last_origin = self._find(anchor)
+            self._last = root
+        return self._last_origin
+
+    def _find(self, anchor: Anchor) -> SourceOrigin | None:
         published, slots = self._history.at(anchor.version), self._slots.get(anchor.version)
         if slots is None:
             slots = {slot.slot: slot for slot in published.slots}

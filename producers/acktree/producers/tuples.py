@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
-from acktree.schemas.header import ANCHOR_BYTES, HEADER, Anchor, decode_header
+from acktree.schemas.header import HEADER, Anchor, decode_header, first_anchor
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -137,8 +137,7 @@ class Tuple:
         """The source record of its first tree; None for an untracked tuple."""
         if not self._anchors:
             return None
-        first = decode_header(_ANY_HEAD + self._anchors[:ANCHOR_BYTES]).anchors[0]
-        return self._collector.find_origin(first)
+        return self._collector.find_origin(first_anchor(self._anchors))
 
     def __repr__(self) -> str:
         return f"Tuple({self.topic}[{self.partition}]@{self.offset}, {self._state.value})"

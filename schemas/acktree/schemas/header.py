@@ -61,6 +61,11 @@ def decode_header(data: bytes) -> TupleHeader:
     return TupleHeader(version, anchors)
 
 
+def first_anchor(anchors: bytes) -> Anchor:
+    """Return the first of the anchors, at least one, of a header that was decoded before."""
+    return Anchor._make(_ANCHOR.unpack_from(anchors))
+
+
 def single_headers(version: int, root_version: Any, roots: IdArray, edges: IdArray) -> NDArray[np.void]:
     """Return the headers of many single-anchored tuples, an (n,) array of SINGLE."""
     rows = np.empty(len(roots), SINGLE)

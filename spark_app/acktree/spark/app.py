@@ -5,8 +5,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
@@ -20,6 +21,7 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.user_code import load_callable
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
 from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import Stage, Transform
@@ -84,26 +86,43 @@ def make_session(app_name: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     paths = [path for path in (str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    builder = SparkSession.builder.appName(app_name)
+    settings = {"spark.app.name": app_name}
     is_local = "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if not is_native_off():
-            builder = builder.config("spark.python.daemon.module", "acktree.spark.runtime.daemon")
-        builder = builder.master(f"local[{os.cpu_count() or 2},4]")
+            settings["spark.python.daemon.module"] = "acktree.spark.runtime.daemon"
+        settings["spark.master"] = f"local[{os.cpu_count() or 2},4]"
     if is_local and "SPARK_CONF_DIR" not in os.environ:
         # Shuffles of a streaming query do not adapt to their size: it would be 200 tasks for two rows, too.
-        builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
+        settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 2)
     if "SPARK_CONF_DIR" not in os.environ:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
-        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}")
-    for key, value in _SESSION.items():
-        builder = builder.config(key, value)
-    with plain_files() if is_local and not is_native_off() else contextlib.nullcontext():
-        session = builder.getOrCreate()
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
+    settings |= _SESSION
+    with (
+        _own_interrupts(),
+        plain_files() if is_local and not is_native_off() else contextlib.nullcontext(),
+    ):
+        launch_jvm(settings)
+        session = SparkSession.builder.config(map={**settings}).getOrCreate()
+    silence_lost_jvm(session.sparkContext)
     session.sparkContext.setLogLevel("ERROR")
     register(session)
     return session
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the handler of SIGINT: PySpark's own calls the JVM in the middle of another call to it."""
+    if current_thread() is not main_thread():  # where nobody can set a handler
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def source_options(bootstrap: str, topology: str, spout: str, bolt: str, user: Settings) -> dict[str, str]:
@@ -163,19 +182,24 @@ def run(
     with contextlib.ExitStack() as stack:
         if checkpoint is None:
             checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
-        spark = make_session(f"acktree {checked.group}")
-        stack.callback(_stop_session, spark)
-        _record_signals(stopping)  # PySpark has put its own handler in place
-        query = start(spark, transform, options, checkpoint, trigger)
+        try:
+            spark = make_session(f"acktree {checked.group}")
+            stack.callback(_stop_session, spark)
+            query = start(spark, transform, options, checkpoint, trigger)
+        except Exception:
+            if stopping:
+                return  # a signal to the whole process group also ends the JVM
+            raise
         role = "spout" if checked.spout else "bolt"
         ready(f"ready {role} {checked.component} of topology {checked.topology}, query {query.id}")
         try:
             while not query.awaitTermination(1) and not stopping:
                 pass
+            begin_stop()
             spark.sparkContext.setLogLevel("OFF")  # the running batch is cut off; what it did is replayed
             query.stop()
         except Exception as error:
-            # A signal to the whole process group also ends the JVM; the running batch is replayed.
+            # As above; the running batch is replayed.
             if not stopping:
                 raise QueryFailed(_first_line(error)) from error
 
@@ -186,10 +210,14 @@ def _stop_session(spark: SparkSession) -> None:
 
 
 def _record_signals(received: list[int]) -> None:
-    """Make SIGTERM and SIGINT only append their number to ``received``."""
+    """Make SIGTERM and SIGINT only append their number to ``received``, and what is printed from then on end.
+
+    They may have reached the JVM and the Python workers, too.
+    """
 
     def record(number: int, _frame: FrameType | None) -> None:
         received.append(number)
+        begin_stop()
 
     signal.signal(signal.SIGTERM, record)
     signal.signal(signal.SIGINT, record)

@@ -66,14 +66,18 @@ class RowTransform:
     def _made_of(self, given: StageRow) -> Iterable[tuple[Mapping[str, Any], bytes | None]]:
         made = self._function(given)
         if isinstance(made, str | bytes | Mapping):
-            raise BadTransform(f"the stage returned {made!r} for a row; it returns or yields rows: [{made!r}]")
+            raise BadTransform(
+                f"the stage returned {made!r} for a row; it returns or yields rows: [{made!r}]"
+            )
         for row in made or ():
             yield self._checked(row), given.anchors
 
     def _checked(self, row: Any) -> Mapping[str, Any]:
         fields = dict(row) if isinstance(row, Mapping) else {"value": row}
         if unknown := [name for name in fields if name not in COLUMNS]:
-            raise BadTransform(f"the stage made a row with {unknown[0]!r}; must be one of: {', '.join(COLUMNS)}")
+            raise BadTransform(
+                f"the stage made a row with {unknown[0]!r}; must be one of: {', '.join(COLUMNS)}"
+            )
         if "topic" not in fields and len(self._emits) == 1:
             fields["topic"] = self._emits[0]
         if fields.get("topic") not in self._emits:

@@ -441,6 +441,10 @@ class TopologyTester:
         found = self._results.group_of(readers[0]).offsets.get((topic, partition))
         return None if found is None else int(found.offset)
 
+    def service(self, name: str) -> Service:
+        """Return a process and what it runs, such as ``count-1``. Raises UnknownFault: there is none."""
+        return self._services.of(name)[0]
+
     def handler(self, name: str) -> Any:
         """Return the bolt or spout object that runs in a process, such as ``count`` or ``count-1``."""
         service = self._services.of(name)[0]

@@ -16,7 +16,7 @@ from acktree.console.commands.options import (
     own_broker_option,
 )
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.console.devbroker.owner import leaving_on_sigterm
+from acktree.console.devbroker.owner import leaving_on_signals
 
 PIPELINES = ("pass-through", "line-split")
 
@@ -41,7 +41,7 @@ def without_native_option(command: Decorated) -> Decorated:
 @click.pass_context
 def bench(context: click.Context) -> None:
     """Measure this machine."""
-    context.with_resource(leaving_on_sigterm())
+    context.with_resource(leaving_on_signals())
 
 
 @bench.command()

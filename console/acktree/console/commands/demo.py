@@ -6,15 +6,17 @@ import click
 from rich.console import Console
 
 from acktree.console.commands.options import format_option
-from acktree.console.devbroker.owner import leaving_on_sigterm
+from acktree.console.devbroker.owner import leaving_on_signals
 
 
 @click.command()
 @click.option(
     "--lines",
-    default="all",
+    default="1000000",
+    show_default=True,
     metavar="N|all",
-    help="How many lines of the Python standard library to send. Default: all of them.",
+    help="How many lines of the Python standard library to send, again from its first one after the last; "
+    "all: each line once.",
 )
 @format_option
 def demo(lines: str, style: str) -> None:
@@ -26,7 +28,7 @@ def demo(lines: str, style: str) -> None:
     from acktree.console.demo.run import WrongAccount, run_demo
 
     is_json = style == "json"
-    with leaving_on_sigterm():
+    with leaving_on_signals():
         result = run_demo(Console(stderr=is_json), None if lines == "all" else int(lines))
     if is_json:
         click.echo(json.dumps(result.to_json()))

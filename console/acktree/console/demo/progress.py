@@ -1,4 +1,4 @@
-"""The demo's progress: bars on a terminal, a line every few seconds elsewhere; fed from ``T.stats`` only."""
+"""The demo's progress, from ``T.stats`` only: one bar on a terminal, a line every few seconds elsewhere."""
 
 import time
 from types import TracebackType
@@ -6,34 +6,32 @@ from typing import Self
 
 from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.stats import Report, decode_report
 
-BARS = ("emitted", "completed", "replayed", "pending")
+COUNTS = ("completed", "replayed", "pending")
 LINE_INTERVAL_S = 5.0
 
 
 class ProgressView:
     """Reads the reports of the spout and shows them; ``counts`` are its newest figures."""
 
-    def __init__(self, console: Console, bootstrap: str, stats_topic: str, lines: int, failures: int) -> None:
-        self.counts: dict[str, int] = dict.fromkeys(BARS, 0)
-        self._console = console
+    def __init__(self, console: Console, bootstrap: str, stats_topic: str, lines: int) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
+        self.reported_s = 0.0
+        """When these counts were reported, by the wall clock."""
+        self.first_record_s: float | None = None
+        """When the first record was emitted, by the wall clock; the rate counts from then on."""
+        self._console, self._lines = console, lines
         self._consumer: Consumer = make_consumer(consumer_settings(bootstrap, "acktree-demo-watch", {}))
         self._consumer.assign([TopicPartition(stats_topic, 0, 0)])
-        columns = (
-            TextColumn("{task.description:>9}"),
-            BarColumn(40),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
-        totals = {"emitted": lines, "completed": lines, "replayed": failures, "pending": lines}
-        self._bars = {name: self._progress.add_task(name, total=totals[name]) for name in BARS}
+        columns = (TextColumn("{task.percentage:>3.0f}%"), BarColumn(None), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, console=console, expand=True, disable=not console.is_terminal)
+        self._bar = self._progress.add_task(self._text(), total=lines)
         self._next_line_s = 0.0
 
     def __enter__(self) -> Self:
@@ -47,7 +45,7 @@ class ProgressView:
         self._consumer.close()
 
     def say(self, text: str) -> None:
-        """Print a line above the bars."""
+        """Print a line above the bar."""
         self._progress.console.print(text, highlight=False)
 
     def tick(self, wait_s: float = 0.2) -> None:
@@ -55,11 +53,15 @@ class ProgressView:
         for message in self._consumer.consume(1_000, wait_s):
             if message.error() is None:
                 self._read_report(message.value() or b"")
-        for name, bar in self._bars.items():
-            self._progress.update(bar, completed=self.counts[name])
+        self._progress.update(self._bar, completed=self.counts["completed"], description=self._text())
         if not self._console.is_terminal and time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + LINE_INTERVAL_S
-            self.say("  ".join(f"{name} {self.counts[name]:,}" for name in BARS))
+            self.say(f"{self.counts['completed'] / self._lines:4.0%}  {self._text()}")
+
+    def _text(self) -> str:
+        return progress_text(
+            self.counts["completed"], self._lines, self.reported_s - (self.first_record_s or self.reported_s)
+        )
 
     def _read_report(self, value: bytes) -> None:
         try:
@@ -67,4 +69,20 @@ class ProgressView:
         except MalformedRecord:
             return
         if report.role == "spout":
-            self.counts = {name: int(report.values.get(name, 0)) for name in BARS}
+            self.counts = {name: int(report.values.get(name, 0)) for name in COUNTS}
+            self.reported_s = report.time_ms / 1000
+
+
+def progress_text(completed: int, lines: int, took_s: float) -> str:
+    """Return how far the lines are, their rate and the time left at this rate.
+
+    >>> progress_text(300_000, 1_000_000, 20.0)
+    '300,000 of 1,000,000 lines, 15,000 lines/s, 47 s left'
+    >>> progress_text(0, 1_000_000, 0.0)
+    '0 of 1,000,000 lines'
+    """
+    done = f"{completed:,} of {lines:,} lines"
+    if not completed or took_s <= 0:
+        return done
+    rate = completed / took_s
+    return f"{done}, {rate:,.0f} lines/s, {(lines - completed) / rate:.0f} s left"

@@ -4,16 +4,17 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 EXCLUDED_FOLDERS = frozenset({"site-packages", "test", "tests", "idle_test"})
 
 
-def library_lines(limit: int | None) -> Iterator[str]:
-    """Yield every line of the library's sources in path order, blank ones too, at most ``most``.
+def library_lines(count: int | None) -> Iterator[str]:
+    """Yield ``count`` lines of the library's sources in path order, blank ones too; None is each line once.
 
-    The library's own tests and installed packages are no part of it.
+    After the last line the first one follows again. The library's own tests and installed packages are no
+    part of it.
     """
     root = Path(sysconfig.get_path("stdlib"))
     files = (
@@ -22,7 +23,7 @@ def library_lines(limit: int | None) -> Iterator[str]:
         if EXCLUDED_FOLDERS.isdisjoint(path.relative_to(root).parts)
     )
     lines = (line for path in files for line in path.read_text("utf-8", "replace").split("\n"))
-    return islice(lines, limit)
+    return lines if count is None else islice(cycle(lines), count)
 
 
 _SPACES = re.compile("[ \t\n\x0b\x0c\r]+")

@@ -1,6 +1,6 @@
 """Ends the children of a process with it, whatever ends it.
 
-SIGTERM unwinds it as Ctrl-C does, so that every ``with`` stops what it started. Where nothing can unwind
+SIGTERM and Ctrl-C unwind it, so that every ``with`` stops what it started. Where nothing can unwind
 (SIGKILL), Linux ends the children; elsewhere they would be left.
 """
 
@@ -33,14 +33,18 @@ def die_with_owner() -> Callable[[], None] | None:
 
 
 @contextmanager
-def leaving_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit in the main thread, with the exit code that shells give it."""
+def leaving_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT raise SystemExit in the main thread, with the exit code that shells give it.
+
+    KeyboardInterrupt would not do for SIGINT: py4j logs one with its traceback.
+    """
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -29,6 +29,7 @@ class AtLeastOnce(BufferedProducer):
     sends_acks_early = True
     commit_interval_s = 1.0
     commit_records = 100_000
+    must_abort = False
     owner = b""
 
     def __init__(

@@ -44,6 +44,9 @@ class Output(Protocol):
     """Whether acks are sent before their inputs are committed."""
     commit_interval_s: float
     commit_records: int
+    must_abort: bool
+    """Set when what was produced since the last commit may not be committed, because the group has given its
+    inputs to another member; without a transaction it changes nothing."""
     owner: bytes
     """Names this worker to the next owner of its partitions, in every commit; empty where nobody needs it."""
 

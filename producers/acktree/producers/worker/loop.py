@@ -119,7 +119,7 @@ class Worker:
         )
         self._batch_sizer = BatchSizer(self._execution.turn_s, self._execution.min_records, BATCH_RECORDS)
         self._reads: tuple[str, ...] = ()
-        self._ready_reported = self._stopping = self._broken = False
+        self._ready_reported = self._stopping = self._broken = self._must_rewind = False
         self._next_load_s = self._next_ack_s = self._next_commit_s = self._next_report_s = 0.0
         self._next_tick_s = self._next_time_out_s = 0.0
         self._executed_at_commit, self._ready_without_partition_s = 0, math.inf
@@ -193,6 +193,8 @@ class Worker:
             self._registry.close()
 
     def _turn(self) -> None:
+        if self._must_rewind:
+            self._rewind()
         max_records = self._batch_sizer.records
         if self._execution.max_in_hand is not None:
             max_records = min(max_records, self._inputs.room(self._execution.max_in_hand))
@@ -260,15 +262,24 @@ class Worker:
             self._flush_and_commit()
         except TransactionAborted as error:
             log.warning("%s; its inputs are read again", error, extra={"action": "aborted"})
-            self._drop(list(self._inputs.hands))
-            self._inputs.rewind()
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Drop what is in hand, and read everything since the last commit again."""
+        self._must_rewind = False
+        self._drop(list(self._inputs.hands))
+        self._inputs.rewind()
 
     def _commit_or_leave(self, leaving: Collection[Place], in_callback: bool = False) -> None:
-        """Flush and commit; if the transaction was aborted, leave its inputs to the next owner."""
+        """Flush and commit; if the transaction was aborted, leave its inputs to the next owner.
+
+        The inputs of partitions that stay are read again.
+        """
         try:
             self._flush_and_commit(leaving, in_callback)
         except TransactionAborted as error:
             log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
+            self._must_rewind = True
 
     def _subscribe(self) -> None:
         table = self._history.latest.bolts.get(self.name)
@@ -312,6 +323,7 @@ class Worker:
     def _lost(self, places: list[Place]) -> None:
         if not self._broken:
             self._drop(places)
+            self.output.must_abort = True
 
     def _drop(self, places: list[Place]) -> None:
         held = self._inputs.in_hand(places)

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from acktree.schemas.errors import AcktreeError
+from acktree.spark.runtime.jvm_output import is_stopping
 
 MAX_CHARS = 2_000
 _CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling"
@@ -44,7 +45,7 @@ def with_short_errors(write: Callable[P, R]) -> Callable[P, R]:
                 raise
             failed = BatchFailed(shortened(text))
             log.log(
-                logging.DEBUG if is_interruption(text) else logging.ERROR,
+                logging.DEBUG if is_interruption(text) or is_stopping() else logging.ERROR,
                 "%s",
                 text,
                 extra={"action": "batch_failed"},

@@ -5,18 +5,19 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    DeletedRecords,
     ListOffsetsResultInfo,
     OffsetSpec,
     TopicDescription,
 )
 
 from acktree.testing.errors import NotSimulated
-from acktree.testing.kafka.log import TOPIC_DEFAULTS
+from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog
 from acktree.testing.kafka.metadata import list_topics
 from acktree.testing.kafka.network import Network, timed_out
 from acktree.testing.kafka.transactions import Refused
@@ -150,7 +151,7 @@ class SimulatedAdmin:
 
         def ask(place: TopicPartition, spec: OffsetSpec) -> SimulatedFuture:
             def answer() -> ListOffsetsResultInfo:
-                log = self._cluster.log(place.topic, place.partition)
+                log = self._leader_log(place)
                 end = log.stable_offset if is_committed_only else log.end_offset
                 if spec is _LATEST:
                     return ListOffsetsResultInfo(end, -1, 0)
@@ -165,6 +166,33 @@ class SimulatedAdmin:
             return self._answer("admin.list_offsets", answer, request_timeout)
 
         return {place: ask(place, spec) for place, spec in topic_partition_offsets.items()}
+
+    def _leader_log(self, place: TopicPartition) -> PartitionLog:
+        """Return a log; the client asks for its leader first, and that is where a missing one shows."""
+        try:
+            return self._cluster.log(place.topic, place.partition)
+        except Refused:
+            raise Refused(KafkaError._NOENT, "Failed to query partition leaders: No leaders found") from None
+
+    def delete_records(
+        self, topic_partition_offsets: Sequence[TopicPartition], **_options: Any
+    ) -> dict[TopicPartition, SimulatedFuture]:
+        """Delete the records before an offset, -1 for all, partition by partition."""
+
+        def delete(place: TopicPartition) -> DeletedRecords:
+            log = self._leader_log(place)
+            if "delete" not in log.topic.config["cleanup.policy"]:
+                raise Refused(KafkaError.POLICY_VIOLATION)
+            offset = log.end_offset if place.offset == OFFSET_END else place.offset
+            if not 0 <= offset <= log.end_offset:
+                raise Refused(KafkaError.OFFSET_OUT_OF_RANGE)
+            log.delete_before(offset)
+            return DeletedRecords(log.start_offset)
+
+        return {
+            place: self._answer("admin.delete_records", partial(delete, place))
+            for place in topic_partition_offsets
+        }
 
     # Settings.
 

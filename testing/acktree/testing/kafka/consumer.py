@@ -63,6 +63,10 @@ class SimulatedConsumer:
         self._events: deque[Event | Callable[[], object]] = deque()
         self._errors: deque[SimulatedMessage] = deque()
         self._fetches: dict[Place, Fetch] = {}
+        self._seen: set[str] = set()
+        """Topics that it has read from."""
+        self._fetched_ends: dict[Place, tuple[int, int]] = {}
+        """Where the log began and ended when it was fetched last."""
         self._pending_seeks = False
         self._wakes: list[Any] = []
         self._is_closed = False
@@ -102,10 +106,10 @@ class SimulatedConsumer:
         self._membership.polled()
         self._membership.subscribe(topics)
 
-    def memberid(self) -> str:
-        """Return the name that the group gave."""
+    def memberid(self) -> str | None:
+        """Return the name that the group gave, None for none."""
         self._enter("consumer.memberid")
-        return self._membership.member_id
+        return self._membership.member_id or None
 
     def consumer_group_metadata(self) -> GroupMetadata:
         """Return what a transactional producer needs."""
@@ -149,13 +153,21 @@ class SimulatedConsumer:
         self._assign(partitions, is_whole=True)
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions, too."""
+        """Read these partitions, too. Raises KafkaException: one is read already."""
         self._enter("consumer.incremental_assign")
+        for place in partitions:
+            if (place.topic, place.partition) in self._fetches:
+                text = f"{place.topic} [{place.partition}] is already part of the current assignment"
+                raise KafkaException(KafkaError(KafkaError._CONFLICT, text))
         self._assign(partitions, is_whole=False)
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions no longer."""
+        """Read these partitions no longer. Raises KafkaException: one is not read."""
         self._enter("consumer.incremental_unassign")
+        for place in partitions:
+            if (place.topic, place.partition) not in self._fetches:
+                text = f"{place.topic} [{place.partition}] is not in the current assignment"
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
         for place in partitions:
             self._fetches.pop((place.topic, place.partition), None)
 
@@ -166,7 +178,10 @@ class SimulatedConsumer:
         self._has_assigned = True
 
     def _assign(self, partitions: Sequence[TopicPartition], *, is_whole: bool) -> None:
+        if len({(place.topic, place.partition) for place in partitions}) < len(partitions):
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "Failed to set assignment"))
         self._has_assigned = True
+        self._seen |= {place.topic for place in partitions}
         if is_whole:
             self._fetches.clear()
         for place in partitions:
@@ -200,7 +215,9 @@ class SimulatedConsumer:
         key = place.topic, place.partition
         fetch = self._fetches.get(key)
         if fetch is None:
-            raise KafkaException(KafkaError(KafkaError._STATE, "Local: Erroneous state"))
+            is_known = place.topic in self._seen and self._log(key) is not None
+            code = KafkaError._STATE if is_known else KafkaError._UNKNOWN_PARTITION
+            raise KafkaException(KafkaError(code, f"Failed to seek to offset {place.offset}"))
         ready_s = self._kernel.now_s + self._network.delay_s()
         self._fetches[key] = Fetch(place.offset, is_paused=fetch.is_paused, ready_s=ready_s)
 
@@ -211,25 +228,27 @@ class SimulatedConsumer:
         for place in partitions:
             fetch = self._fetches.get((place.topic, place.partition))
             offset = OFFSET_INVALID if fetch is None else fetch.position
-            found.append(TopicPartition(place.topic, place.partition, offset))
+            found.append(_partition(place.topic, place.partition, offset, place.metadata))
         return found
 
     # Records.
 
-    def poll(self, timeout: float | None = None) -> SimulatedMessage | None:
+    def poll(self, timeout: float = -1) -> SimulatedMessage | None:
         """Return one record or event, None after the timeout."""
         found = self._consume(1, timeout, "consumer.poll")
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[SimulatedMessage]:
         """Return up to so many records and events; wait for all of them until the timeout."""
+        if not 0 <= num_messages <= 1_000_000:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         return self._consume(num_messages, timeout, "consumer.consume")
 
-    def _consume(self, limit: int, timeout: float | None, call: str) -> list[SimulatedMessage]:
+    def _consume(self, limit: int, timeout: float, call: str) -> list[SimulatedMessage]:
         if self._is_closed:
             raise RuntimeError("Consumer closed")
         self._network.turn(call)
-        until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
+        until_s = float("inf") if timeout < 0 else self._kernel.now_s + timeout
         found: list[SimulatedMessage] = []
         while True:
             self._serve()
@@ -318,6 +337,7 @@ class SimulatedConsumer:
         self, found: list[SimulatedMessage], limit: int, place: Place, fetch: Fetch, log: PartitionLog
     ) -> None:
         assert fetch.next_offset is not None
+        self._fetched_ends[place] = self._ends(log)
         end = log.stable_offset if self._is_committed_only else log.end_offset
         for record in log.read(fetch.next_offset, self._is_committed_only):
             if len(found) >= limit:
@@ -344,16 +364,15 @@ class SimulatedConsumer:
         """Commit offsets, as a member of the group or as a stranger to an empty one."""
         if message is not None or offsets is None:
             raise NotSimulated("Consumer.commit is simulated for explicit offsets only; pass offsets=[…]")
-        wanted = [
-            TopicPartition(place.topic, place.partition, place.offset, metadata=place.metadata or "")
-            for place in offsets
-        ]
+        wanted = [_with_error(place, None) for place in offsets if place.offset >= 0]
+        if not wanted:
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored"))
         if not asynchronous:
-            self._network.request("consumer.commit", 60.0)
-            answer = self._commit(wanted)
+            self._request("consumer.commit", 60.0)
+            answer, error = self._commit(wanted)
             self._network.respond("consumer.commit")
-            if answer and all(place.error is not None for place in answer):
-                raise KafkaException(answer[0].error)
+            if error is not None:
+                raise KafkaException(error)
             return answer
         self._enter("consumer.commit")
         member, generation = self._membership.member_id, self._membership.generation
@@ -364,11 +383,10 @@ class SimulatedConsumer:
             if not self._network.is_up or self._network.process.is_stopped:
                 self._kernel.call_after(RETRY_S, send)
                 return
-            answer = self._commit(wanted, member, generation)
-            first = next((place.error for place in answer if place.error is not None), None)
+            answer, error = self._commit(wanted, member, generation)
             if self._on_commit is not None:
                 on_commit = self._on_commit
-                self._events.append(lambda: on_commit(first, answer))
+                self._events.append(lambda: on_commit(error, answer))
                 self._wake()
 
         self._kernel.call_after(self._network.delay_s(), send)
@@ -376,37 +394,31 @@ class SimulatedConsumer:
 
     def _commit(
         self, wanted: list[TopicPartition], member: str | None = None, generation: int | None = None
-    ) -> list[TopicPartition]:
-        """Commit, and return every partition with its error."""
+    ) -> tuple[list[TopicPartition], KafkaError | None]:
+        """Commit what can be committed; return the partitions and the error, which all of them get."""
         member = self._membership.member_id if member is None else member
         generation = self._membership.generation if generation is None else generation
-        too_long = {id(place) for place in wanted if len((place.metadata or "").encode()) > METADATA_BYTES}
-        plain = [
-            (place.topic, place.partition, place.offset, place.metadata or "")
-            for place in wanted
-            if id(place) not in too_long
-        ]
-        code = None
+        code, good = None, []
+        for place in wanted:
+            if self._log((place.topic, place.partition)) is None:
+                code = KafkaError.UNKNOWN_TOPIC_OR_PART
+            elif len((place.metadata or "").encode()) > METADATA_BYTES:
+                code = KafkaError.OFFSET_METADATA_TOO_LARGE
+            else:
+                good.append((place.topic, place.partition, place.offset, place.metadata))
         try:
             self._cluster.before_commit(self._network.process)
-            self._group().commit(plain, member, generation, self._network.process.name)
+            self._group().commit(good, member, generation, self._network.process.name)
         except Refused as refusal:
             code = refusal.code
-        return [
-            _with_error(
-                place,
-                KafkaError.OFFSET_METADATA_TOO_LARGE if code is None and id(place) in too_long else code,
-            )
-            for place in wanted
-        ]
+        error = None if code is None else KafkaError(code)
+        return [_with_error(place, error) for place in wanted], error
 
-    def committed(
-        self, partitions: Sequence[TopicPartition], timeout: float | None = None
-    ) -> list[TopicPartition]:
+    def committed(self, partitions: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
         """Return what the group has committed; wait for open transactions that may change it."""
-        until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
+        until_s = float("inf") if timeout < 0 else self._kernel.now_s + timeout
         while True:
-            self._network.request("consumer.committed", until_s - self._kernel.now_s)
+            self._request("consumer.committed", until_s - self._kernel.now_s)
             wanted = {(place.topic, place.partition) for place in partitions}
             if not self._is_committed_only or not wanted & self._cluster.transactions.pending(
                 self._group_name
@@ -419,28 +431,30 @@ class SimulatedConsumer:
         found = []
         for place in partitions:
             stored = offsets.get((place.topic, place.partition))
-            offset, text = (OFFSET_INVALID, "") if stored is None else (stored.offset, stored.metadata)
-            found.append(TopicPartition(place.topic, place.partition, offset, metadata=text))
+            offset, text = (OFFSET_INVALID, None) if stored is None else (stored.offset, stored.metadata)
+            found.append(_partition(place.topic, place.partition, offset, text))
         self._network.respond("consumer.committed")
         return found
 
     def get_watermark_offsets(
-        self, partition: TopicPartition, timeout: float | None = None, cached: bool = False
+        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
     ) -> tuple[int, int]:
-        """Return where the log begins, and where this reader's view of it ends."""
+        """Return where the log begins, and where this reader's view of it ends; ``cached``: as last fetched."""
+        place = partition.topic, partition.partition
         if cached:
             self._enter("consumer.get_watermark_offsets")
-        else:
-            self._network.request("consumer.get_watermark_offsets", timeout)
-        try:
-            log = self._cluster.log(partition.topic, partition.partition)
-        except Refused as refusal:
-            raise KafkaException(KafkaError(refusal.code)) from None
+            return self._fetched_ends.get(place, (OFFSET_INVALID, OFFSET_INVALID))
+        self._request("consumer.get_watermark_offsets", timeout)
+        if (log := self._log(place)) is None:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, "Failed to get watermark offsets"))
+        return self._ends(log)
+
+    def _ends(self, log: PartitionLog) -> tuple[int, int]:
         return log.start_offset, log.stable_offset if self._is_committed_only else log.end_offset
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return metadata."""
-        self._network.request("consumer.list_topics", timeout)
+        self._request("consumer.list_topics", timeout)
         return list_topics(self._cluster, topic)
 
     def close(self) -> None:
@@ -463,11 +477,24 @@ class SimulatedConsumer:
             raise RuntimeError("Consumer closed")
         self._network.enter(call)
 
+    def _request(self, call: str, timeout_s: float) -> None:
+        if self._is_closed:
+            raise RuntimeError("Consumer closed")
+        self._network.request(call, timeout_s)
 
-def _with_error(place: TopicPartition, code: int | None) -> TopicPartition:
+
+def _partition(topic: str, partition: int, offset: int, metadata: str | None) -> TopicPartition:
+    """Return a partition; confluent's class takes no None for the metadata that it has by default."""
+    if metadata is None:
+        return TopicPartition(topic, partition, offset)
+    return TopicPartition(topic, partition, offset, metadata)
+
+
+def _with_error(place: TopicPartition, error: KafkaError | None) -> TopicPartition:
     """Return the answer for one partition; confluent's class has no way to set an error."""
-    answer = AnsweredPartition(place.topic, place.partition, place.offset, metadata=place.metadata or "")
-    answer.failure = None if code is None else KafkaError(code)
+    more = () if place.metadata is None else (place.metadata,)
+    answer = AnsweredPartition(place.topic, place.partition, place.offset, *more)
+    answer.failure = error
     return answer
 
 

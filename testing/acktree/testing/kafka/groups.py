@@ -54,7 +54,7 @@ class Committed:
     """A committed offset."""
 
     offset: int
-    metadata: str
+    metadata: str | None
     at_s: float
     member: str
 
@@ -88,7 +88,7 @@ class Group:
 
     def commit(
         self,
-        offsets: Iterable[tuple[str, int, int, str]],
+        offsets: Iterable[tuple[str, int, int, str | None]],
         member_id: str,
         generation: int,
         by: str,

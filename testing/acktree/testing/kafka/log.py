@@ -107,6 +107,14 @@ class PartitionLog:
         self._add(record)
         return record
 
+    def as_lost(
+        self, key: bytes | None, value: bytes | None, headers: Iterable[Header], timestamp_ms: int | None
+    ) -> StoredRecord:
+        """Return the record that its producer believes is in the log, where a fault has lost it."""
+        return StoredRecord(
+            self.end_offset, CREATE_TIME, timestamp_ms or self._now_ms(), key, value, tuple(headers)
+        )
+
     def append_marker(self, transaction: Transaction) -> None:
         """Append the control record that ends a transaction here, and show its records or hide them."""
         self.open.pop(transaction, None)

@@ -1,50 +1,19 @@
 """The simulated Producer: the interface of confluent's, idempotent and transactional.
 
-Invariant: records of one partition arrive in order. When its process dies, of what was not acknowledged
-nothing, a prefix or everything arrives, partition by partition.
+Invariant: an error that needs an abort, or is fatal, is raised by every transactional call until it is dealt
+with; a fatal one is also raised once by ``poll`` or ``flush``, as confluent's client does.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from acktree.testing.errors import NotSimulated
-from acktree.testing.kafka.log import Header, StoredRecord, Transaction
-from acktree.testing.kafka.message import SimulatedMessage
-from acktree.testing.kafka.metadata import list_topics
-from acktree.testing.kafka.murmur2 import murmur2
 from acktree.testing.kafka.network import RETRY_S, Network, timed_out
+from acktree.testing.kafka.sender import Place, Sender
 from acktree.testing.kafka.transactions import Refused
-
-OnDelivery = Callable[[KafkaError | None, SimulatedMessage], object]
-Place = tuple[str, int]
-CLIENT_MAX_BYTES = 1_000_000
-RECORD_OVERHEAD_BYTES = 70
-"""Roughly what a batch of one record adds to key and value."""
-
-
-@dataclass(eq=False, slots=True)
-class Queued:
-    """A record on its way."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...]
-    timestamp_ms: int | None
-    on_delivery: OnDelivery | None
-    queued_s: float
-
-    def message(self, offset: int | None, error: KafkaError | None) -> SimulatedMessage:
-        """Return the message of the delivery report."""
-        stored = StoredRecord(
-            -1 if offset is None else offset, 1, self.timestamp_ms or 0, self.key, self.value, self.headers
-        )
-        return SimulatedMessage(self.topic, self.partition, offset, stored, error)
 
 
 @dataclass(eq=False)
@@ -67,256 +36,51 @@ class TransactionState:
     identity: tuple[int, int] | None = None
     abortable: KafkaError | None = None
     has_content: bool = False
-    groups: dict[str, None] = field(default_factory=dict)
+    """Whether the broker knows of the transaction."""
+    failed: int = 0
+    """How many of its records were not written."""
+    places: set[Place] = field(default_factory=set)
+    """Where it writes."""
+
+    def clear(self) -> None:
+        """Forget the last transaction."""
+        self.abortable, self.has_content, self.failed = None, False, 0
+        self.places.clear()
 
 
-class SimulatedProducer:
+class SimulatedProducer(Sender):
     """See the module."""
 
     def __init__(self, network: Network, settings: dict[str, Any]) -> None:
-        self._network, self._kernel, self._cluster = network, network.kernel, network.cluster
-        self._settings = settings
-        self._on_delivery: OnDelivery | None = settings.get("on_delivery")
-        self._only_errors = str(settings.get("delivery.report.only.error", "false")).lower() == "true"
-        self._linger_s = float(settings.get("linger.ms", settings.get("queue.buffering.max.ms", 5))) / 1000
-        timeout_ms = float(settings.get("message.timeout.ms", settings.get("delivery.timeout.ms", 300_000)))
-        self._timeout_s = timeout_ms / 1000 or float("inf")
-        self._max_queued = int(settings.get("queue.buffering.max.messages", 100_000))
-        self._max_bytes = int(settings.get("message.max.bytes", CLIENT_MAX_BYTES))
-        self._queues: dict[Place, deque[Queued]] = {}
-        self._sending: dict[Place, int] = {}
-        self._reports: deque[tuple[OnDelivery, KafkaError | None, SimulatedMessage]] = deque()
-        self._open = 0
-        self._partitions: dict[str, int] = {}
-        self._wakes: list[Any] = []
-        self._fatal: KafkaError | None = None
-        name = settings.get("transactional.id")
-        self._transaction = None
-        if name:
+        super().__init__(network, settings)
+        self._transaction: TransactionState | None = None
+        if name := settings.get("transactional.id"):
             timeout_ms = int(settings.get("transaction.timeout.ms", 60_000))
-            self._transaction = TransactionState(str(name), int(timeout_ms))
-        network.process.at_death.append(self._die)
+            self._transaction = TransactionState(str(name), timeout_ms)
 
     def __getattr__(self, name: str) -> Any:
         raise NotSimulated(f"Producer.{name} is not simulated; test this against a real Kafka")
 
-    def __len__(self) -> int:
-        return self._open + len(self._reports)
+    # Records of a transaction.
 
-    # Records.
-
-    def produce(
-        self,
-        topic: str,
-        value: bytes | str | None = None,
-        key: bytes | str | None = None,
-        partition: int = -1,
-        callback: OnDelivery | None = None,
-        partitioner: None = None,
-        timestamp: int = 0,
-        headers: Any = None,
-        *,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        """Queue a record. Raises BufferError, KafkaException, as confluent's."""
-        self._network.enter("producer.produce")
+    def _check_produce(self) -> None:
         state = self._transaction
-        if self._fatal is not None:
-            raise KafkaException(self._fatal)
         if state is not None and (state.phase != "open" or state.abortable is not None):
             raise KafkaException(KafkaError(KafkaError._STATE, "Local: Erroneous state"))
-        if len(self) >= self._max_queued:
-            raise BufferError("Local: Queue full")
-        keyed, valued = _bytes(key), _bytes(value)
-        if len(keyed or b"") + len(valued or b"") + RECORD_OVERHEAD_BYTES > self._max_bytes:
-            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Broker: Message size too large"))
-        number = self._partition_of(topic, partition, keyed)
-        record = Queued(
-            topic,
-            number,
-            keyed,
-            valued,
-            _headers(headers),
-            timestamp or None,
-            on_delivery or callback or self._on_delivery,
-            self._kernel.now_s,
-        )
-        place = topic, number
-        self._queues.setdefault(place, deque()).append(record)
-        self._open += 1
-        if state is not None:
-            state.has_content = True
-        if place not in self._sending:
-            self._send_later(place, self._linger_s)
 
-    def _partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
-        count = self._partitions.get(topic)
-        if count is None:
-            found = self._cluster.topics.get(topic) if self._network.is_up else None
-            if found is None:
-                return max(partition, 0)
-            count = self._partitions[topic] = len(found.partitions)
-        if partition < 0:
-            if key is None:
-                return self._kernel.random.randrange(count)
-            return (murmur2(key) & 0x7FFFFFFF) % count
-        if partition >= count:
-            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, "Local: Unknown partition"))
-        return partition
-
-    def _send_later(self, place: Place, linger_s: float) -> None:
-        self._sending[place] = 0
-        self._kernel.call_after(linger_s + self._network.delay_s(), lambda: self._send(place))
-
-    def _send(self, place: Place) -> None:
-        """The broker gets what is queued for a partition, and answers a little later."""
-        self._sending.pop(place, None)
-        queue = self._queues.get(place)
-        if not queue or not self._network.process.is_alive:
+    def _not_written(self, error: KafkaError, *, is_refused: bool) -> None:
+        state = self._transaction
+        if state is None:
             return
-        self._drop_expired(place, queue)
-        if not queue:
-            return
-        if not self._network.is_up or self._network.process.is_stopped:
-            self._send_later(place, RETRY_S)
-            return
-        try:
-            transaction = self._open_transaction(place)
-        except Refused as refusal:
-            self._refuse(place, queue, refusal)
-            return
-        if transaction is False:
-            self._send_later(place, RETRY_S / 4)
-            return
-        records, self._queues[place] = list(queue), deque()
-        answers = [self._append(record, transaction) for record in records]
-        self._sending[place] = len(records)
-        self._kernel.call_after(self._network.delay_s(), lambda: self._answered(place, records, answers))
+        state.failed += 1
+        if is_refused and state.abortable is None:
+            text = "a record of the transaction was not written"
+            state.abortable = KafkaError(error.code(), text, txn_requires_abort=True)
 
-    def _append(
-        self, record: Queued, transaction: Transaction | None
-    ) -> tuple[int | None, KafkaError | None]:
-        try:
-            log = self._cluster.log(record.topic, record.partition)
-        except Refused as refusal:
-            return None, KafkaError(refusal.code)
-        config = log.topic.config
-        size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
-        if size > int(config["max.message.bytes"]):
-            return None, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
-        if record.key is None and "compact" in config["cleanup.policy"]:
-            return None, KafkaError(KafkaError.INVALID_RECORD)
-        process, offset = self._network.process, log.end_offset
-        for _ in range(self._cluster.copies_of(process, record.topic)):
-            log.append(
-                record.key, record.value, record.headers, record.timestamp_ms, transaction, process.name
-            )
-            self._cluster.on_append(process, record.topic)
-        return offset, None
-
-    def _answered(
-        self, place: Place, records: list[Queued], answers: list[tuple[int | None, KafkaError | None]]
-    ) -> None:
-        self._sending.pop(place, None)
-        for record, (offset, error) in zip(records, answers, strict=True):
-            self._report(record, offset, error)
-        if self._queues.get(place):
-            self._send_later(place, 0.0)
-        self._wake()
-
-    def _drop_expired(self, place: Place, queue: deque[Queued]) -> None:
-        while queue and self._kernel.now_s - queue[0].queued_s >= self._timeout_s:
-            self._report(queue.popleft(), None, KafkaError(KafkaError._MSG_TIMED_OUT))
-            self._wake()
-
-    def _report(self, record: Queued, offset: int | None, error: KafkaError | None) -> None:
-        self._open -= 1
-        if error is not None and self._transaction is not None and self._transaction.abortable is None:
-            self._transaction.abortable = KafkaError(
-                error.code(), "a record of the transaction was not written", txn_requires_abort=True
-            )
-        if record.on_delivery is not None and (error is not None or not self._only_errors):
-            self._reports.append((record.on_delivery, error, record.message(offset, error)))
-
-    def _refuse(self, place: Place, queue: deque[Queued], refusal: Refused) -> None:
-        error = KafkaError(refusal.code)
-        self._queues[place] = deque()
-        for record in queue:
-            self._report(record, None, error)
-        if refusal.code == KafkaError.PRODUCER_FENCED:
-            self._set_fenced()
-        self._wake()
-
-    def _set_fenced(self) -> None:
-        self._fatal = KafkaError(
-            KafkaError._FENCED, "Local: This instance has been fenced by a newer instance", fatal=True
-        )
-
-    def _die(self) -> None:
-        """Of each partition's queue nothing, a prefix or everything arrives."""
-        for place, queue in self._queues.items():
-            if not queue or not self._network.is_up:
-                continue
-            try:
-                transaction = self._open_transaction(place)
-            except Refused:
-                continue
-            if transaction is False:
-                continue
-            for record in list(queue)[: self._kernel.random.randint(0, len(queue))]:
-                self._append(record, transaction)
-
-    # Serving.
-
-    def poll(self, timeout: float | None = None) -> int:
-        """Serve delivery reports; wait for one if there is none."""
-        self._network.turn("producer.poll")
-        if self._fatal is None and not self._reports and timeout != 0:
-            self._wait(timeout)
-        return self._serve()
-
-    def _serve(self) -> int:
-        served = 0
-        while self._reports:
-            on_delivery, error, message = self._reports.popleft()
-            on_delivery(error, message)
-            served += 1
-        return served
-
-    def flush(self, timeout: float = -1) -> int:
-        """Wait until nothing is on its way; return how much still is."""
-        self._network.turn("producer.flush")
-        until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
-        while True:
-            self._serve()
-            if not self._open or self._kernel.now_s >= until_s:
-                return len(self)
-            self._wait(until_s - self._kernel.now_s)
-
-    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Drop what is queued."""
-        self._network.enter("producer.purge")
-        for queue in self._queues.values():
-            while queue:
-                self._report(queue.popleft(), None, KafkaError(KafkaError._PURGE_QUEUE))
-
-    def _wait(self, timeout_s: float | None) -> None:
-        self._wakes.append(self._kernel.current)
-        self._kernel.wait(timeout_s, "a producer's broker")
-
-    def _wake(self) -> None:
-        wakes, self._wakes = self._wakes, []
-        for task in wakes:
-            self._kernel.wake(task)
-
-    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Return metadata, and know it from now on."""
-        self._network.request("producer.list_topics", timeout)
-        found = list_topics(self._cluster, topic)
-        for name, about in found.topics.items():
-            if about.error is None:
-                self._partitions[name] = len(about.partitions)
-        return found
+    def _unwritten(self, place: Place) -> int:
+        state = self._transaction
+        is_known = state is not None and place in state.places
+        return KafkaError.INVALID_PRODUCER_EPOCH if is_known else KafkaError._PURGE_QUEUE
 
     # Transactions.
 
@@ -329,6 +93,8 @@ class SimulatedProducer:
         entry = self._cluster.transactions.begin(state.name, *state.identity)
         if entry is None:
             return False
+        state.has_content = True
+        state.places.add(place)
         try:
             log = self._cluster.log(*place)
         except Refused:
@@ -346,6 +112,8 @@ class SimulatedProducer:
         if self._fatal is not None:
             raise KafkaException(self._fatal)
         if self._transaction.phase not in phases:
+            if self._transaction.abortable is not None:
+                raise KafkaException(self._transaction.abortable)
             text = f"Operation not valid in state {self._transaction.phase}"
             raise KafkaException(KafkaError(KafkaError._STATE, text))
         return self._transaction
@@ -363,7 +131,7 @@ class SimulatedProducer:
 
     def init_transactions(self, timeout: float = -1) -> None:
         """Get producer id and epoch; end what a predecessor has left open."""
-        state = self._state("producer.init_transactions", "new", "ready")
+        state = self._state("producer.init_transactions", "new")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         while True:
             self._network.request("producer.init_transactions", until_s - self._kernel.now_s)
@@ -383,12 +151,14 @@ class SimulatedProducer:
     def begin_transaction(self) -> None:
         """Begin; nothing is sent yet."""
         state = self._state("producer.begin_transaction", "ready")
-        state.phase, state.abortable, state.has_content = "open", None, False
+        state.phase = "open"
+        state.clear()
 
     def send_offsets_to_transaction(
-        self, offsets: Iterable[TopicPartition], group: GroupMetadata, timeout: float = -1
+        self, positions: Iterable[TopicPartition], group_metadata: GroupMetadata, timeout: float = -1
     ) -> None:
         """Add offsets to the transaction."""
+        group = group_metadata
         state = self._state("producer.send_offsets_to_transaction", "open")
         if state.abortable is not None:
             raise KafkaException(state.abortable)
@@ -409,8 +179,7 @@ class SimulatedProducer:
             self._kernel.sleep(RETRY_S / 4)
         state.has_content = True
         pending = [
-            (group.group, place.topic, place.partition, place.offset, place.metadata or "")
-            for place in offsets
+            (group.group, place.topic, place.partition, place.offset, place.metadata) for place in positions
         ]
         self._cluster.transactions.add_offsets(entry, pending)
         self._network.respond("producer.send_offsets_to_transaction")
@@ -424,11 +193,11 @@ class SimulatedProducer:
         self._end("producer.abort_transaction", timeout, is_commit=False)
 
     def _end(self, call: str, timeout: float | None, *, is_commit: bool) -> None:
-        state = self._state(call, "open", "ending", *(() if is_commit else ("ready",)))
-        if state.phase == "ready":
-            return
+        state = self._state(call, "open", "ending")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
-        if not is_commit:
+        if is_commit:
+            self._send_now()
+        else:
             self.purge()
         while self._open or self._sending:
             self._serve()
@@ -438,6 +207,9 @@ class SimulatedProducer:
         self._serve()
         if self._fatal is not None:
             raise KafkaException(self._fatal)
+        if is_commit and state.failed and state.abortable is None:
+            text = f"{state.failed} message(s) failed delivery (see individual delivery reports)"
+            state.abortable = KafkaError(KafkaError._INCONSISTENT, text, txn_requires_abort=True)
         if is_commit and state.abortable is not None:
             raise KafkaException(state.abortable)
         assert state.identity is not None
@@ -454,7 +226,8 @@ class SimulatedProducer:
                 raise self._transactional(refusal) from None
             self._network.respond(call)
             break
-        state.phase, state.abortable, state.has_content = "ready", None, False
+        state.phase = "ready"
+        state.clear()
 
     def _bump(self, state: TransactionState) -> bool:
         """Get a new epoch after a transaction that ran into its timeout, as KIP-360 says."""
@@ -467,12 +240,3 @@ class SimulatedProducer:
             identity = self._cluster.transactions.init(state.name, state.timeout_ms)
         state.identity = identity
         return True
-
-
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
-
-
-def _headers(headers: Any) -> tuple[Header, ...]:
-    items = headers.items() if isinstance(headers, dict) else headers or ()
-    return tuple((name, _bytes(value)) for name, value in items)

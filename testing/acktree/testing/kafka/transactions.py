@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 from acktree.testing.kafka.log import Outcome, PartitionLog, Transaction
 from acktree.testing.kernel import Kernel, Timer
 
-Pending = tuple[str, str, int, int, str]
+Pending = tuple[str, str, int, int, str | None]
 """A pending offset: group, topic, partition, offset, metadata."""
 
 

@@ -47,12 +47,12 @@ def _run(seeds: list[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
 
 def describe(outcome: Outcome) -> str:
     """Return what broke, in one line."""
-    return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
+    return f"{type(outcome.error).__name__}: {str(outcome.error).partition(chr(10))[0]}"
 
 
-def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+def _chunks(seeds: Iterable[int], size: int) -> Iterator[list[int]]:
     rest = iter(seeds)
-    while chunk := list(islice(rest, CHUNK)):
+    while chunk := list(islice(rest, size)):
         yield chunk
 
 
@@ -92,12 +92,12 @@ def _print_plan(plan: list[Fault]) -> None:
 
 def _search(seeds: range, jobs: int, stop: bool) -> int:
     began_s, counters, broken = time.monotonic(), Counter[str](), list[tuple[int, str]]()
-    done = 0
+    done, size = 0, 1 if stop else CHUNK
     with ProcessPoolExecutor(jobs) as pool:
-        for found, counted in pool.map(_run, _chunks(seeds)):
+        for found, counted in pool.map(_run, _chunks(seeds, size)):
             counters += counted
             broken += found
-            done += CHUNK
+            done += size
             for seed, text in found:
                 print(f"seed {seed}: {text}", flush=True)
             if broken and stop:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
 
+from acktree.testing.kafka.log import PartitionLog
 from acktree.testing.kernel import Process
 from acktree.testing.search.actors import Mind
-from acktree.testing.search.system import NAME, Role, System
+from acktree.testing.search.system import NAME, SOURCE, Role, System
+from acktree.testing.spark_stub import Checkpoint, SparkApplication
 
 FAULTY_S = 12.0
 """For how long faults may strike, in virtual time."""
@@ -155,7 +157,7 @@ def _kill_acker(system: System, fault: Fault) -> None:
 
 @kind("kill a spout")
 def _kill_spout(system: System, fault: Fault) -> None:
-    if (process := _role(system, fault, "spout").process) is not None:
+    if (process := _role(system, fault, "spout", "spark").process) is not None:
         system.kernel.kill(process)
 
 
@@ -249,15 +251,18 @@ def _hanging_transaction(system: System, fault: Fault) -> None:
     """A stranger's transaction holds a topic's last stable offset back."""
     names = sorted(system.judge.readers)
     topic = system.cluster.topics[names[fault.target % len(names)]]
-    log = topic.partitions[fault.number % len(topic.partitions)]
+    _write_transaction(system, fault, topic.partitions[fault.number % len(topic.partitions)], b"stranger")
+
+
+def _write_transaction(system: System, fault: Fault, log: PartitionLog, value: bytes) -> None:
     coordinator = system.cluster.transactions
-    name = f"stranger-{fault.at_s}"
+    name = f"stranger-{fault.at_s}-{log.topic.name}"
     identity = coordinator.init(name, int(max(fault.seconds, 0.1) * 1000))
-    assert identity is not None
-    entry = coordinator.begin(name, *identity)
-    assert entry is not None
+    entry = coordinator.begin(name, *identity) if identity is not None else None
+    if identity is None or entry is None:
+        return
     entry.partitions[log] = None
-    log.append(None, b"stranger", (), None, entry.transaction, "stranger")
+    log.append(b"k", value, (), None, entry.transaction, "stranger")
     if fault.number % 2:
         system.kernel.call_after(
             min(fault.seconds, 0.09),
@@ -322,10 +327,9 @@ def _change(system: System, **settings: object) -> None:
 
 @kind("slow network")
 def _slow_network(system: System, fault: Fault) -> None:
-    before = system.world.delay_s
     longest_s = min(fault.seconds, 3.0)
     system.world.delay_s = lambda: system.kernel.random.uniform(0, longest_s)
-    system.kernel.call_after(5.0, lambda: setattr(system.world, "delay_s", before))
+    system.kernel.call_after(5.0, lambda: setattr(system.world, "delay_s", system.delay_s))
 
 
 @kind("cut a process off")
@@ -490,3 +494,154 @@ def _stop_clock(system: System, fault: Fault) -> None:
             system.cluster.clock_step_s = 0.0
 
     tick()
+
+
+# Spark.
+
+
+def _application(system: System) -> SparkApplication | None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    return None if role is None else role.service
+
+
+@kind("kill the driver")
+def _kill_driver(system: System, fault: Fault) -> None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    if role is not None and role.process is not None:
+        system.outlive_s = fault.seconds if fault.number % 3 == 0 else 0.0
+        system.kernel.kill(role.process)
+
+
+@kind("lose the checkpoint")
+def _lose_checkpoint(system: System, fault: Fault) -> None:
+    _kill_driver(system, fault)
+    system.checkpoint = Checkpoint()
+
+
+@kind("lose an executor")
+def _lose_executor(system: System, fault: Fault) -> None:
+    application = _application(system)
+    if application is not None and application.executors.all:
+        executors = application.executors
+        executors.lose(executors.all[fault.target % len(executors.all)])
+
+
+@kind("kill a process of a task")
+def _kill_task(system: System, fault: Fault) -> None:
+    application = _application(system)
+    if application is not None and application.processes:
+        system.kernel.kill(application.processes[fault.target % len(application.processes)])
+
+
+@kind("kill a task at a call")
+def _kill_task_at_call(system: System, fault: Fault) -> None:
+    """Kill whichever process of a task makes the n-th call from now on."""
+    before, left = system.kernel.on_call, fault.number % 60
+
+    def on_call(caller: Process, name: str) -> None:
+        nonlocal left
+        before(caller, name)
+        if ".executor-" in caller.name and left >= 0:
+            left -= 1
+            if left < 0:
+                system.judge.count("task killed between calls")
+                system.kernel.kill(caller)
+
+    system.kernel.on_call = on_call
+
+
+@kind("stop a process of a task")
+def _stop_task(system: System, fault: Fault) -> None:
+    application = _application(system)
+    if application is not None and application.processes:
+        process = application.processes[fault.target % len(application.processes)]
+        system.kernel.stop(process, fault.seconds)
+
+
+@kind("speculate")
+def _speculate(system: System, fault: Fault) -> None:
+    system.speculation = 0.5
+    system.kernel.call_after(fault.seconds, lambda: setattr(system, "speculation", 0.0))
+
+
+@kind("start a second driver")
+def _second_driver(system: System, _fault: Fault) -> None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    if role is not None:
+        system.start(role)
+
+
+@kind("rewind the source")
+def _rewind(system: System, fault: Fault) -> None:
+    """An operator stops the application, commits older offsets, and starts it again."""
+    _move(
+        system,
+        fault,
+        lambda offset, log: log.start_offset + fault.target % max(1, offset - log.start_offset + 1),
+    )
+
+
+@kind("skip source records")
+def _skip(system: System, fault: Fault) -> None:
+    _move(system, fault, lambda offset, log: min(offset + fault.target % 5, log.end_offset))
+
+
+def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], int]) -> None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    if role is None or not role.is_wanted:
+        return
+    role.is_wanted = False
+    if role.service is not None:
+        role.service.stop()
+
+    def move() -> None:
+        process = role.process
+        if process is not None and process.tasks:
+            system.kernel.kill(process)
+        group = system.cluster.group(system.spout_group)
+        for place, committed in list(group.offsets.items()):
+            if place[0] != SOURCE:
+                continue
+            log = system.cluster.topics[SOURCE].partitions[place[1]]
+            offset = choose(committed.offset, log)
+            system.judge.count("source rewound" if offset < committed.offset else "source skipped")
+            if offset < committed.offset:
+                system.judge.rewind(*place, offset)
+            else:
+                system.judge.skip(*place, offset)
+            group.offsets[place] = replace(committed, offset=offset, metadata="")
+        role.is_wanted = True
+        if role.process is None:
+            system.kernel.call_after(0.5, lambda: system.start_again(role))
+
+    system.kernel.call_after(3.0, move)
+
+
+@kind("truncate the source")
+def _truncate(system: System, fault: Fault) -> None:
+    """Retention deletes what is done, and nothing else: the rest would be lost for everybody."""
+    group = system.cluster.group(system.spout_group)
+    for (topic, number), committed in group.offsets.items():
+        if topic == SOURCE and fault.number % 2:
+            system.cluster.topics[topic].partitions[number].delete_before(committed.offset)
+
+
+@kind("compact the source")
+def _compact_source(system: System, _fault: Fault) -> None:
+    if SOURCE in system.cluster.topics:
+        for log in system.cluster.topics[SOURCE].partitions:
+            log.compact()
+
+
+@kind("grow the source")
+def _grow_source(system: System, _fault: Fault) -> None:
+    if SOURCE in system.cluster.topics and len(system.cluster.topics[SOURCE].partitions) < 5:
+        system.cluster.grow_topic(SOURCE, len(system.cluster.topics[SOURCE].partitions) + 1)
+
+
+@kind("transactions in the source")
+def _source_transaction(system: System, fault: Fault) -> None:
+    """A writer's transaction in the source: open for a while, then committed or aborted."""
+    if SOURCE in system.cluster.topics:
+        logs = system.cluster.topics[SOURCE].partitions
+        _write_transaction(system, fault, logs[fault.target % len(logs)], b"x%d|" % fault.number)

@@ -10,11 +10,16 @@ from dataclasses import dataclass, field
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.control_records import Result
 from acktree.schemas.header import HEADER, decode_header
+from acktree.spark.ledger.done_set import decode_metadata
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kafka.log import Outcome, PartitionLog, StoredRecord
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
+
+
+STAGE = "stage"
+"""The name under which a Spark stage executes source records."""
 
 
 class BrokenPromise(AssertionError):
@@ -26,7 +31,7 @@ class Execution:
     """One execution of one record by one bolt, and the values it emitted."""
 
     children: list[bytes]
-    is_done: bool = False
+    at_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -45,6 +50,15 @@ class Judge:
     """The spout task and message of each emitted value."""
     acked: set[tuple[str, int]] = field(default_factory=set)
     events: list[str] = field(default_factory=list)
+    staged: dict[bytes, Execution] = field(default_factory=dict)
+    """The execution of a stage that made each value."""
+    source_topic: str = ""
+    dead: set[Place] = field(default_factory=set)
+    """Source records on the dead-letter topic."""
+    rewound_s: dict[Place, float] = field(default_factory=dict)
+    """Since when a source record has to be done once more, because an operator has rewound it."""
+    skipped: set[Place] = field(default_factory=set)
+    """Source records that an operator has skipped."""
     _by_value: dict[bytes, list[tuple[str, int, StoredRecord]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -55,6 +69,9 @@ class Judge:
     _folded_acks: set[int] = field(default_factory=set)
     _next_value: int = 0
     _done: set[tuple[str, Place]] = field(default_factory=set)
+    _commits: dict[tuple[str, int], object] = field(default_factory=dict)
+    _verified: set[Place] = field(default_factory=set)
+    _finished: set[int] = field(default_factory=set)
 
     def count(self, what: str) -> None:
         """Count something rare."""
@@ -66,6 +83,7 @@ class Judge:
 
     def __post_init__(self) -> None:
         self._control_topics = (f"{self.name}.ack", f"{self.name}.ack-init")
+        self._dead_letter_topic = f"{self.name}.dead-letter"
 
     # What user code says.
 
@@ -85,7 +103,10 @@ class Judge:
         for _ in range(count):
             self._next_value += 1
             children.append(b"%s|%d" % (value.split(b"|")[0], self._next_value))
-        self.executions[bolt, (topic, partition, offset)].append(Execution(children))
+        execution = Execution(children, self.cluster.kernel.now_s)
+        self.executions[bolt, (topic, partition, offset)].append(execution)
+        if bolt == STAGE:
+            self.staged.update(dict.fromkeys(children, execution))
         self.note(f"execute {bolt} {topic}/{partition}@{offset} -> {b' '.join(children).decode()}")
         return children
 
@@ -104,7 +125,8 @@ class Judge:
             del appended[log]
             name = log.topic.name
             is_data, is_result = name in self.readers, name in self.result_topics
-            if not is_data and not is_result and name not in self._control_topics:
+            is_dead = name == self._dead_letter_topic
+            if not is_data and not is_result and not is_dead and name not in self._control_topics:
                 continue
             read_to = self._read_to.get(log, 0)
             self._read_to[log] = log.end_offset
@@ -115,6 +137,8 @@ class Judge:
                     self._add(name, log.number, record)
                 elif is_result:
                     self._check_result(name, record)
+                elif is_dead:
+                    self._bury(record)
                 else:
                     self._count_control(name.endswith(".ack-init"), record)
 
@@ -122,7 +146,7 @@ class Judge:
         value = record.value or b""
         self._by_value[value].append((topic, partition, record))
         self.note(f"append {topic}/{partition}@{record.offset} {value.decode()} by {record.producer}")
-        if value in self.emissions:
+        if value in self.emissions or value in self.staged:
             for name, header in record.headers:
                 if name == HEADER:
                     for anchor in decode_header(header or b"").anchors:
@@ -151,14 +175,88 @@ class Judge:
             self.note(f"result acked {root:x} on {topic}")
             self.check_root(root)
 
+    def _bury(self, record: StoredRecord) -> None:
+        origin = dict(record.headers).get("acktree-origin") or b""
+        topic, partition, offset = origin.decode().rsplit("/", 2)
+        self.dead.add((topic, int(partition), int(offset)))
+        self.count("dead letter")
+        self.note(f"dead letter {origin.decode()}")
+
+    def check_commits(self, group: str) -> None:
+        """Check what a spout's group has committed since the last check: what it calls done must be done."""
+        found = self.cluster.groups.get(group)
+        for (topic, partition), committed in found.offsets.items() if found is not None else ():
+            if topic != self.source_topic or self._commits.get((topic, partition)) is committed:
+                continue
+            self._commits[topic, partition] = committed
+            metadata = decode_metadata(committed.metadata, committed.offset)
+            above = metadata.done if metadata is not None else ()
+            self.note(f"committed {topic}/{partition}@{committed.offset} +{len(above)} by {committed.member}")
+            if len(above):
+                self.count("done above the frontier")
+            log = self.cluster.topics[topic].partitions[partition]
+            for record in log.records:
+                if record.offset < committed.offset or record.offset in above:
+                    self._check_source(log, record)
+
+    def _check_source(self, log: PartitionLog, record: StoredRecord) -> None:
+        place = log.topic.name, log.number, record.offset
+        if place in self._verified or record.is_control or not record.is_committed:
+            return
+        if place in self.skipped or place in self.dead:
+            self._verified.add(place)
+            return
+        since_s = self.rewound_s.get(place, 0.0)
+        executions = [e for e in self.executions.get((STAGE, place), ()) if e.at_s >= since_s]
+        reasons = f"it was never executed since {since_s:.3f} s"
+        for execution in executions:
+            parts = [part for child in execution.children if (part := self.open_part(child))]
+            if not parts:
+                self._verified.add(place)
+                return
+            reasons = parts[0]
+        raise BrokenPromise(f"source record {place} is committed, and {reasons}")
+
+    def rewind(self, topic: str, partition: int, first: int) -> None:
+        """An operator has rewound a partition: what follows has to be done once more."""
+        for record in self.cluster.topics[topic].partitions[partition].records:
+            place = topic, partition, record.offset
+            if record.offset >= first:
+                self._verified.discard(place)
+                self.skipped.discard(place)
+                self.dead.discard(place)
+                self.rewound_s[place] = self.cluster.kernel.now_s
+
+    def skip(self, topic: str, partition: int, until: int) -> None:
+        """An operator has skipped what is before an offset."""
+        for record in self.cluster.topics[topic].partitions[partition].records:
+            if record.offset < until:
+                self.skipped.add((topic, partition, record.offset))
+
     def check_root(self, root: int) -> None:
         """Raise BrokenPromise unless the tree of a root that is said to be acked is done."""
+        if root in self._finished:
+            return  # a result is repeated after a refold, and a batch that is run again adds tuples to its roots
         values = self._roots.get(root)
+        if not values and self.source_topic:
+            return  # a stage may make nothing of a record; what is committed is checked
         if not values:
             raise BrokenPromise(f"root {root:x} is acked, and no tuple of it is in the log")
-        for value in values:
+        for value in dict.fromkeys(self._tree_of(values)):
             if missing := self.open_part(value):
                 raise BrokenPromise(f"root {root:x} is acked, and {missing}")
+        if self.source_topic:
+            self._finished.add(root)
+
+    def _tree_of(self, values: list[bytes]) -> list[bytes]:
+        """Return the values that a root's emission has to have in the log: with one child, all of them."""
+        found: list[bytes] = []
+        for value in values:
+            execution = self.staged.get(value)
+            is_aborted = execution is not None and not self._is_committed(value)
+            if not is_aborted:
+                found += [value] if execution is None else execution.children
+        return found
 
     def open_part(self, value: bytes) -> str:
         """Return what of a value's tree is not done, "" if all of it is."""

@@ -59,6 +59,8 @@ def run_system(system: System, faults: list[Fault]) -> None:
     def is_over(end_s: float) -> bool:
         if judge.cluster.appended:
             judge.look()
+        if system.is_spark:
+            judge.check_commits(system.spout_group)
         if kernel.ended:
             system.watch()
         return kernel.now_s >= end_s

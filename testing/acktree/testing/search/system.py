@@ -20,10 +20,11 @@ from acktree.schemas.topology import BoltTable, SpoutTable, Topology
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kernel import Kernel, Process
 from acktree.testing.search.actors import BOLTS, Messages, Mind, SearchSpout, Temper
-from acktree.testing.search.judge import Judge
+from acktree.testing.search.judge import STAGE, Judge
+from acktree.testing.spark_stub import Checkpoint, SparkApplication
 from acktree.testing.world import SimulatedWorld
 
-NAME, BOOTSTRAP = "t", "simulated"
+NAME, BOOTSTRAP, SOURCE = "t", "simulated", "source"
 RESTART_S = (0.1, 3.0)
 
 
@@ -33,7 +34,7 @@ class Role:
 
     name: str
     kind: str
-    """acker, worker or spout"""
+    """acker, worker, spout or spark"""
     make: Callable[[], Any]
     process: Process | None = None
     service: Any = None
@@ -66,9 +67,16 @@ class System:
             exactly_once=frozenset(name for name, table in self.topology.bolts.items() if table.exactly_once),
         )
         self.minds = {name: self._mind(name) for name in self.topology.bolts}
+        self.is_spark = bool(self.topology.spouts["s"].topics)
+        self.judge.source_topic = SOURCE if self.is_spark else ""
+        self.spout_group = f"{NAME}.s"
+        self.checkpoint = Checkpoint()
+        self.source_left = 0
+        self.stage_draw = random.Random(f"stage {self.seed}")
         self.roles: list[Role] = []
         self.messages: dict[str, Messages] = {}
-        self.crashes: list[str] = []
+        self.speculation = self.outlive_s = 0.0
+        self._replaced: set[Process] = set()
         draw = self.draw
         delays = draw.choice([lambda: 0.0, lambda: draw.uniform(0, 0.01), lambda: draw.uniform(0, 0.3)])
         self.cluster.transactions.marker_delay_s = delays
@@ -93,6 +101,8 @@ class System:
         """Create the topics, apply the topology, and start everything."""
         for topic in self.judge.readers:
             self.cluster.create_topic(topic, self.draw.randint(1, 4))
+        if self.is_spark:
+            self.cluster.create_topic(SOURCE, self.draw.randint(1, 3))
         self.apply(self.topology)
         self.kernel.run(lambda: not self._applying.tasks, 60)
         if self._applying.error is not None:
@@ -113,6 +123,10 @@ class System:
                     user["group.instance.id"] = f"{bolt}-{number}"
                 self._add(f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user))
         for name, table in self.topology.spouts.items():
+            if self.is_spark:
+                self._add("spark", "spark", self._application)
+                self._write_source(draw.randint(10, 60), draw.choice([0.01, 0.1, 0.3]))
+                break
             for task in range(table.tasks):
                 key = f"{name}-{task}"
                 messages = Messages(draw.randint(5, 40), draw.choice([0.05, 0.3, 0.5]))
@@ -136,12 +150,42 @@ class System:
         spout = SearchSpout(self.judge, key, self.messages[key])
         return SpoutWorker(BOOTSTRAP, NAME, spout, task=task, name=name)
 
+    def _application(self) -> SparkApplication:
+        options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, "spout": "s"}
+        process = self.kernel.current.process
+        application = SparkApplication(self.kernel, process, options, self._stage, self.checkpoint)
+        application.executors.speculates = lambda _attempt: self.stage_draw.random() < self.speculation
+        application.executors.outlive_driver_s = lambda: self.outlive_s
+        return application
+
+    def _stage(self, row: Any) -> list[bytes]:
+        """What Spark makes of a source record."""
+        count = self.stage_draw.choice([0, 1, 1, 2, 3])
+        return self.judge.execute(STAGE, row.topic, row.partition, row.offset, row.value, count)
+
+    def _write_source(self, count: int, interval_s: float) -> None:
+        """Append source records over time, some of them in transactions that abort."""
+        self.source_left = count
+
+        def write() -> None:
+            topic = self.cluster.topics[SOURCE]
+            log = self.draw.choice(topic.partitions)
+            self.source_left -= 1
+            key = b"k%d" % self.draw.randrange(20)
+            log.append(key, b"r%d|" % self.source_left, (), None, None, "world")
+            if self.source_left:
+                self.kernel.call_after(interval_s, write)
+
+        self.kernel.call_after(0.0, write)
+
     def _add(self, name: str, kind: str, make: Callable[[], Any]) -> None:
         self.roles.append(Role(name, kind, make))
 
     def start(self, role: Role) -> None:
         """Start a process for a role."""
         role.starts += 1
+        if role.process is not None:
+            self._replaced.add(role.process)
         process = self.kernel.process(role.name)
         role.process, role.service = process, None
 
@@ -158,15 +202,27 @@ class System:
         ended, self.kernel.ended = self.kernel.ended, []
         for process in ended:
             role = next((role for role in self.roles if role.process is process), None)
-            if process.is_alive:
-                for at_death in process.at_death:
-                    at_death()
-                process.is_alive = False
             if role is None:
+                if process in self._replaced:
+                    self._bury(process)
                 continue
+            self._bury(process)
             self._judge_end(role, process)
             role.process = None
-            self.kernel.call_after(self.draw.uniform(*RESTART_S), partial(self.start, role))
+            if role.is_wanted:
+                self.kernel.call_after(self.draw.uniform(*RESTART_S), partial(self.start_again, role))
+
+    def start_again(self, role: Role) -> None:
+        """Start a role that has no process."""
+        if role.process is None and role.is_wanted:
+            self.start(role)
+
+    def _bury(self, process: Process) -> None:
+        """End a process whose code has ended by itself: what its clients had not sent is lost."""
+        if process.is_alive:
+            for at_death in process.at_death:
+                at_death()
+            process.is_alive = False
 
     def _judge_end(self, role: Role, process: Process) -> None:
         error = process.error
@@ -179,14 +235,25 @@ class System:
 
     @property
     def is_done(self) -> bool:
-        """Whether every message was acked."""
-        return len(self.judge.acked) == self.message_count
+        """Whether every message was acked, or the frontiers have reached the ends of the source."""
+        if not self.is_spark:
+            return len(self.judge.acked) == self.message_count
+        group = self.cluster.groups.get(self.spout_group)
+        if group is None or self.source_left:
+            return False
+        for log in self.cluster.topics[SOURCE].partitions:
+            committed = group.offsets.get((SOURCE, log.number))
+            last = next((r.offset for r in reversed(log.records) if not r.is_control and r.is_committed), -1)
+            if last >= 0 and (committed is None or committed.offset <= last):
+                return False
+        return True
 
     def heal(self) -> None:
         """End every fault, and let every bolt behave."""
         self.cluster.is_up = True
         self.world.cut_off.clear()
         self.world.delay_s = self.delay_s
+        self.speculation = self.outlive_s = 0.0
         for messages in self.messages.values():
             messages.silent_until_s = 0.0
         self.world.lose_response = lambda _process, _call: False
@@ -210,7 +277,14 @@ def draw_topology(draw: random.Random) -> Topology:
         bolts["second"] = BoltTable(reads=(draw.choice(topics),), exactly_once=draw.random() < 0.3)
     if length > 1 and draw.random() < 0.2:
         bolts["join"] = BoltTable(reads=tuple(topics))
-    settings = {"tasks": draw.randint(1, 2), "max_pending": draw.choice([5, 1000])}
+    settings: dict[str, Any] = {"tasks": draw.randint(1, 2), "max_pending": draw.choice([5, 1000])}
+    if draw.random() < 0.5:
+        settings |= {
+            "topics": (SOURCE,),
+            "max_attempts": draw.choice([3, 1000]),
+            "retry_initial_s": draw.choice([0.1, 1.0]),
+            "retry_max_s": draw.choice([1.0, 5.0]),
+        }
     spout = SpoutTable.model_validate({"emits": (topics[0],), **settings})
     return Topology(
         name=NAME,

@@ -1,0 +1,307 @@
+"""Operations of consumers that choose their partitions.
+
+Records are in a result only when everything up to the present end of the logs has been returned, partition
+by partition: in between, the order of partitions and the size of a batch are a matter of timing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from acktree.testing.conformance.group_steps import settle
+from acktree.testing.conformance.results import Result, error_result, is_ok, outcome, text, timestamp
+from acktree.testing.conformance.script import SKIPPED
+from acktree.testing.conformance.session import LIMIT_S, Reader, Session
+
+POLL_S = 0.05
+SHORT_S = 1.0
+"""How long something is waited for that is not expected."""
+
+
+def consumer(session: Session, name: str, group: str, settings: dict[str, str]) -> Result:
+    """Make a consumer."""
+    if name in session.readers:
+        return SKIPPED
+    is_next = settings.get("group.protocol") == "consumer"
+    classic = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 150}
+    reader = Reader(
+        None, group, settings.get("isolation.level", "read_committed") == "read_committed", is_next
+    )
+
+    def committed(error: KafkaError | None, places: list[TopicPartition]) -> None:
+        reader.commits.append([error_result(error), _places(session, places)])
+
+    reader.client = session.consumer(
+        group, on_commit=committed, **{**({} if is_next else classic), **settings}
+    )
+    session.readers[name] = reader
+    return "ok"
+
+
+def close_consumer(session: Session, name: str) -> Result:
+    """Close a consumer; the members that are left share what it had."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    is_member = bool(reader.topics) and not reader.is_closed
+    if is_member:
+        settle(session, reader.group, before=True)
+    result = outcome(reader.client.close)
+    reader.is_closed = True
+    reader.assigned.clear()
+    reader.topics = ()
+    return [*result, reader.events, settle(session, reader.group)] if is_member else result
+
+
+def remove_consumer(session: Session, name: str) -> Result:
+    """Forget a closed consumer, so that its name is free."""
+    reader = session.readers.get(name)
+    if reader is None or not reader.is_closed:
+        return SKIPPED
+    del session.readers[name]
+    return "ok"
+
+
+def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Assign partitions, each from an offset."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    wanted = session.partitions(places)
+    result = outcome(lambda: reader.client.assign(wanted))
+    if is_ok(result):
+        reader.forget(list(reader.assigned))
+        reader.assigned = dict.fromkeys(session.place(partition) for partition in wanted)
+        reader.paused.clear()
+        if any(_needs_the_log(session, place) for place in places):
+            result.append(drain(session, reader))
+    return result
+
+
+def _needs_the_log(session: Session, place: Sequence[Any]) -> bool:
+    """Return whether a start depends on where the log ends at present."""
+    topic, partition, offset = place[:3]
+    return bool(offset < 0 or offset >= session.ends.get((topic, partition), 0))
+
+
+def unassign(session: Session, name: str) -> Result:
+    """Read nothing any more."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    result = outcome(reader.client.unassign)
+    reader.forget(list(reader.assigned))
+    reader.assigned.clear()
+    reader.paused.clear()
+    return result
+
+
+def assignment(session: Session, name: str) -> Result:
+    """Ask a consumer what it reads."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    return outcome(lambda: _places(session, reader.client.assignment()))
+
+
+def seek(session: Session, name: str, topic: str, partition: int, offset: int) -> Result:
+    """Go on from another offset."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    if (topic, partition) in reader.assigned and topic not in session.topics:
+        return SKIPPED
+    result = outcome(lambda: reader.client.seek(session.partitions([(topic, partition, offset)])[0]))
+    if is_ok(result):
+        reader.forget([(topic, partition)])
+        if _needs_the_log(session, (topic, partition, offset)):
+            result.append(drain(session, reader))
+    return result
+
+
+def pause(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Stop reading partitions for now."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    result = outcome(lambda: reader.client.pause(session.partitions(places)))
+    reader.paused |= {(topic, partition) for topic, partition in places} & reader.assigned.keys()
+    return result
+
+
+def resume(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Read partitions again."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    result = outcome(lambda: reader.client.resume(session.partitions(places)))
+    reader.paused -= {(topic, partition) for topic, partition in places}
+    return result
+
+
+def take(session: Session, name: str, count: int) -> Result:
+    """Read so many records of the first partition that is read, the others being paused."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics or reader.is_closed or not reader.active:
+        return SKIPPED
+    first, *others = reader.active
+    paused = session.partitions(others)
+    if others:
+        reader.client.pause(paused)
+        reader.paused |= set(others)
+    result = drain(session, reader, count)
+    if others:
+        reader.client.resume(paused)
+        reader.paused -= set(others)
+    return [list(first), result]
+
+
+def read(session: Session, name: str) -> Result:
+    """Read everything that is there."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    if reader.is_closed:
+        return outcome(lambda: reader.client.poll(0))
+    return drain(session, reader)
+
+
+def drain(session: Session, reader: Reader, limit: int | None = None) -> Result:
+    """Read until the ends of the logs, or ``limit`` records; return what was read, and where that ends."""
+    goals = session.log_ends(reader.active, is_committed_only=reader.is_committed_only)
+    waits = session.is_pending(reader.group, reader.active)
+    until_s = session.world.monotonic_s() + (SHORT_S if waits else LIMIT_S)
+
+    def is_done() -> bool:
+        if limit is not None and sum(map(len, reader.seen.values())) >= limit:
+            return True
+        return all(reader.ends.get(place) == end for place, end in goals.items() if place not in reader.stuck)
+
+    is_late = False
+    while not is_done() and not is_late:
+        receive(session, reader, reader.client.poll(POLL_S))
+        is_late = session.world.monotonic_s() >= until_s
+    result = collected(session, reader, is_whole=limit is None)
+    return {**result, **({"unfinished": True} if is_late else {})}
+
+
+def collected(session: Session, reader: Reader, *, is_whole: bool) -> Result:
+    """Return what a consumer has seen since the last result."""
+    found = {f"{topic}/{partition}": records for (topic, partition), records in reader.seen.items()}
+    reader.seen = {}
+    result: dict[str, Result] = {"records": found}
+    if is_whole:
+        result["ends"] = {f"{topic}/{number}": end for (topic, number), end in reader.ends.items()}
+    errors = {
+        f"{topic}/{number}": error
+        for (topic, number), error in reader.stuck.items()
+        if number < session.topics.get(topic, 0)  # of others, errors come when the client looks for them
+    }
+    if errors:
+        result["errors"] = errors
+    return result
+
+
+def receive(session: Session, reader: Reader, message: Any) -> None:
+    """Keep a record, or what an event says."""
+    if message is None:
+        return
+    place = session.script_name(message.topic()) or "", message.partition()
+    error = message.error()
+    if error is None:
+        record = [
+            message.offset(),
+            text(message.key()),
+            text(message.value()),
+            [[name, text(value)] for name, value in message.headers() or ()],
+            timestamp(message.timestamp(), session.base_ms),
+        ]
+        reader.seen.setdefault(place, []).append(record)
+    elif error.code() == KafkaError._PARTITION_EOF:
+        reader.ends[place] = message.offset()
+    else:
+        reader.stuck[place] = error_result(error)
+
+
+def position(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Ask how far a consumer has read."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics:
+        return SKIPPED
+    return outcome(lambda: _places(session, reader.client.position(session.partitions(places))))
+
+
+def watermarks(session: Session, name: str, topic: str, partition: int) -> Result:
+    """Ask the broker where a log begins and ends."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    place = session.partitions([(topic, partition)])[0]
+    return outcome(lambda: list(reader.client.get_watermark_offsets(place, timeout=LIMIT_S)))
+
+
+def cached_watermarks(session: Session, name: str) -> Result:
+    """Read everything, then ask the consumer what it knows of the ends of what it reads."""
+    reader = session.readers.get(name)
+    if reader is None or reader.topics or reader.is_closed:
+        return SKIPPED
+    result = drain(session, reader)
+    known = {
+        f"{topic}/{partition}": outcome(
+            lambda: list(
+                reader.client.get_watermark_offsets(
+                    session.partitions([(topic, partition)])[0],  # noqa: B023
+                    cached=True,
+                )
+            )
+        )
+        for topic, partition in reader.active
+        if (topic, partition) in reader.ends
+    }
+    return [result, known]
+
+
+def commit(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Commit offsets and wait for the answer."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    offsets = session.partitions(places)
+    return outcome(lambda: _places(session, reader.client.commit(offsets=offsets, asynchronous=False)))
+
+
+def commit_later(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Commit offsets; the answer comes to the callback."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    offsets = session.partitions(places)
+    result = outcome(lambda: reader.client.commit(offsets=offsets, asynchronous=True))
+    if is_ok(result):
+        until_s = session.world.monotonic_s() + LIMIT_S
+        while not reader.commits and session.world.monotonic_s() < until_s:
+            receive(session, reader, reader.client.poll(POLL_S))
+        result.append(reader.commits)
+        reader.commits = []
+    return result
+
+
+def committed(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Ask what the consumer's group has committed."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    asked = session.partitions(places)
+    held = session.is_pending(reader.group, [session.place(place) for place in asked])
+    limit_s = SHORT_S if held and reader.is_committed_only else LIMIT_S
+    return outcome(lambda: _places(session, reader.client.committed(asked, timeout=limit_s)))
+
+
+def _places(session: Session, places: Sequence[TopicPartition] | None) -> Result:
+    if places is None:
+        return None
+    return sorted(
+        [*session.place(place), place.offset, text(place.metadata), error_result(place.error)]
+        for place in places
+    )

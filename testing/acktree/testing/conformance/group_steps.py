@@ -1,0 +1,146 @@
+"""Operations of group members.
+
+Which member gets which partitions depends on names that the broker draws. So a group is looked at as a whole,
+and only when every member has what the assignor's rule gives it.
+"""
+
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from acktree.testing.conformance import consumer_steps
+from acktree.testing.conformance.results import Result, is_ok, outcome
+from acktree.testing.conformance.script import SKIPPED, Place
+from acktree.testing.conformance.session import Reader, Session
+
+SETTLE_S = 60.0
+POLL_S = 0.01
+
+
+def members(session: Session, group: str) -> list[Reader]:
+    """Return the consumers that subscribe as members of a group."""
+    return [reader for reader in session.readers.values() if reader.group == group and reader.topics]
+
+
+def subscribe(session: Session, name: str, topics: list[str]) -> Result:
+    """Become a member of the group, and wait until the partitions are shared out.
+
+    Only with members of the same protocol and topics, and no more of them than partitions.
+    """
+    reader = session.readers.get(name)
+    if reader is None or reader.is_closed or reader.assigned or reader.topics:
+        return SKIPPED
+    others = members(session, reader.group)
+    partitions = sum(session.topics.get(topic, 0) for topic in topics)
+    if len(others) >= partitions or any(topic not in session.topics for topic in topics):
+        return SKIPPED
+    if any(other.is_next != reader.is_next or other.topics != tuple(topics) for other in others):
+        return SKIPPED
+    settle(session, reader.group, before=True)
+
+    def on_assign(_client: Any, partitions: list[TopicPartition]) -> None:
+        places = [session.place(partition) for partition in partitions]
+        reader.events.append(["assign", len(places)])
+        reader.forget(places)
+        for place in places:
+            reader.seen.pop(place, None)
+        reader.assigned.update(dict.fromkeys(places))
+
+    def on_revoke(_client: Any, partitions: list[TopicPartition]) -> None:
+        places = [session.place(partition) for partition in partitions]
+        reader.events.append(["revoke", len(places)])
+        reader.forget(places)
+        for place in places:
+            reader.assigned.pop(place, None)
+
+    def on_lost(_client: Any, partitions: list[TopicPartition]) -> None:
+        reader.events.append(["lost", len(partitions)])
+        reader.assigned.clear()
+
+    names = [session.name(topic) for topic in topics]
+    result = outcome(
+        lambda: reader.client.subscribe(names, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+    )
+    if is_ok(result):
+        reader.topics = tuple(topics)
+        result.append(settle(session, reader.group))
+    return result
+
+
+def settle(session: Session, group: str, *, before: bool = False) -> Result:
+    """Poll all members until the partitions are shared out by the rule; return who got what, without names.
+
+    ``before``: before a change, read and commit everything, so that nothing is read twice by chance.
+    """
+    mine = members(session, group)
+    if not mine:
+        return None
+    if before:
+        result = _read(session, group)
+        if any(reader.is_next for reader in mine):
+            _commit_everything(session, mine)
+        return result
+    wanted = {
+        (topic, partition) for topic in mine[0].topics for partition in range(session.topics.get(topic, 0))
+    }
+    shares = sorted(
+        sum(_share(session.topics.get(topic, 0), len(mine), index) for topic in mine[0].topics)
+        for index in range(len(mine))
+    )
+    until_s = session.world.monotonic_s() + SETTLE_S
+    while not _is_shared_out(session, mine, wanted, shares):
+        for reader in mine:
+            consumer_steps.receive(session, reader, reader.client.poll(POLL_S))
+        if session.world.monotonic_s() >= until_s:
+            return "never settled"
+    events = sorted(reader.events for reader in mine)
+    for reader in mine:
+        reader.events = []
+    return [sorted(sorted(reader.assigned) for reader in mine), events]
+
+
+def _share(partitions: int, members: int, index: int) -> int:
+    """Return how many partitions of a topic the range assignor gives to a member."""
+    each, more = divmod(partitions, members)
+    return each + (index < more)
+
+
+def _is_shared_out(session: Session, mine: list[Reader], wanted: set[Place], shares: list[int]) -> bool:
+    had = [place for reader in mine for place in reader.assigned]
+    if set(had) != wanted or len(had) != len(wanted):
+        return False
+    return sorted(len(reader.assigned) for reader in mine) == shares
+
+
+def _commit_everything(session: Session, mine: list[Reader]) -> None:
+    ends = [[*place, end] for reader in mine for place, end in sorted(reader.ends.items())]
+    if ends:
+        mine[0].client.commit(offsets=session.partitions(ends), asynchronous=False)
+
+
+def read_as_group(session: Session, group: str) -> Result:
+    """Read everything that the members of a group have not read."""
+    return _read(session, group) if members(session, group) else SKIPPED
+
+
+def _read(session: Session, group: str) -> Result:
+    """Return what all members read, and where that ends."""
+    whole: dict[str, dict[str, Result]] = {}
+    for reader in members(session, group):
+        found = consumer_steps.drain(session, reader)
+        for part, by_place in found.items():
+            if isinstance(by_place, dict):
+                whole.setdefault(part, {}).update(by_place)
+            else:
+                whole[part] = by_place
+    return whole
+
+
+def group_assignment(session: Session, group: str) -> Result:
+    """Ask all members what they read."""
+    mine = members(session, group)
+    if not mine:
+        return SKIPPED
+    return sorted(
+        sorted(list(session.place(place)) for place in reader.client.assignment()) for reader in mine
+    )

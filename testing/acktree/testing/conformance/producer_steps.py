@@ -1,0 +1,212 @@
+"""Operations of producers, idempotent and transactional."""
+
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from acktree.testing.conformance.results import Result, error_result, is_ok, outcome, text, timestamp
+from acktree.testing.conformance.script import SKIPPED, Place
+from acktree.testing.conformance.session import LIMIT_S, Session, Writer
+
+HOUR_MS = 3_600_000
+
+
+def producer(session: Session, name: str, transactional_id: str | None) -> Result:
+    """Make a producer."""
+    if name in session.writers:
+        return SKIPPED
+    settings = {"transactional.id": session.name(transactional_id)} if transactional_id else {}
+    session.writers[name] = Writer(session.producer(**settings), transactional_id)
+    return "ok"
+
+
+def drop_producer(session: Session, name: str) -> Result:
+    """End a producer as a crash does: nothing of what is queued is written, a transaction stays open."""
+    writer = session.writers.get(name)
+    if writer is None:
+        return SKIPPED
+    writer.client.purge()
+    _serve(session, writer)
+    session.writers[f"{name}, dropped {len(session.writers)}"] = session.writers.pop(name)
+    return _reported(session, writer)
+
+
+def produce(
+    session: Session,
+    name: str,
+    topic: str,
+    partition: int,
+    key: str | None,
+    value: str | int | None,
+    headers: list[list[str | None]] | None,
+    hours_ago: int | None,
+) -> Result:
+    """Queue a record; a number as value is a length in bytes."""
+    writer = session.writers.get(name)
+    if writer is None:
+        return SKIPPED
+    number = writer.produced
+    writer.produced += 1
+    _ask_for(session, writer, topic)
+
+    def on_delivery(error: KafkaError | None, message: Any) -> None:
+        # No call here: confluent's client may be about to raise, and a call would find that.
+        writer.reports[number] = error, message
+
+    stamp = {} if hours_ago is None else {"timestamp": session.base_ms - hours_ago * HOUR_MS}
+    content = b"x" * value if isinstance(value, int) else value
+    result = outcome(
+        lambda: writer.client.produce(
+            session.name(topic),
+            content,
+            key,
+            partition,
+            on_delivery=on_delivery,
+            headers=headers and [tuple(header) for header in headers],
+            **stamp,
+        )
+    )
+    if is_ok(result):
+        writer.queued.add(number)
+        if isinstance(value, int) or topic not in session.topics:
+            result.append(_flush(session, writer))  # not to be kept back: a full batch, a missing topic
+    return result
+
+
+def _ask_for(session: Session, writer: Writer, topic: str) -> None:
+    """Let a producer know the topic as it is now: when it would notice by itself is a matter of time."""
+    known = topic, session.versions.get(topic, 0)
+    if known not in writer.known:
+        writer.known.add(known)
+        writer.client.list_topics(session.name(topic), timeout=LIMIT_S)
+
+
+def _serve(session: Session, writer: Writer) -> None:
+    """Get every delivery report that there is or will be."""
+    until_s = session.world.monotonic_s() + LIMIT_S
+    while writer.queued - writer.reports.keys() and session.world.monotonic_s() < until_s:
+        outcome(lambda: writer.client.poll(0.05))
+
+
+def _reported(session: Session, writer: Writer) -> Result:
+    """Return the delivery reports that have come, in the order of the records."""
+    found = {}
+    for number, (error, message) in sorted(writer.reports.items()):
+        place = session.script_name(message.topic()) or "", message.partition()
+        if error is None:
+            session.appended(place, message.offset() + 1)
+        if error is None or error.code() > 0:
+            writer.touched.add(place)
+        found[number] = [
+            error_result(error),
+            *(place if error is None else place[:1]),
+            message.offset() if error is None else None,
+            text(message.key()),
+            text(message.value()),
+            timestamp(message.timestamp(), session.base_ms) if error is None else None,
+        ]
+    writer.queued -= writer.reports.keys()
+    writer.reports = {}
+    return found
+
+
+def _flush(session: Session, writer: Writer) -> Result:
+    """Flush; after a fatal error, which is raised once, get the reports that came with it."""
+    result = outcome(lambda: writer.client.flush(LIMIT_S))
+    if not is_ok(result):
+        _serve(session, writer)
+    return [result, _reported(session, writer), len(writer.queued)]
+
+
+def flush(session: Session, name: str) -> Result:
+    """Write what is queued."""
+    writer = session.writers.get(name)
+    return SKIPPED if writer is None else _flush(session, writer)
+
+
+def purge(session: Session, name: str) -> Result:
+    """Drop what is queued."""
+    writer = session.writers.get(name)
+    if writer is None:
+        return SKIPPED
+    result = outcome(writer.client.purge)
+    _serve(session, writer)
+    return [result, _reported(session, writer), len(writer.client)]
+
+
+def init(session: Session, name: str) -> Result:
+    """Start a transactional producer, and fence its predecessors."""
+    writer = session.writers.get(name)
+    if writer is None:
+        return SKIPPED
+    result = outcome(lambda: writer.client.init_transactions(LIMIT_S))
+    if is_ok(result):
+        for other in session.writers.values():
+            if other is not writer and other.transactional_id == writer.transactional_id:
+                session.await_markers(other.touched)
+                other.touched = set()
+                other.pending = {}
+    return result
+
+
+def begin(session: Session, name: str) -> Result:
+    """Begin a transaction."""
+    writer = session.writers.get(name)
+    return SKIPPED if writer is None else outcome(writer.client.begin_transaction)
+
+
+def remember_membership(session: Session, name: str, slot: str) -> Result:
+    """Keep what a consumer says about its membership."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+
+    def ask() -> None:
+        session.memberships[slot] = reader.client.consumer_group_metadata(), reader.group
+
+    return outcome(ask)
+
+
+def send_offsets(session: Session, name: str, slot: str, places: list[list[Any]]) -> Result:
+    """Add offsets to the transaction."""
+    writer = session.writers.get(name)
+    if writer is None or slot not in session.memberships:
+        return SKIPPED
+    membership, group = session.memberships[slot]
+    offsets = session.partitions(places)
+    result = outcome(lambda: writer.client.send_offsets_to_transaction(offsets, membership, LIMIT_S))
+    if is_ok(result):
+        for partition in offsets:
+            if partition.offset >= 0:
+                place: Place = session.place(partition)
+                writer.pending[group, place] = partition.offset
+    return result
+
+
+def commit_transaction(session: Session, name: str) -> Result:
+    """Commit; wait until everybody can see it."""
+    return _end(session, name, is_commit=True)
+
+
+def abort_transaction(session: Session, name: str) -> Result:
+    """Abort; wait until everybody can see it."""
+    return _end(session, name, is_commit=False)
+
+
+def _end(session: Session, name: str, *, is_commit: bool) -> Result:
+    writer = session.writers.get(name)
+    if writer is None:
+        return SKIPPED
+    client = writer.client
+    call = client.commit_transaction if is_commit else client.abort_transaction
+    result = outcome(lambda: call(LIMIT_S))
+    if is_ok(result):
+        _serve(session, writer)
+        reports = _reported(session, writer)
+        session.await_markers(writer.touched)
+        if is_commit:
+            session.await_offsets(writer.pending)
+        writer.touched, writer.pending = set(), {}
+        return [result, reports]
+    _serve(session, writer)
+    return [result, _reported(session, writer)]

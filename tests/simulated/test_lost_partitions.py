@@ -1,0 +1,74 @@
+"""An exactly-once worker whose partitions are taken away between an execution and its commit.
+
+Both were found by the search: a process that stood still for longer than its session, and came back.
+"""
+
+import pytest
+
+from acktree.producers import BasicBolt, Emit, Tuple
+from acktree.producers.kafka.exactly_once import ExactlyOnce
+from acktree.producers.worker.loop import Worker
+from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+from acktree.testing import TopologyTester
+from acktree.testing.kafka.groups import Group
+
+TOPOLOGY = Topology(
+    name="t",
+    spouts={"lines": SpoutTable.model_validate({"topics": ["lines"], "emits": ["in"]})},
+    bolts={"copy": BoltTable(reads=("in",), emits=("out",), exactly_once=True)},
+)
+
+
+class Copy(BasicBolt):
+    executed = 0
+
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        Copy.executed += 1
+        emit(tup.value)
+
+
+def worker_of(tester: TopologyTester) -> Worker:
+    return tester.service("copy-0").runner
+
+
+def members(group: Group) -> list[str]:
+    return sorted(group.members)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_children_of_lost_partitions_are_committed_once(monkeypatch, protocol):
+    monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 4.0)  # time for the session to be noticed as over
+    Copy.executed = 0
+    user = {"group.protocol": protocol}
+    parts = {"bolts": {"copy": Copy}, "stages": {"lines": lambda row: [row.value]}}
+    with TopologyTester(TOPOLOGY, user=user, partitions=1, **parts) as tester:
+        tester.run_for(5.0)
+        for number in range(3):
+            tester.send("lines", str(number))
+        tester.run_until(lambda: Copy.executed == 3, what="the execution")
+        group = tester.cluster.group("t.copy")
+        for member in members(group):
+            group.leave(member)
+        tester.run_until_done()
+        assert Copy.executed > 3, "the partition was not lost before its commit"
+        assert sorted(tester.values("out")) == ["0", "1", "2"]
+
+
+def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_again(monkeypatch):
+    """KIP-848 takes some partitions away and leaves others: an abort concerns all of them."""
+    monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 20.0)  # the revocation comes first
+    monkeypatch.setattr("acktree.producers.kafka.exactly_once.TRANSACTION_TIMEOUT_MS", 60_000)
+    Copy.executed = 0
+    parts = {"bolts": {"copy": Copy}, "stages": {"lines": lambda row: [row.value]}, "workers": {"copy": 2}}
+    user = {"group.protocol": "consumer"}
+    with TopologyTester(TOPOLOGY, user=user, partitions=4, **parts) as tester:
+        tester.kill("copy-1", restart_after_s=70.0)
+        tester.run_for(65.0)
+        for number in range(20):
+            tester.send("lines", str(number), key=str(number))
+        tester.run_until(lambda: Copy.executed == 20, what="the execution")
+        worker_of(tester).output.must_abort = True
+        began_s = tester.now_s
+        tester.run_until_done()
+        assert tester.now_s - began_s < TOPOLOGY.message_timeout_s, "only a replay has helped"
+        assert sorted(tester.values("out"), key=int) == [str(number) for number in range(20)]
