@@ -1,4 +1,4 @@
-"""The stand-in for Spark: tasks that are retried, twins, lost executors, shuffles, and what the product makes of it."""
+"""The stand-in for Spark: retried tasks, twins, lost executors, shuffles."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +29,7 @@ TWO_TOPICS = TOPOLOGY.replace('emits = ["words"]', 'emits = ["words", "lengths"]
 WORDS = [f"word{number}" for number in range(10)]
 
 
-class Keep(BasicBolt):
+class Swallow(BasicBolt):
     def execute(self, tup, emit):
         pass
 
@@ -44,7 +44,7 @@ def words_and_lengths(row: Any) -> list[dict[str, Any]]:
 
 
 def with_words(topology: str = TOPOLOGY, stage: Callable[..., Any] = words, **more: Any) -> TopologyTester:
-    return TopologyTester(parse_topology(topology), stages={"lines": stage}, bolts={"keep": Keep}, **more)
+    return TopologyTester(parse_topology(topology), stages={"lines": stage}, bolts={"keep": Swallow}, **more)
 
 
 def application(tester: TopologyTester) -> SparkApplication:
@@ -91,16 +91,19 @@ def test_a_task_that_fails_is_run_again_and_writes_once(place: str):
 
 
 def test_a_task_that_fails_four_times_fails_the_query():
-    with pytest.raises(OSError, match="the task fails"), with_words() as tester:
+    with with_words() as tester:
         at(tester, "spark.write", fail, times=4)
         send_all(tester)
-        tester.run_until_done()
+        with pytest.raises(OSError, match="the task fails"):
+            tester.run_until_done()
 
 
 @pytest.mark.parametrize("place", [*PLACES, "producer.commit_transaction", "producer.init_transactions"])
 def test_a_python_process_that_dies_in_a_task_costs_one_attempt(place: str):
     with with_words() as tester:
-        struck = at(tester, place, lambda process: tester.kernel.kill(process) if "." in process.name else None)
+        struck = at(
+            tester, place, lambda process: tester.kernel.kill(process) if "." in process.name else None
+        )
         send_all(tester)
         tester.run_until_done()
         assert struck[place] == 1
@@ -184,7 +187,7 @@ def test_a_batch_that_is_written_and_not_committed_is_run_again_and_skipped():
         at(tester, "spark.log_commit", tester.kernel.kill)
         stages = at(tester, "spark.stage", lambda _process: None, times=100)
         tester.run_until_done()
-        assert stages["spark.stage"] == 2
+        assert stages["spark.stage"] >= 2
         assert sorted(tester.values("words")) == sorted(WORDS)
 
 
