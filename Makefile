@@ -53,7 +53,7 @@ docs: $(VENV)/.docs
 
 # Builds the image and runs docker/compose.yaml with podman; tests/containers/check.py says what it needs.
 check-containers: $(VENV)/.dev
-	LINES=$(if $(filter all,$(LINES)),20000,$(LINES)) BASE=$(BASE) $(BIN)/python tests/containers/check.py
+	LINES=$(if $(filter file,$(origin LINES)),20000,$(LINES)) BASE=$(BASE) $(BIN)/python tests/containers/check.py
 
 # Half an hour on two idle cores. An interrupted run goes on, unless a mutated source has changed since.
 mutate: $(MUTANTS) | $(VENV)/.test

@@ -30,6 +30,7 @@ class Defect:
     wrong: str
 
 
+SPARK = "spark_app/acktree/spark"
 ACKER, WORKER, SCHEMAS = (
     "acker_consumer/acktree/acker",
     "producers/acktree/producers",
@@ -161,6 +162,72 @@ DEFECTS = (
         f"{WORKER}/kafka/packing.py",
         "            published = self._history.at(version)\n            if not published.ackers:",
         "            published = self._history.latest\n            if not published.ackers:",
+    ),
+    Defect(
+        "commit what was produced for lost partitions",
+        f"{WORKER}/worker/loop.py",
+        "            self._drop(places)\n            self.output.must_abort = True\n",
+        "            self._drop(places)\n",
+    ),
+    Defect(
+        "one part of a joined child for all its parents",
+        f"{WORKER}/worker/ack_sums.py",
+        "            value ^= part\n",
+        "",
+    ),
+    Defect(
+        "commit what is emitted as the frontier",
+        f"{SPARK}/driver/spout_commits.py",
+        "return (source, ledger.frontier, made.text), made.reach, made.committed",
+        "return (source, ledger.next_offset, made.text), made.reach, made.committed",
+    ),
+    Defect(
+        "count results of runs before a rewind",
+        f"{SPARK}/ledger/partition.py",
+        "        if not run_at_least(run, self.floor):\n            return BitMap64()\n        covered",
+        "        covered",
+    ),
+    Defect(
+        "take a failed record for a done one",
+        f"{SPARK}/ledger/partition.py",
+        "        if not left:\n            return FailureOutcome.IGNORED\n",
+        "        if left:\n            self._finish(left)\n        if True:\n            return FailureOutcome.IGNORED\n",
+    ),
+    Defect(
+        "commit result positions ahead of their effect",
+        f"{SPARK}/ledger/result_cut.py",
+        "        while self._undurable and",
+        "        return self.next_offset\n        while self._undurable and",
+    ),
+    Defect(
+        "finish an exhausted record without a dead letter",
+        f"{SPARK}/driver/spout_results.py",
+        "        if self._dead_letters.write(record):",
+        "        if True:",
+    ),
+    Defect(
+        "ignore an operator's rewind",
+        f"{SPARK}/ledger/partition.py",
+        "            self.emit_anew(offset, run)\n",
+        "            pass\n",
+    ),
+    Defect(
+        "take what was not read for absent",
+        f"{SPARK}/tasks/reading/read_task.py",
+        "        _send_absent(range_, range_.result_topic, absent)\n",
+        "        _send_absent(range_, range_.result_topic, wanted[-1:] if len(wanted) > 1 else absent)\n",
+    ),
+    Defect(
+        "send the inits of half the rows",
+        f"{SPARK}/tasks/writing/write_task.py",
+        "            updates += writer.write(batch)\n        check_input_is_whole()",
+        "            updates += writer.write(batch)[:1]\n        check_input_is_whole()",
+    ),
+    Defect(
+        "commit a task whose input was cut off",
+        f"{SPARK}/runtime/whole_input.py",
+        "    if not has_end_marker(_worker_stream()):",
+        "    if False:",
     ),
 )
 

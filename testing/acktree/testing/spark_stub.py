@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from acktree.schemas.errors import AcktreeError
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader
@@ -28,6 +29,10 @@ KEPT_BATCHES = 100
 Json = dict[str, Any]
 
 
+class ConcurrentQuery(AcktreeError):
+    """Two queries write to one checkpoint; Spark ends the one that comes second."""
+
+
 @dataclass
 class Checkpoint:
     """What Spark keeps of a query on disk: a name, and the logs of offsets and of commits."""
@@ -39,8 +44,16 @@ class Checkpoint:
     """Batches whose stage has ended."""
 
     def log_offset(self, batch: int, offset: Json) -> None:
-        """Log what a batch reads."""
+        """Log what a batch reads. Raises ConcurrentQuery."""
+        if batch in self.offsets:
+            raise ConcurrentQuery(f"batch {batch} is already logged: another query uses this checkpoint")
         self.offsets[batch] = json.dumps(offset)
+
+    def log_commit(self, batch: int) -> None:
+        """Log that a batch is written. Raises ConcurrentQuery."""
+        if batch in self.commits:
+            raise ConcurrentQuery(f"batch {batch} is already committed: another query uses this checkpoint")
+        self.commits.add(batch)
 
     def offset(self, batch: int) -> Json | None:
         """Return what a batch reads, None if that is not logged."""
@@ -210,7 +223,7 @@ class SparkApplication:
     def log_commit(self) -> None:
         """Log that the batch is written; the source learns of it with the next ``latest_offset``."""
         self._step("spark.log_commit")
-        self.checkpoint.commits.add(self.batch)
+        self.checkpoint.log_commit(self.batch)
         self.committed, self.is_constructed = self.available, False
         self.batch += 1
 

@@ -114,6 +114,7 @@ def acker(
 @click.option("--block", default=0, metavar="N", help="Also tracked by blocks of N records.")
 @click.option("--rival", is_flag=True, help="Beside Spark's own Kafka connector, too; fetches Spark 4.0.")
 @click.option("--small", is_flag=True, help="Measure triggers of 100 records instead.")
+@click.option("--start", is_flag=True, help="Measure the start of `spark run` to its first record instead.")
 @without_native_option
 @format_option
 def spark(
@@ -124,6 +125,7 @@ def spark(
     block: int,
     rival: bool,
     small: bool,
+    start: bool,
     style: str,
 ) -> None:
     """Measure Spark with tracking beside Spark without, start of the query included.
@@ -139,6 +141,9 @@ def spark(
             None if bootstrap else running.enter_context(LocalBroker(settings=spark_stage.SHORT_DELETE_DELAY))
         )
         address = broker.bootstrap if broker else bootstrap or ""
+        if start:
+            _spark_starts(address, rounds, style)
+            return
         clock = running.enter_context(CpuClock(os.getpid(), broker.pid if broker else None))
         source = spark_stage.fill(address, 0 if small else records)
         own = spark_stage.OwnSpark(address, source, records, clock)
@@ -226,6 +231,20 @@ def failover(bootstrap: str | None, rounds: int, style: str) -> None:
                     f"({cost.before_s:.1f} s before it)",
                     cost._asdict() | {"kind": kind},
                 )
+
+
+def _spark_starts(bootstrap: str, rounds: int, style: str) -> None:
+    from acktree.console.benches.spark_start import measure_start
+
+    for _ in range(rounds):
+        took = measure_start(bootstrap)
+        _print_measurement(
+            style,
+            f"first record after {took.total_s:.1f} s, {took.cpu_s:.1f} CPU s: Python {took.python_s:.1f} s, "
+            f"JVM and session {took.session_s:.1f} s, query {took.query_s:.1f} s, "
+            f"first batch {took.batch_s:.1f} s",
+            took._asdict(),
+        )
 
 
 def _worker_rates(bootstrap: str, records: int, rounds: int, kinds: str, style: str) -> None:

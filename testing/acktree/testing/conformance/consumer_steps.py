@@ -73,7 +73,6 @@ def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
     if is_ok(result):
         reader.forget(list(reader.assigned))
         reader.assigned = dict.fromkeys(session.place(partition) for partition in wanted)
-        reader.paused.clear()
         if any(_needs_the_log(session, place) for place in places):
             result.append(drain(session, reader))
     return result
@@ -93,7 +92,6 @@ def unassign(session: Session, name: str) -> Result:
     result = outcome(reader.client.unassign)
     reader.forget(list(reader.assigned))
     reader.assigned.clear()
-    reader.paused.clear()
     return result
 
 
@@ -112,7 +110,12 @@ def seek(session: Session, name: str, topic: str, partition: int, offset: int) -
         return SKIPPED
     if (topic, partition) in reader.assigned and topic not in session.topics:
         return SKIPPED
-    result = outcome(lambda: reader.client.seek(session.partitions([(topic, partition, offset)])[0]))
+    partitions = session.partitions([(topic, partition, offset)])
+    result = outcome(lambda: reader.client.seek(partitions[0]))
+    if (topic, partition) in reader.assigned and partition < session.topics[topic]:
+        # librdkafka begins to read in the background, and refuses to seek before.
+        session.until(lambda: is_ok(result) or is_ok(outcome(lambda: reader.client.seek(partitions[0]))))
+        result = ["ok", None]
     if is_ok(result):
         reader.forget([(topic, partition)])
         if _needs_the_log(session, (topic, partition, offset)):
@@ -125,8 +128,9 @@ def pause(session: Session, name: str, places: list[list[Any]]) -> Result:
     reader = session.readers.get(name)
     if reader is None or reader.topics:
         return SKIPPED
-    result = outcome(lambda: reader.client.pause(session.partitions(places)))
-    reader.paused |= {(topic, partition) for topic, partition in places} & reader.assigned.keys()
+    known = [[topic, partition] for topic, partition in places if (topic, partition) in reader.ends]
+    result = outcome(lambda: reader.client.pause(session.partitions(known)))
+    reader.paused |= {(topic, partition) for topic, partition in known}
     return result
 
 

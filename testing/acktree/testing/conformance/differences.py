@@ -20,11 +20,20 @@ def _unwritten(operation: Operation, result: Result) -> Result:
     """Give the reports of a fenced producer one error."""
     if "'fatal'" not in repr(result):
         return result
-    return _replaced(result, {"INVALID_PRODUCER_EPOCH", "_PURGE_QUEUE", "_PURGE_INFLIGHT"}, "not written")
+    return _replaced(
+        result,
+        {"INVALID_PRODUCER_EPOCH", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "UNKNOWN_TOPIC_OR_PART"},
+        "not written",
+    )
 
 
-def _missing(_operation: Operation, result: Result) -> Result:
-    return _replaced(result, {"_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}, "missing")
+def _not_assigned(operation: Operation, result: Result) -> Result:
+    """Give a seek in a partition that is not assigned one error."""
+    return (
+        _replaced(result, {"_STATE", "_UNKNOWN_PARTITION"}, "not assigned")
+        if operation[0] == "seek"
+        else result
+    )
 
 
 def _replaced(result: Result, names: set[str], name: str) -> Result:
@@ -41,6 +50,11 @@ KNOWN: tuple[KnownDifference, ...] = (
         "librdkafka sends batches and asks to add partitions to the transaction at the same time; "
         "what is refused first decides",
         _unwritten,
+    ),
+    KnownDifference(
+        "which error a seek gets in a partition that is not assigned",
+        "librdkafka knows partitions or not, by what any earlier call has asked the broker for",
+        _not_assigned,
     ),
 )
 

@@ -45,6 +45,8 @@ def produce(
     writer = session.writers.get(name)
     if writer is None:
         return SKIPPED
+    if topic not in session.topics and session.versions.get(topic):
+        return SKIPPED  # a producer learns bit by bit that a topic is deleted
     number = writer.produced
     writer.produced += 1
     _ask_for(session, writer, topic)
@@ -68,8 +70,10 @@ def produce(
     )
     if is_ok(result):
         writer.queued.add(number)
-        if isinstance(value, int) or topic not in session.topics:
-            result.append(_flush(session, writer))  # not to be kept back: a full batch, a missing topic
+        is_first = bool(writer.transactional_id) and (topic, partition) not in writer.touched
+        if isinstance(value, int) or topic not in session.topics or is_first:
+            # Not to be kept back: full batches, missing topics, and what a transaction asks the broker for.
+            result.append(_flush(session, writer))
     return result
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError
 
-from acktree.testing.kafka.groups import Group
+from acktree.testing.kafka.groups import METADATA_BYTES, Group
 from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog, Topic
 from acktree.testing.kafka.transactions import Pending, Refused, TransactionCoordinator
 from acktree.testing.kernel import START_S, Kernel, Process
 
+Offset = tuple[str, int, int, str | None]
+"""What a client commits: topic, partition, offset, metadata."""
 LEADER = 1
 """The only broker's number."""
 
@@ -95,6 +97,20 @@ class Cluster:
         if found is None:
             found = self.groups[name] = Group(name, self.kernel, self._partitions_of)
         return found
+
+    def acceptable_offsets(self, offsets: Iterable[Offset]) -> tuple[list[Offset], int | None]:
+        """Return the offsets that may be committed, and why the last of the others may not."""
+        good: list[Offset] = []
+        codes: set[int] = set()
+        for offset in offsets:
+            topic, partition, _, metadata = offset
+            if topic not in self.topics or not 0 <= partition < len(self.topics[topic].partitions):
+                codes.add(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            elif len((metadata or "").encode()) > METADATA_BYTES:
+                codes.add(KafkaError.OFFSET_METADATA_TOO_LARGE)
+            else:
+                good.append(offset)
+        return good, max(codes, default=None)  # the broker answers first for what it does not know
 
     def _partitions_of(self, topics: Iterable[str]) -> dict[str, int]:
         return {name: len(self.topics[name].partitions) for name in topics if name in self.topics}

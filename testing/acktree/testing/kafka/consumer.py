@@ -20,7 +20,6 @@ from confluent_kafka import (
 )
 
 from acktree.testing.errors import NotSimulated
-from acktree.testing.kafka.groups import METADATA_BYTES
 from acktree.testing.kafka.log import PartitionLog
 from acktree.testing.kafka.membership import ClassicMembership, Event, Membership, NextMembership
 from acktree.testing.kafka.message import SimulatedMessage
@@ -42,7 +41,8 @@ class Fetch:
     """The next offset to fetch, None until the start is resolved."""
     position: int = OFFSET_INVALID
     """What ``position`` returns."""
-    is_paused: bool = False
+    assigned: tuple[int, str | None] = (OFFSET_INVALID, None)
+    """Offset and metadata that it was assigned with."""
     end_reported: int | None = None
     ready_s: float = 0.0
     is_missing: bool = False
@@ -65,6 +65,8 @@ class SimulatedConsumer:
         self._fetches: dict[Place, Fetch] = {}
         self._seen: set[str] = set()
         """Topics that it has read from."""
+        self._paused: set[Place] = set()
+        """What the application has paused: that outlasts an assignment, as librdkafka's flag does."""
         self._fetched_ends: dict[Place, tuple[int, int]] = {}
         """Where the log began and ended when it was fetched last."""
         self._pending_seeks = False
@@ -186,28 +188,25 @@ class SimulatedConsumer:
             self._fetches.clear()
         for place in partitions:
             ready_s = self._kernel.now_s + self._network.delay_s()
-            self._fetches[place.topic, place.partition] = Fetch(place.offset, ready_s=ready_s)
+            assigned = place.offset, place.metadata
+            self._fetches[place.topic, place.partition] = Fetch(
+                place.offset, ready_s=ready_s, assigned=assigned
+            )
 
     def assignment(self) -> list[TopicPartition]:
         """Return what is read."""
         self._enter("consumer.assignment")
-        return [TopicPartition(*place) for place in self._fetches]
+        return [_partition(*place, *fetch.assigned) for place, fetch in self._fetches.items()]
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no records of these for now."""
         self._enter("consumer.pause")
-        self._set_paused(partitions, True)
+        self._paused |= {(place.topic, place.partition) for place in partitions if place.topic in self._seen}
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Return records of these again."""
         self._enter("consumer.resume")
-        self._set_paused(partitions, False)
-
-    def _set_paused(self, partitions: Sequence[TopicPartition], is_paused: bool) -> None:
-        for place in partitions:
-            fetch = self._fetches.get((place.topic, place.partition))
-            if fetch is not None:
-                fetch.is_paused = is_paused
+        self._paused -= {(place.topic, place.partition) for place in partitions}
 
     def seek(self, place: TopicPartition) -> None:
         """Go on from another offset. Raises KafkaException: the partition is not assigned."""
@@ -215,11 +214,9 @@ class SimulatedConsumer:
         key = place.topic, place.partition
         fetch = self._fetches.get(key)
         if fetch is None:
-            is_known = place.topic in self._seen and self._log(key) is not None
-            code = KafkaError._STATE if is_known else KafkaError._UNKNOWN_PARTITION
-            raise KafkaException(KafkaError(code, f"Failed to seek to offset {place.offset}"))
+            raise KafkaException(KafkaError(KafkaError._STATE, f"Failed to seek to offset {place.offset}"))
         ready_s = self._kernel.now_s + self._network.delay_s()
-        self._fetches[key] = Fetch(place.offset, is_paused=fetch.is_paused, ready_s=ready_s)
+        self._fetches[key] = Fetch(place.offset, ready_s=ready_s, assigned=fetch.assigned)
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the offset behind the last record that was returned, by partition."""
@@ -267,7 +264,7 @@ class SimulatedConsumer:
         for place, fetch in self._fetches.items():
             if fetch.ready_s > self._kernel.now_s:
                 until_s = min(until_s, fetch.ready_s)
-            elif not fetch.is_paused and (log := self._log(place)) is not None:
+            elif place not in self._paused and (log := self._log(place)) is not None:
                 log.waiting[self._wake] = None
             if fetch.next_offset is None:
                 until_s = min(until_s, self._kernel.now_s + RETRY_S)
@@ -290,7 +287,7 @@ class SimulatedConsumer:
             fetch = self._fetches[place]
             if len(found) >= limit:
                 return
-            if fetch.is_paused or fetch.ready_s > self._kernel.now_s:
+            if place in self._paused or fetch.ready_s > self._kernel.now_s:
                 continue
             log = self._log(place)
             if log is None:
@@ -398,14 +395,9 @@ class SimulatedConsumer:
         """Commit what can be committed; return the partitions and the error, which all of them get."""
         member = self._membership.member_id if member is None else member
         generation = self._membership.generation if generation is None else generation
-        code, good = None, []
-        for place in wanted:
-            if self._log((place.topic, place.partition)) is None:
-                code = KafkaError.UNKNOWN_TOPIC_OR_PART
-            elif len((place.metadata or "").encode()) > METADATA_BYTES:
-                code = KafkaError.OFFSET_METADATA_TOO_LARGE
-            else:
-                good.append((place.topic, place.partition, place.offset, place.metadata))
+        good, code = self._cluster.acceptable_offsets(
+            [(place.topic, place.partition, place.offset, place.metadata) for place in wanted]
+        )
         try:
             self._cluster.before_commit(self._network.process)
             self._group().commit(good, member, generation, self._network.process.name)

@@ -222,7 +222,7 @@ class NextMembership(Membership):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._is_reconciling = False
+        self._is_reconciling = self._has_revoked = False
         self._beats = 0
 
     def _join_soon(self) -> None:
@@ -269,7 +269,8 @@ class NextMembership(Membership):
         if gone := tuple(sorted(mine - wanted)):
             self._is_reconciling = True
             self._notify(Event("revoke", gone))
-        elif new := tuple(sorted(wanted - mine)):
+        elif (new := tuple(sorted(wanted - mine))) or self._has_revoked:
+            self._has_revoked = False
             self._is_reconciling = True
             self.owned = tuple(sorted(wanted))
             self._notify(Event("assign", new))
@@ -279,6 +280,7 @@ class NextMembership(Membership):
         self._is_reconciling = False
         if event.kind in ("revoke", "lost"):
             self.owned = tuple(place for place in self.owned if place not in event.places)
+            self._has_revoked = event.kind == "revoke"
         if self.is_active and not self._is_late:
             self._beats += 1
             self._join_soon()

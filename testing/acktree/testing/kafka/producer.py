@@ -53,6 +53,8 @@ class SimulatedProducer(Sender):
 
     def __init__(self, network: Network, settings: dict[str, Any]) -> None:
         super().__init__(network, settings)
+        self._interrupted = ""
+        """The call that a fatal error has ended while it was flushing: it has to be repeated first."""
         self._transaction: TransactionState | None = None
         if name := settings.get("transactional.id"):
             timeout_ms = int(settings.get("transaction.timeout.ms", 60_000))
@@ -105,6 +107,12 @@ class SimulatedProducer(Sender):
     def _state(self, call: str, *phases: str) -> TransactionState:
         """Return the state, if a transactional call is allowed in it."""
         self._network.enter(call)
+        if self._interrupted not in ("", call):
+            text = (
+                f"Conflicting {self._interrupted.removeprefix('producer.')} API call is already in progress"
+            )
+            raise KafkaException(KafkaError(KafkaError._CONFLICT, text, retriable=True))
+        self._interrupted = ""
         if self._transaction is None:
             raise KafkaException(
                 KafkaError(KafkaError._NOT_CONFIGURED, "Local: Functionality not configured")
@@ -178,11 +186,13 @@ class SimulatedProducer(Sender):
                 raise timed_out()
             self._kernel.sleep(RETRY_S / 4)
         state.has_content = True
-        pending = [
-            (group.group, place.topic, place.partition, place.offset, place.metadata) for place in positions
-        ]
-        self._cluster.transactions.add_offsets(entry, pending)
+        good, code = self._cluster.acceptable_offsets(
+            (place.topic, place.partition, place.offset, place.metadata) for place in positions
+        )
+        self._cluster.transactions.add_offsets(entry, [(group.group, *offset) for offset in good])
         self._network.respond("producer.send_offsets_to_transaction")
+        if code is not None:
+            raise self._transactional(Refused(code))
 
     def commit_transaction(self, timeout: float = -1) -> None:
         """Flush and commit."""
@@ -199,12 +209,14 @@ class SimulatedProducer(Sender):
             self._send_now()
         else:
             self.purge()
+        self._interrupted = call
         while self._open or self._sending:
             self._serve()
             if self._kernel.now_s >= until_s:
                 raise timed_out()
             self._wait(min(RETRY_S, until_s - self._kernel.now_s))
         self._serve()
+        self._interrupted = ""
         if self._fatal is not None:
             raise KafkaException(self._fatal)
         if is_commit and state.failed and state.abortable is None:

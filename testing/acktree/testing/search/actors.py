@@ -87,9 +87,20 @@ class SearchBolt(Bolt):
             collector.emit(value, anchors=[tup], key=value)
         collector.ack(tup)
 
+    def _join(self, left: Any, right: Any, collector: Any) -> None:
+        mind = self.mind
+        mind.judge.count("join")
+        (value,) = mind.judge.execute(mind.bolt, left.topic, left.partition, left.offset, left.value, 1)
+        mind.judge.execute_with(mind.bolt, right.topic, right.partition, right.offset, [value])
+        collector.emit(value, anchors=[left, right], key=value)
+        collector.ack(right)
+        collector.ack(left)
+
     def tick(self, collector: Any) -> None:
-        """Finish what was held, last first."""
+        """Finish what was held, last first; two at once share a child, as in a join."""
         held, self.held = self.held, []
+        if len(held) > 1 and self.mind.temper.children:
+            self._join(held.pop(), held.pop(), collector)
         for tup in reversed(held):
             self.mind.judge.count("acked out of order")
             self._finish(tup, collector)

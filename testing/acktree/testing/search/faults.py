@@ -360,7 +360,9 @@ def _delete_results(system: System, _fault: Fault) -> None:
 @kind("forget the offsets of an empty group")
 def _forget_offsets(system: System, fault: Fault) -> None:
     names = [name for name, group in sorted(system.cluster.groups.items()) if not group.members]
-    bolts = [name for name in names if name.removeprefix(f"{NAME}.") in system.topology.bolts]
+    tables = system.topology.bolts
+    at_least_once = {f"{NAME}.{bolt}" for bolt, table in tables.items() if not table.exactly_once}
+    bolts = [name for name in names if name in at_least_once]
     if bolts:
         system.judge.count("offsets of a bolt forgotten")
         system.cluster.groups[bolts[fault.target % len(bolts)]].offsets.clear()

@@ -103,12 +103,16 @@ class Judge:
         for _ in range(count):
             self._next_value += 1
             children.append(b"%s|%d" % (value.split(b"|")[0], self._next_value))
+        self.execute_with(bolt, topic, partition, offset, children)
+        return children
+
+    def execute_with(self, bolt: str, topic: str, partition: int, offset: int, children: list[bytes]) -> None:
+        """Note an execution that emits values, which may be another one's children, too."""
         execution = Execution(children, self.cluster.kernel.now_s)
         self.executions[bolt, (topic, partition, offset)].append(execution)
         if bolt == STAGE:
             self.staged.update(dict.fromkeys(children, execution))
         self.note(f"execute {bolt} {topic}/{partition}@{offset} -> {b' '.join(children).decode()}")
-        return children
 
     def message_acked(self, task: str, number: int) -> None:
         """A spout was told that a message is done."""
@@ -151,6 +155,7 @@ class Judge:
                 if name == HEADER:
                     for anchor in decode_header(header or b"").anchors:
                         self._roots[anchor.root].append(value)
+                        self.note(f"    its root is {anchor.root:x}")
 
     def _count_control(self, is_init: bool, record: StoredRecord) -> None:
         """Count schedules that the search is after."""
@@ -238,8 +243,9 @@ class Judge:
         if root in self._finished:
             return  # a result is repeated after a refold, and a batch that is run again adds tuples to its roots
         values = self._roots.get(root)
-        if not values and self.source_topic:
-            return  # a stage may make nothing of a record; what is committed is checked
+        if not values and self.source_topic:  # a stage may make nothing of a record
+            self._finished.add(root)
+            return
         if not values:
             raise BrokenPromise(f"root {root:x} is acked, and no tuple of it is in the log")
         for value in dict.fromkeys(self._tree_of(values)):
