@@ -21,6 +21,7 @@ PARTS = {
     "acker": "Ackers",
     "spark": "Spark",
     "console": "Commands",
+    "testing": "Tests of topologies",
 }
 
 

@@ -54,12 +54,12 @@ reads = ["loud"]
 """
 
 
-class Upper(BasicBolt):
+class UpperCase(BasicBolt):
     def execute(self, tup, emit):
         emit(tup.value.upper(), key=tup.key)
 
 
-class Keep(BasicBolt):
+class KeepValues(BasicBolt):
     """Keeps what it is given."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Keep(BasicBolt):
         self.kept.append(tup.value)
 
 
-class Numbers(Spout):
+class TwentyNumbers(Spout):
     """Emits some numbers, and again those that fail."""
 
     def __init__(self, count: int = 20) -> None:
@@ -89,12 +89,12 @@ def words(row: Any) -> list[bytes]:
 
 
 def lines(**more: Any) -> TopologyTester:
-    parts = {"stages": {"lines": words}, "bolts": {"upper": Upper, "keep": Keep}}
+    parts = {"stages": {"lines": words}, "bolts": {"upper": UpperCase, "keep": KeepValues}}
     return TopologyTester(parse_topology(LINES), **{**parts, **more})
 
 
 def numbers(topology: str = NUMBERS, **more: Any) -> TopologyTester:
-    parts = {"spouts": {"numbers": Numbers}, "bolts": {"upper": Upper, "keep": Keep}}
+    parts = {"spouts": {"numbers": TwentyNumbers}, "bolts": {"upper": UpperCase, "keep": KeepValues}}
     return TopologyTester(parse_topology(topology), **{**parts, **more})
 
 
@@ -124,7 +124,7 @@ def test_a_python_spout_hears_of_every_message():
         assert sorted(tester.handler("keep").kept, key=int) == [b"%d" % number for number in range(20)]
 
 
-class HandBolt(Bolt):
+class UpperByHand(Bolt):
     """Acks by hand, one tick later."""
 
     tick_interval_s = 1.0
@@ -142,7 +142,7 @@ class HandBolt(Bolt):
         self.held.clear()
 
 
-class UpperBatch(BatchBolt):
+class UpperBatches(BatchBolt):
     def execute(self, tuples, collector):
         collector.emit_many([value.upper() for value in tuples.values], tuples)
 
@@ -153,17 +153,17 @@ class UpperLater(AsyncBolt):
         emit(tup.value.upper())
 
 
-class UpperTable(ArrowBolt):
+class UpperTables(ArrowBolt):
     def execute(self, table, collector):
         values = [value.upper() for value in table["value"].to_pylist()]
         collector.emit_many(values, table["row"])
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-@pytest.mark.parametrize("kind", [Upper, HandBolt, UpperBatch, UpperLater, UpperTable])
+@pytest.mark.parametrize("kind", [UpperCase, UpperByHand, UpperBatches, UpperLater, UpperTables])
 def test_every_kind_of_bolt_runs_and_survives_a_kill(kind: type[Any], exactly_once: bool):
     topology = NUMBERS.replace('emits = ["loud"]', f'emits = ["loud"]\nexactly_once = {exactly_once}'.lower())
-    with numbers(topology, bolts={"upper": kind, "keep": Keep}, workers={"upper": 2}) as tester:
+    with numbers(topology, bolts={"upper": kind, "keep": KeepValues}, workers={"upper": 2}) as tester:
         tester.kill("upper", when="between child and ack")
         tester.run_until_done()
         assert len(tester.acked("numbers")) == 20
@@ -175,7 +175,7 @@ def test_every_kind_of_bolt_runs_and_survives_a_kill(kind: type[Any], exactly_on
             assert len(set(loud)) == 20
 
 
-class Join(Bolt):
+class JoinSides(Bolt):
     """Joins the two sides of a key."""
 
     def __init__(self) -> None:
@@ -211,7 +211,9 @@ def test_a_join_of_two_topics_acks_both_trees():
         yield {"topic": "right", "value": row.value[::-1], "key": row.key}
 
     topology = parse_topology(JOIN)
-    with TopologyTester(topology, stages={"lines": both}, bolts={"join": Join, "keep": Keep}) as tester:
+    with TopologyTester(
+        topology, stages={"lines": both}, bolts={"join": JoinSides, "keep": KeepValues}
+    ) as tester:
         for number in range(10):
             tester.send("lines", f"a{number}", key=str(number))
         tester.run_until_done()
@@ -223,7 +225,7 @@ def test_a_bolt_may_be_a_spark_stage():
     def upper(row):
         yield {"value": row.value.upper(), "key": row.key}
 
-    with lines(stages={"lines": words, "upper": upper}, bolts={"keep": Keep}) as tester:
+    with lines(stages={"lines": words, "upper": upper}, bolts={"keep": KeepValues}) as tester:
         tester.send("lines", "to be")
         tester.run_until_done()
         assert sorted(tester.values("loud")) == ["BE", "TO"]
@@ -240,7 +242,7 @@ def test_parts_are_given_as_classes_instances_functions_and_names(tmp_path, monk
     )
     (tmp_path / "topology.toml").write_text(LINES)
     monkeypatch.chdir(tmp_path)
-    kept = Keep()
+    kept = KeepValues()
     stages, bolts = {"lines": "my_bolts:words"}, {"upper": "my_bolts:Upper", "keep": kept}
     with TopologyTester("topology.toml", stages=stages, bolts=bolts) as tester:
         tester.send("lines", "a b")
@@ -248,21 +250,21 @@ def test_parts_are_given_as_classes_instances_functions_and_names(tmp_path, monk
     assert sorted(kept.kept) == [b"A", b"B"]
 
 
-def test_several_workers_share_the_partitions_of_a_bolt():
+def test_several_workers_divide_the_partitions_of_a_bolt():
     with numbers(workers={"keep": 2}) as tester:
         tester.run_until_done()
-        shares = [tester.handler(f"keep-{number}").kept for number in range(2)]
-        assert all(shares)
-        assert sum(map(len, shares)) == 20
+        counts = [tester.handler(f"keep-{number}").kept for number in range(2)]
+        assert all(counts)
+        assert sum(map(len, counts)) == 20
 
 
 def test_a_clean_stop_calls_cleanup():
-    class Closing(Keep):
+    class KeepsUntilClosed(KeepValues):
         def cleanup(self):
             self.kept.append(b"closed")
 
-    keep = Closing()
-    with numbers(bolts={"upper": Upper, "keep": keep}) as tester:
+    keep = KeepsUntilClosed()
+    with numbers(bolts={"upper": UpperCase, "keep": keep}) as tester:
         tester.run_until_done()
         assert keep.kept[-1] != b"closed"
     assert keep.kept[-1] == b"closed"
@@ -330,14 +332,14 @@ def test_an_acker_paused_for_a_minute_loses_nothing_and_times_nothing_out():
 def test_a_record_whose_init_is_lost_times_out_and_is_replayed():
     """Nobody but the ledger knows of such a tree: it waits for half of control_retention_s."""
     times = "orphan_timeout_s = 30\ncontrol_retention_s = 120\n"
-    with numbers(times + NUMBERS, spouts={"numbers": Numbers(3)}) as tester:
+    with numbers(times + NUMBERS, spouts={"numbers": TwentyNumbers(3)}) as tester:
         lost = tester.lose("init")
         tester.run_until_done()
         assert lost.struck == 1
         assert {failed.cause for failed in tester.failures("numbers")} == {Cause.TIMED_OUT}
         assert sorted(tester.acked("numbers")) == ["0", "1", "2"]
     with TopologyTester(
-        parse_topology(times + LINES), stages={"lines": words}, bolts={"upper": Upper, "keep": Keep}
+        parse_topology(times + LINES), stages={"lines": words}, bolts={"upper": UpperCase, "keep": KeepValues}
     ) as tester:
         tester.send("lines", "first")
         tester.run_until_done()
@@ -350,7 +352,7 @@ def test_a_record_whose_init_is_lost_times_out_and_is_replayed():
 
 
 def test_a_lost_ack_is_a_timeout_and_a_repeated_result_changes_nothing():
-    with numbers(spouts={"numbers": Numbers(3)}) as tester:
+    with numbers(spouts={"numbers": TwentyNumbers(3)}) as tester:
         tester.lose("ack")
         tester.repeat("result")
         tester.run_until_done()
@@ -404,7 +406,7 @@ def test_clocks_may_be_wrong():
         assert tester.values("loud") == ["WORD"]
 
 
-class Poisoned(BasicBolt):
+class FailsOnPoison(BasicBolt):
     def execute(self, tup, emit):
         if tup.value == b"poison":
             raise ValueError("cannot digest this")
@@ -412,7 +414,7 @@ class Poisoned(BasicBolt):
 
 
 def test_a_poisonous_record_becomes_a_dead_letter_after_its_attempts():
-    with lines(bolts={"upper": Poisoned, "keep": Keep}) as tester:
+    with lines(bolts={"upper": FailsOnPoison, "keep": KeepValues}) as tester:
         good = tester.send("lines", "good")
         bad = tester.send("lines", "poison")
         tester.run_until_done()
@@ -493,13 +495,13 @@ def test_a_stage_rejects_a_row():
 
 
 def test_an_error_of_a_bolt_is_raised_in_the_test_with_its_traceback():
-    class Broken(Keep):
+    class BreaksInPrepare(KeepValues):
         def prepare(self, context):
             raise RuntimeError("no database")
 
     with (
         pytest.raises(RuntimeError, match="no database") as raised,
-        numbers(bolts={"upper": Upper, "keep": Broken}),
+        numbers(bolts={"upper": UpperCase, "keep": BreaksInPrepare}),
     ):
         pass
     assert any(entry.name == "prepare" for entry in raised.traceback)
@@ -510,39 +512,40 @@ def test_an_error_of_a_stage_is_raised_in_the_test_with_its_traceback():
     def broken(row):
         raise RuntimeError("no such column")
 
-    with (
-        pytest.raises(RuntimeError, match="no such column") as raised,
-        lines(stages={"lines": broken}) as tester,
-    ):
+    with lines(stages={"lines": broken}) as tester:
         tester.send("lines", "word")
-        tester.run_until_done()
+        with pytest.raises(RuntimeError, match="no such column") as raised:
+            tester.run_until_done()
     assert any(entry.name == "broken" for entry in raised.traceback)
 
 
 def test_a_tick_that_raises_ends_the_worker_and_the_test_unless_it_is_to_be_started_again():
-    class Moody(HandBolt):
+    class RaisesOnce(UpperByHand):
         ticks = 0
 
         def tick(self, collector):
-            Moody.ticks += 1
-            if Moody.ticks == 1:
+            RaisesOnce.ticks += 1
+            if RaisesOnce.ticks == 1:
                 raise OSError("once")
             super().tick(collector)
 
-    with pytest.raises(OSError, match="once"), numbers(bolts={"upper": Moody, "keep": Keep}) as tester:
+    with (
+        pytest.raises(OSError, match="once"),
+        numbers(bolts={"upper": RaisesOnce, "keep": KeepValues}) as tester,
+    ):
         tester.run_until_done()
-    Moody.ticks = 0
-    with numbers(bolts={"upper": Moody, "keep": Keep}, restart_on=(OSError,)) as tester:
+    RaisesOnce.ticks = 0
+    with numbers(bolts={"upper": RaisesOnce, "keep": KeepValues}, restart_on=(OSError,)) as tester:
         tester.run_until_done()
         assert len(tester.acked("numbers")) == 20
 
 
 def test_what_never_comes_is_named():
-    class Forgetful(Bolt):
+    class NeverAcks(Bolt):
         def execute(self, tup, collector):
             pass
 
-    with lines(bolts={"upper": Forgetful, "keep": Keep}) as tester:
+    with lines(bolts={"upper": NeverAcks, "keep": KeepValues}) as tester:
         tester.send("lines", "word", partition=3)
         with pytest.raises(TookTooLong) as raised:
             tester.run_until_done(limit_s=20)
@@ -555,9 +558,11 @@ def test_what_never_comes_is_named():
 
 
 def test_a_fault_that_never_strikes_fails_the_test():
-    with pytest.raises(FaultNeverStruck, match="kill 'upper' between child and ack"), lines() as tester:
-        tester.kill("upper", when="between child and ack")
-        tester.run_for(1)
+    tester = lines().__enter__()
+    tester.kill("upper", when="between child and ack")
+    tester.run_for(1)
+    with pytest.raises(FaultNeverStruck, match="kill 'upper' between child and ack"):
+        tester.__exit__(None, None, None)
     with lines() as tester:
         tester.kill("upper", when="between child and ack").cancel()
 
@@ -605,7 +610,7 @@ def test_whoever_is_killed_at_any_moment_loses_nothing(name: str, when: str):
         "acker": {"between result and commit", "before a commit"},
         "numbers": {"before a child", "between child and ack", "between ack and commit", "before a commit"},
     }
-    spout = Numbers()
+    spout = TwentyNumbers()
     with numbers(spouts={"numbers": spout}) as tester:
         if name == "numbers":
             tester.kill(name, when=when)
@@ -624,14 +629,17 @@ def test_whoever_is_killed_at_any_moment_loses_nothing(name: str, when: str):
 def test_parts_that_are_missing_or_unknown_are_named():
     topology: Topology = parse_topology(LINES)
     with pytest.raises(MissingPart, match="stage of spout 'lines'"):
-        TopologyTester(topology, bolts={"upper": Upper, "keep": Keep})
+        TopologyTester(topology, bolts={"upper": UpperCase, "keep": KeepValues})
     with pytest.raises(MissingPart, match=r"bolt 'keep': give it by bolts=\{'keep': …\}"):
-        TopologyTester(topology, stages={"lines": words}, bolts={"upper": Upper})
+        TopologyTester(topology, stages={"lines": words}, bolts={"upper": UpperCase})
     with pytest.raises(MissingPart, match="must be one of: upper, keep"):
-        lines(bolts={"uper": Upper})
+        lines(bolts={"uper": UpperCase})
     with pytest.raises(MissingPart, match="an instance serves one of them"):
-        lines(bolts={"upper": Upper(), "keep": Keep}, workers={"upper": 2})
-    with pytest.raises(MissingPart, match="is no BasicBolt or Bolt"), lines(bolts={"upper": 7, "keep": Keep}):
+        lines(bolts={"upper": UpperCase(), "keep": KeepValues}, workers={"upper": 2})
+    with (
+        pytest.raises(MissingPart, match="is no BasicBolt or Bolt"),
+        lines(bolts={"upper": 7, "keep": KeepValues}),
+    ):
         pass
 
 

@@ -40,6 +40,8 @@ MOMENTS = {
 }
 """Moments in the life of a process; an init counts as the ack of a spout."""
 
+HOLD_S = 0.1
+"""How long acks are kept on their way where a fault waits for a child: longer than a child takes."""
 LOST = ("init", "ack", "result")
 """Control records that can be lost or repeated, beside the records of a topic."""
 
@@ -98,6 +100,7 @@ class Faults:
         self.kernel.on_call = self._on_call
         self.world.lose_response = self._is_answer_lost
         self.cluster.copies_of = self._copies_of
+        self.cluster.holds = self._holds
         self.cluster.on_append = lambda process, topic: self._written(process, topic)
         self.cluster.before_commit = self._before_commit
 
@@ -249,6 +252,19 @@ class Faults:
                     fault.strike()
                     return fault.copies
         return 1
+
+    def _holds(self, process: Process, topic: str, age_s: float) -> bool:
+        """Return whether acks wait: they overtake children, and a fault is to strike between the two."""
+        if not self.armed or age_s > HOLD_S or "update" not in self._whats(topic):
+            return False
+        return any(
+            isinstance(fault, _AtMoment)
+            and fault.is_due
+            and fault.moment == MOMENTS["between child and ack"]
+            and (service := self._service_of(process)) is not None
+            and fault.target in (service.component, service.name, process.name)
+            for fault in self.armed
+        )
 
     def _written(self, process: Process, topic: str) -> None:
         if self.armed:

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,6 +122,7 @@ class Kernel:
         self.on_call: Callable[[Process, str], None] = lambda _process, _call: None
         """Called before each call of a client, in the process that makes it."""
         self._numbers = itertools.count()
+        self._kills = 0
         self._heap: list[tuple[float, int, Timer]] = []
         self._current: Task | None = None
         self._end_s = FOREVER_S
@@ -220,16 +221,24 @@ class Kernel:
         if not process.is_alive:
             return
         process.is_alive = False
+        self._kills += 1  # a process may take others along: the task that runs dies when all of them are dead
         for at_death in process.at_death:
             at_death()
+        self._kills -= 1
         for task in list(process.tasks):
             if task is self._current:
                 continue
             if task.due is not None:
                 task.due.cancel()
             self._run_at(task, 0.0)
-        if self._current is not None and self._current.process is process:
+        if not self._kills and self._current is not None and not self._current.process.is_alive:
             raise Killed
+
+    def kill_all(self, processes: Iterable[Process]) -> None:
+        """Kill several, the one whose task runs last."""
+        mine = None if self._current is None else self._current.process
+        for process in sorted(processes, key=lambda process: process is mine):
+            self.kill(process)
 
     def stop(self, process: Process, seconds: float) -> None:
         """Give a process no processor time for a while, as SIGSTOP does: then it is a zombie."""

@@ -10,19 +10,24 @@ import itertools
 import shutil
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.serializers import SpecialLengths
 
-from acktree.schemas.errors import AcktreeError
 from acktree.spark.runtime.task_context import SIMULATED_TASK
 from acktree.testing.kernel import Kernel, Process
+from acktree.testing.spark_attempts import (
+    Attempt,
+    Channel,
+    EndOfInput,
+    Executor,
+    State,
+    TaskBody,
+    TaskDied,
+)
 
 EXECUTORS, SLOTS = 2, 2
 MAX_FAILURES = 4
@@ -33,138 +38,6 @@ SILENCE_S = 120.0
 KILL_S = 0.1
 """How long it takes until a twin that lost is dead."""
 NEW_EXECUTOR_S = 1.0
-_END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
-
-Batches = Iterator[pa.RecordBatch]
-
-
-class TaskDied(AcktreeError):
-    """A Python process of a simulated task died."""
-
-
-class State(Enum):
-    """What has become of an attempt."""
-
-    RUNNING = "running"
-    ENDED = "ended"
-    FAILED = "failed"
-    LOST = "lost"
-
-
-@dataclass(frozen=True)
-class TaskBody:
-    """What a task does: rows from a process that reads, through one that writes."""
-
-    source: Callable[[], Batches]
-    write: Callable[[Batches], Batches]
-
-
-class Channel:
-    """Rows on their way from the process that reads to the one that writes."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._batches: deque[pa.RecordBatch] = deque()
-        self._waiting: list[Any] = []
-        self.is_closed = self.is_whole = False
-
-    def put(self, batch: pa.RecordBatch) -> None:
-        """Hand over rows."""
-        self._batches.append(batch)
-        self._wake()
-
-    def close(self, *, is_whole: bool) -> None:
-        """End it: the rows were all, or the reader is gone."""
-        if not self.is_closed:
-            self.is_closed, self.is_whole = True, is_whole
-            self._wake()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for task in waiting:
-            self._kernel.wake(task)
-
-    def __iter__(self) -> Batches:
-        """Yield the rows; as in Spark's Python processes the end looks the same, whole or not."""
-        while True:
-            while self._batches:
-                yield self._batches.popleft()
-            if self.is_closed:
-                return
-            self._waiting.append(self._kernel.current)
-            self._kernel.wait(None, "rows of a Spark task")
-
-
-class EndOfInput(io.RawIOBase):
-    """What follows the rows on the socket of a Python process: Spark's end marker, if they were all."""
-
-    def __init__(self, channel: Channel) -> None:
-        super().__init__()
-        self._channel = channel
-
-    def readable(self) -> bool:
-        """See RawIOBase."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Give the marker, or nothing: the socket is closed."""
-        if not self._channel.is_whole:
-            return 0
-        buffer[: len(_END)] = _END
-        return len(_END)
-
-
-@dataclass(eq=False)
-class Attempt:
-    """One attempt of a task; it is the TaskContext of its two processes."""
-
-    executor: "Executor"
-    index: int
-    number: int
-    id: int
-    stage: int
-    properties: Mapping[str, str]
-    state: State = State.RUNNING
-    result: list[pa.RecordBatch] = field(default_factory=list)
-    error: BaseException | None = None
-    updates: list[Callable[[], None]] = field(default_factory=list)
-    """What it adds to accumulators, if it ends well."""
-    processes: tuple[Process, ...] = ()
-    channel: Channel = field(init=False)
-    is_twin: bool = False
-
-    @property
-    def folder(self) -> Path:
-        """See acktree.spark.runtime.task_context, as the methods below."""
-        return self.executor.folder
-
-    def attemptNumber(self) -> int:
-        return self.number
-
-    def getLocalProperty(self, key: str) -> str | None:
-        return self.properties.get(key)
-
-    def partitionId(self) -> int:
-        return self.index
-
-    def stageId(self) -> int:
-        return self.stage
-
-    def taskAttemptId(self) -> int:
-        return self.id
-
-
-@dataclass(eq=False)
-class Executor:
-    """A place for tasks: Python processes that are used again, and a folder."""
-
-    name: str
-    folder: Path
-    idle: dict[str, list[Process]] = field(default_factory=lambda: {"reader": [], "writer": []})
-    all: list[Process] = field(default_factory=list)
-    running: list[Attempt] = field(default_factory=list)
-    is_lost: bool = False
-    silent_since_s: float | None = None
 
 
 class Executors:
@@ -205,9 +78,8 @@ class Executors:
             return
         executor.is_lost = True
         self.all.remove(executor)
-        for process in executor.all:
-            self.kernel.kill(process)
         self.kernel.call_after(NEW_EXECUTOR_S, self._replace)
+        self.kernel.kill_all(executor.all)
 
     def _replace(self) -> None:
         if self.driver.is_alive:
@@ -223,10 +95,8 @@ class Executors:
 
     def close(self) -> None:
         """Kill every Python process, as the end of the driver does."""
-        for executor in self.all:
-            for process in executor.all:
-                self.kernel.kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.kernel.kill_all([process for executor in self.all for process in executor.all])
 
     # Jobs.
 
@@ -321,7 +191,7 @@ class Executors:
         attempt.channel = Channel(self.kernel)
         attempt.executor.running.append(attempt)
         self.kernel.spawn(reader, partial(self._read, attempt, body), "a reading task")
-        infile = io.BufferedReader(EndOfInput(attempt.channel))
+        infile: Any = io.BufferedReader(EndOfInput(attempt.channel))
         self.kernel.spawn(writer, partial(self._write, attempt, body, infile), "a writing task")
 
     def _take(self, attempt: Attempt, kind: str) -> Process:
@@ -350,10 +220,10 @@ class Executors:
         except Exception as error:
             self._fail(attempt, error)
 
-    def _write(self, attempt: Attempt, body: TaskBody, infile: io.BufferedReader) -> None:
+    def _write(self, attempt: Attempt, body: TaskBody, infile: Any) -> None:
         process = attempt.processes[1]
 
-        def main(infile: io.BufferedReader) -> list[pa.RecordBatch]:
+        def main(infile: Any) -> list[pa.RecordBatch]:
             """Named as in pyspark.worker, where the product looks for Spark's end marker."""
             assert infile.readable()
             return list(body.write(iter(attempt.channel)))
@@ -380,9 +250,8 @@ class Executors:
 
     def _abandon(self, attempt: Attempt) -> None:
         """Kill the processes of an attempt that nobody waits for."""
-        for process in attempt.processes:
-            if process.state.get(SIMULATED_TASK) is attempt:
-                self.kernel.kill(process)
+        mine = [each for each in attempt.processes if each.state.get(SIMULATED_TASK) is attempt]
+        self.kernel.kill_all(mine)
 
     def _process_died(self, executor: Executor, process: Process) -> None:
         attempt = process.state.get(SIMULATED_TASK)

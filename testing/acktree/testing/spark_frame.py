@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame
 from acktree.spark.runtime.task_context import SIMULATED_TASK
 from acktree.testing.errors import NotSimulated
 from acktree.testing.kernel import Kernel
-from acktree.testing.spark_executors import Batches, Executors, TaskBody
+from acktree.testing.spark_attempts import Batches, TaskBody
+from acktree.testing.spark_executors import Executors
 
 Change = Callable[[pa.RecordBatch], pa.RecordBatch]
 PARALLELISM = 2
@@ -195,7 +196,7 @@ class Scan:
 
 @dataclass
 class _Jvm:
-    """What the product asks the JVM about a plan; see ``runtime/plan_shape.py``, ``driver/timeout_resets.py``."""
+    """What the product asks the JVM about a plan: ``runtime/plan_shape.py``, ``driver/timeout_resets.py``."""
 
     scan: Scan | None
 

@@ -70,10 +70,10 @@ class Checkpoint:
 class SparkApplication:
     """One ``acktree spark run``, in the driver's simulated process; every step is a method.
 
-    Before each step, and at the places of a task (``spark_executors.py``), the kernel's ``on_call`` is called:
-    ``spark.recover``, ``spark.initial_offset``, ``spark.latest_offset``, ``spark.log_offset``,
-    ``spark.partitions``, ``spark.stage``, ``spark.log_commit``, ``spark.stop``; in executors ``spark.read``,
-    ``spark.read_end``, ``spark.write``, ``spark.write_end``.
+    Before each step, and at the places of a task, the kernel's ``on_call`` is called: ``spark.recover``,
+    ``spark.initial_offset``, ``spark.latest_offset``, ``spark.log_offset``, ``spark.partitions``,
+    ``spark.stage``, ``spark.log_commit``, ``spark.stop``; in executors ``spark.read``, ``spark.read_end``,
+    ``spark.write``, ``spark.write_end``.
     """
 
     def __init__(

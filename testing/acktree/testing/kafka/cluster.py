@@ -31,6 +31,8 @@ class Cluster:
         """Logs that were appended to since whoever watches has last cleared it."""
         self.copies_of: Callable[[Process, str], int] = lambda _writer, _topic: 1
         """How often the next record of a process for a topic is appended: 0 loses it, 2 repeats it."""
+        self.holds: Callable[[Process, str, float], bool] = lambda _writer, _topic, _age_s: False
+        """Whether the records of a process for a topic, queued for so long, are kept on their way."""
         self.on_append: Callable[[Process, str], None] = lambda _writer, _topic: None
         """Called after a record of a process was appended to a topic."""
         self.before_commit: Callable[[Process], None] = lambda _committer: None

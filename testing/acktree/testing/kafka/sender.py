@@ -207,7 +207,11 @@ class Sender:
         self._drop_expired(place, queue)
         if not queue:
             return
-        if not self._network.is_up or self._network.process.is_stopped:
+        process, age_s = self._network.process, self._kernel.now_s - queue[0].queued_s
+        if self._cluster.holds(process, place[0], age_s):
+            self._send_later(place, self._linger_s)
+            return
+        if not self._network.is_up or process.is_stopped:
             self._send_later(place, RETRY_S)
             return
         if not self._resolve(place, queue):
