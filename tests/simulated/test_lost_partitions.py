@@ -59,7 +59,8 @@ def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_ag
     monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 20.0)  # the revocation comes first
     monkeypatch.setattr("acktree.producers.kafka.exactly_once.TRANSACTION_TIMEOUT_MS", 60_000)
     CopyOnce.executed = 0
-    parts = {"bolts": {"copy": CopyOnce}, "stages": {"lines": lambda row: [row.value]}, "workers": {"copy": 2}}
+    stages = {"lines": lambda row: [row.value]}
+    parts = {"bolts": {"copy": CopyOnce}, "stages": stages, "workers": {"copy": 2}}
     user = {"group.protocol": "consumer"}
     with TopologyTester(TOPOLOGY, user=user, partitions=4, **parts) as tester:
         tester.kill("copy-1", restart_after_s=70.0)

@@ -2,6 +2,8 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from acktree.acker import service
@@ -37,10 +39,7 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
         faults = draw_faults(random.Random(f"faults {seed}"))
     kernel = system.kernel
     error: BaseException | None = None
-    service.IDLE_WAIT_S = loop.IDLE_WAIT_S = IDLE_TURN_S
-    spout_loop.BUSY_WAIT_S = loop.BUSY_WAIT_S = BUSY_TURN_S
-    spark_stub.POLLING_DELAY_S = BUSY_TURN_S
-    with use_world(system.world):
+    with use_world(system.world), _fewer_idle_turns():
         try:
             run_system(system, faults)
         except Exception as found:
@@ -50,6 +49,20 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
     left = sum(len(process.tasks) for process in kernel.processes)
     judge = system.judge
     return Outcome(seed, faults, error, judge.counters, judge.events, kernel.now_s, left)
+
+
+@contextmanager
+def _fewer_idle_turns() -> Iterator[None]:
+    """Let loops wait longer when nothing happens; it changes no outcome, only what an idle second costs."""
+    before = service.IDLE_WAIT_S, loop.IDLE_WAIT_S, loop.BUSY_WAIT_S, spout_loop.BUSY_WAIT_S
+    polling_s = spark_stub.POLLING_DELAY_S
+    service.IDLE_WAIT_S = loop.IDLE_WAIT_S = IDLE_TURN_S
+    loop.BUSY_WAIT_S = spout_loop.BUSY_WAIT_S = spark_stub.POLLING_DELAY_S = BUSY_TURN_S
+    try:
+        yield
+    finally:
+        service.IDLE_WAIT_S, loop.IDLE_WAIT_S, loop.BUSY_WAIT_S, spout_loop.BUSY_WAIT_S = before
+        spark_stub.POLLING_DELAY_S = polling_s
 
 
 def run_system(system: System, faults: list[Fault]) -> None:
