@@ -96,6 +96,11 @@ class SearchBolt(Bolt):
         collector.ack(right)
         collector.ack(left)
 
+    def drop(self, tuples: Any) -> None:
+        """Forget tuples that another worker reads, or this one again."""
+        gone = set(tuples)
+        self.held = [tup for tup in self.held if tup not in gone]
+
     def tick(self, collector: Any) -> None:
         """Finish what was held, last first; two at once share a child, as in a join."""
         held, self.held = self.held, []
