@@ -1,4 +1,4 @@
-"""Imports point one way: schemas ← producers ← spark; schemas ← acker; everything ← console.
+"""Imports point one way: schemas ← producers ← spark; schemas ← acker; everything ← console ← testing.
 
 Read from the sources, so an import inside a function counts as one at the top.
 """
@@ -16,6 +16,7 @@ ROOTS = {
     "acker": HOUSE / "acker_consumer",
     "spark": HOUSE / "spark_app",
     "console": HOUSE / "console",
+    "testing": HOUSE / "testing",
 }
 MAY_IMPORT = {
     "schemas": {"schemas"},
@@ -23,6 +24,7 @@ MAY_IMPORT = {
     "acker": {"schemas", "acker"},
     "spark": {"schemas", "producers", "spark"},
     "console": {"schemas", "producers", "acker", "spark", "console"},
+    "testing": {"schemas", "producers", "acker", "spark", "console", "testing"},
 }
 IN_ANOTHER_PYTHON = "acktree.console.benches.rival"
 """A script for an interpreter that has another PySpark and nothing of acktree."""

@@ -72,6 +72,8 @@ EXCEPTIONS = {
         "spark_app/acktree/spark/tasks/writing/writers.py",
         "threading.Lock",
     ): "guards the environment of a SparkContext, which only a real Spark has",
+    ("spark_app/acktree/spark/app.py", "*"): "the command's own process: signals, and a JVM beside it",
+    ("spark_app/acktree/spark/runtime/jvm_output.py", "*"): "reads what a JVM prints",
 }
 
 

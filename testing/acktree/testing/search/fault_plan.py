@@ -1,0 +1,145 @@
+"""The faults of a search: what strikes a system, where and when.
+
+Invariant: a plan is a list of plain values, so that it can be printed, cut down, and kept as a test.
+"""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from acktree.testing.kafka.log import PartitionLog
+from acktree.testing.kafka.transactions import Refused
+from acktree.testing.kernel import Process
+from acktree.testing.search.system import Role, System
+
+FAULTY_S = 12.0
+"""For how long faults may strike, in virtual time."""
+
+CRASH_CALLS = (
+    "producer.produce",
+    "producer.flush",
+    "producer.poll",
+    "producer.begin_transaction",
+    "producer.send_offsets_to_transaction",
+    "producer.commit_transaction",
+    "producer.abort_transaction",
+    "producer.init_transactions",
+    "consumer.consume",
+    "consumer.poll",
+    "consumer.commit",
+    "consumer.committed",
+    "consumer.position",
+    "consumer.subscribe",
+    "consumer.assign",
+    "consumer.seek",
+    "consumer.close",
+)
+LOST_RESPONSES = (
+    "consumer.commit",
+    "consumer.committed",
+    "producer.commit_transaction",
+    "producer.send_offsets_to_transaction",
+    "producer.init_transactions",
+    "producer.abort_transaction",
+    "admin.list_offsets",
+    "admin.list_topics",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: its kind, whom it strikes, and its numbers."""
+
+    kind: str
+    target: int = 0
+    """Which role, modulo how many there are."""
+    at_s: float = 0.0
+    number: int = 0
+    seconds: float = 0.0
+    call: str = ""
+
+
+Striker = Callable[[System, Fault], None]
+KINDS: dict[str, Striker] = {}
+
+
+def kind(name: str) -> Callable[[Striker], Striker]:
+    """Name a kind of fault."""
+
+    def add(strike: Striker) -> Striker:
+        KINDS[name] = strike
+        return strike
+
+    return add
+
+
+def draw_faults(draw: random.Random) -> list[Fault]:
+    """Return a random plan: a random subset of kinds, some of each (FoundationDB's swarm testing)."""
+    kinds = [name for name in KINDS if draw.random() < draw.choice([0.1, 0.3])]
+    plan = []
+    for name in kinds:
+        for _ in range(draw.choice([1, 1, 2, 4])):
+            calls = LOST_RESPONSES if name == "lose responses" else CRASH_CALLS
+            plan.append(
+                Fault(
+                    name,
+                    draw.randrange(1000),
+                    round(draw.uniform(0.0, FAULTY_S), 3),
+                    draw.choice([draw.randrange(10), draw.randrange(100), draw.randrange(1000)]),
+                    round(draw.choice([draw.uniform(0, 1), draw.uniform(0, 12), draw.uniform(0, 40)]), 3),
+                    draw.choice(calls),
+                )
+            )
+    return sorted(plan, key=lambda fault: fault.at_s)
+
+
+def schedule(system: System, plan: list[Fault]) -> None:
+    """Let every fault of a plan strike at its time."""
+    for fault in plan:
+
+        def strike(fault: Fault = fault) -> None:
+            system.judge.count(f"fault: {fault.kind}")
+            system.judge.note(f"fault {fault}")
+            KINDS[fault.kind](system, fault)
+
+        system.kernel.call_after(fault.at_s, strike)
+
+
+def role_of(system: System, fault: Fault, *kinds: str) -> Role:
+    roles = [role for role in system.roles if not kinds or role.kind in kinds]
+    return roles[fault.target % len(roles)]
+
+
+def at_call(system: System, process: Process, call: str, count: int, strike: Callable[[], None]) -> None:
+    """Strike when a process makes a call for the ``count``-th time from now on."""
+    before = system.kernel.on_call
+    left = count
+
+    def on_call(caller: Process, name: str) -> None:
+        nonlocal left
+        before(caller, name)
+        if caller is process and (not call or name == call) and left >= 0:
+            left -= 1
+            if left < 0:
+                strike()
+
+    system.kernel.on_call = on_call
+
+
+def write_transaction(system: System, fault: Fault, log: PartitionLog, value: bytes) -> None:
+    coordinator = system.cluster.transactions
+    name = f"stranger-{fault.at_s}-{log.topic.name}"
+    identity = coordinator.init(name, int(max(fault.seconds, 0.1) * 1000))
+    entry = coordinator.begin(name, *identity) if identity is not None else None
+    if identity is None or entry is None:
+        return
+    entry.partitions[log] = None
+    log.append(b"k", value, (), None, entry.transaction, "stranger")
+    if fault.number % 2:
+
+        def end() -> None:
+            with suppress(Refused):  # an operator has fenced it meanwhile
+                coordinator.end(name, *identity, is_commit=bool(fault.number % 3))
+
+        system.kernel.call_after(min(fault.seconds, 0.09), end)

@@ -1,0 +1,69 @@
+"""What operators do to a running system: other settings, more partitions, fencing, rewound bolts.
+
+Invariant: each strikes once, when it is called, and undoes itself at the latest when the system heals.
+"""
+
+from dataclasses import replace
+
+from acktree.testing.search.fault_plan import Fault, kind
+from acktree.testing.search.system import NAME, System
+
+
+@kind("change the number of ackers")
+def _change_ackers(system: System, fault: Fault) -> None:
+    if 1 + fault.target % 5 < system.topology.ackers:
+        system.judge.count("acker count reduced")
+    _change(system, ackers=1 + fault.target % 5)
+
+
+@kind("change the message timeout")
+def _change_timeout(system: System, fault: Fault) -> None:
+    _change(system, message_timeout_s=3.0 + fault.target % 20)
+
+
+def _change(system: System, **settings: object) -> None:
+    system.topology = system.topology.model_copy(update=settings)
+    system.apply(system.topology)
+
+
+@kind("grow a topic")
+def _grow(system: System, fault: Fault) -> None:
+    names = sorted(system.judge.readers)
+    name = names[fault.target % len(names)]
+    count = len(system.cluster.topics[name].partitions)
+    if count < 8:
+        system.cluster.grow_topic(name, count + 1)
+
+
+@kind("fence a transactional id")
+def _fence(system: System, fault: Fault) -> None:
+    names = sorted(system.cluster.transactions.ids)
+    name = names[fault.target % len(names)]
+    system.cluster.transactions.init(name, 60_000)
+
+
+@kind("abort a transaction")
+def _abort(system: System, fault: Fault) -> None:
+    """An operator's kafka-transactions --abort."""
+    open_ones = [
+        entry
+        for _, entry in sorted(system.cluster.transactions.ids.items())
+        if entry.transaction is not None and not entry.is_ending
+    ]
+    if open_ones:
+        system.cluster.transactions.time_out(open_ones[fault.target % len(open_ones)])
+
+
+@kind("read a bolt's offsets anew")
+def _reset_offsets(system: System, fault: Fault) -> None:
+    """An operator rewinds a stopped bolt to the beginning."""
+    names = [
+        f"{NAME}.{bolt}" for bolt in system.topology.bolts if not system.topology.bolts[bolt].exactly_once
+    ]
+    if not names:
+        return
+    group = system.cluster.group(names[fault.target % len(names)])
+    if not group.members:
+        system.judge.count("bolt rewound")
+        for place, committed in group.offsets.items():
+            group.offsets[place] = replace(committed, offset=0, metadata="")

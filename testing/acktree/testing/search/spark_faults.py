@@ -1,0 +1,161 @@
+"""Faults of Spark applications and of their source: drivers, executors, checkpoints, rewinds.
+
+Invariant: each strikes once, when it is called, and undoes itself at the latest when the system heals.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from acktree.testing.kafka.log import PartitionLog
+from acktree.testing.kernel import Process
+from acktree.testing.search.fault_plan import Fault, kind, write_transaction
+from acktree.testing.search.system import SOURCE, System
+from acktree.testing.spark_stub import Checkpoint, SparkApplication
+
+
+def _application(system: System) -> SparkApplication | None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    return None if role is None else role.service
+
+
+@kind("kill the driver")
+def _kill_driver(system: System, fault: Fault) -> None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    if role is not None and role.process is not None:
+        system.outlive_s = fault.seconds if fault.number % 3 == 0 else 0.0
+        system.kernel.kill(role.process)
+
+
+@kind("lose the checkpoint")
+def _lose_checkpoint(system: System, fault: Fault) -> None:
+    _kill_driver(system, fault)
+    system.checkpoint = Checkpoint()
+
+
+@kind("lose an executor")
+def _lose_executor(system: System, fault: Fault) -> None:
+    application = _application(system)
+    if application is not None and application.executors.all:
+        executors = application.executors
+        executors.lose(executors.all[fault.target % len(executors.all)])
+
+
+@kind("kill a process of a task")
+def _kill_task(system: System, fault: Fault) -> None:
+    application = _application(system)
+    if application is not None and application.processes:
+        system.kernel.kill(application.processes[fault.target % len(application.processes)])
+
+
+@kind("kill a task at a call")
+def _kill_task_at_call(system: System, fault: Fault) -> None:
+    """Kill whichever process of a task makes the n-th call from now on."""
+    before, left = system.kernel.on_call, fault.number % 60
+
+    def on_call(caller: Process, name: str) -> None:
+        nonlocal left
+        before(caller, name)
+        if ".executor-" in caller.name and left >= 0:
+            left -= 1
+            if left < 0:
+                system.judge.count("task killed between calls")
+                system.kernel.kill(caller)
+
+    system.kernel.on_call = on_call
+
+
+@kind("stop a process of a task")
+def _stop_task(system: System, fault: Fault) -> None:
+    application = _application(system)
+    if application is not None and application.processes:
+        process = application.processes[fault.target % len(application.processes)]
+        system.kernel.stop(process, fault.seconds)
+
+
+@kind("speculate")
+def _speculate(system: System, fault: Fault) -> None:
+    system.speculation = 0.5
+    system.kernel.call_after(fault.seconds, lambda: setattr(system, "speculation", 0.0))
+
+
+@kind("start a second driver")
+def _second_driver(system: System, _fault: Fault) -> None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    if role is not None:
+        system.start(role)
+
+
+@kind("rewind the source")
+def _rewind(system: System, fault: Fault) -> None:
+    """An operator stops the application, commits older offsets, and starts it again."""
+    _move(
+        system,
+        fault,
+        lambda offset, log: log.start_offset + fault.target % max(1, offset - log.start_offset + 1),
+    )
+
+
+@kind("skip source records")
+def _skip(system: System, fault: Fault) -> None:
+    _move(system, fault, lambda offset, log: min(offset + fault.target % 5, log.end_offset))
+
+
+def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], int]) -> None:
+    role = next((role for role in system.roles if role.kind == "spark"), None)
+    if role is None or not role.is_wanted:
+        return
+    role.is_wanted = False
+    if role.service is not None:
+        role.service.stop()
+
+    def move() -> None:
+        process = role.process
+        if process is not None and process.tasks:
+            system.kernel.kill(process)
+        group = system.cluster.group(system.spout_group)
+        for place, committed in list(group.offsets.items()):
+            if place[0] != SOURCE:
+                continue
+            log = system.cluster.topics[SOURCE].partitions[place[1]]
+            offset = choose(committed.offset, log)
+            system.judge.count("source rewound" if offset < committed.offset else "source skipped")
+            if offset < committed.offset:
+                system.judge.rewind(*place, offset)
+            else:
+                system.judge.skip(*place, offset)
+            group.offsets[place] = replace(committed, offset=offset, metadata="")
+        role.is_wanted = True
+        if role.process is None:
+            system.kernel.call_after(0.5, lambda: system.start_again(role))
+
+    system.kernel.call_after(3.0, move)
+
+
+@kind("truncate the source")
+def _truncate(system: System, fault: Fault) -> None:
+    """Retention deletes what is done, and nothing else: the rest would be lost for everybody."""
+    group = system.cluster.group(system.spout_group)
+    for (topic, number), committed in group.offsets.items():
+        if topic == SOURCE and fault.number % 2:
+            system.cluster.topics[topic].partitions[number].delete_before(committed.offset)
+
+
+@kind("compact the source")
+def _compact_source(system: System, _fault: Fault) -> None:
+    if SOURCE in system.cluster.topics:
+        for log in system.cluster.topics[SOURCE].partitions:
+            log.compact()
+
+
+@kind("grow the source")
+def _grow_source(system: System, _fault: Fault) -> None:
+    if SOURCE in system.cluster.topics and len(system.cluster.topics[SOURCE].partitions) < 5:
+        system.cluster.grow_topic(SOURCE, len(system.cluster.topics[SOURCE].partitions) + 1)
+
+
+@kind("transactions in the source")
+def _source_transaction(system: System, fault: Fault) -> None:
+    """A writer's transaction in the source: open for a while, then committed or aborted."""
+    if SOURCE in system.cluster.topics:
+        logs = system.cluster.topics[SOURCE].partitions
+        write_transaction(system, fault, logs[fault.target % len(logs)], b"x%d|" % fault.number)
