@@ -74,7 +74,7 @@ KNOWN: tuple[KnownDifference, ...] = (
 AVOIDED: tuple[tuple[str, str], ...] = (
     (
         "errors of partitions that do not exist, in a consumer that has them assigned",
-        "librdkafka reports them when it next refreshes its metadata, or never; the simulated consumer at once",
+        "librdkafka reports them when it refreshes its metadata, or never; the simulated consumer at once",
     ),
     (
         "producing to a topic that was deleted, or that a producer already knows to be missing",
@@ -83,7 +83,7 @@ AVOIDED: tuple[tuple[str, str], ...] = (
     ),
     (
         "producing to a topic that was created again, by a producer that wrote to the one before",
-        "the broker may refuse the producer's sequence numbers, and OUT_OF_ORDER_SEQUENCE_NUMBER is fatal then; "
+        "the broker may refuse its sequence numbers, and OUT_OF_ORDER_SEQUENCE_NUMBER is fatal then; "
         "the simulated broker accepts them",
     ),
     (
@@ -92,7 +92,7 @@ AVOIDED: tuple[tuple[str, str], ...] = (
     ),
     (
         "a first record for a partition in a transaction that ends before it is flushed",
-        "librdkafka adds the partition to the transaction 5 ms after produce(), so an abort writes a marker or not",
+        "librdkafka adds the partition to the transaction after 5 ms: an abort writes a marker or not",
     ),
     (
         "cached watermarks of a read_committed consumer",
@@ -100,11 +100,11 @@ AVOIDED: tuple[tuple[str, str], ...] = (
     ),
     (
         "a seek to OFFSET_STORED",
-        "librdkafka stops reading the partition if nothing is committed; the simulated consumer refuses the call",
+        "librdkafka stops reading if nothing is committed; the simulated consumer refuses the call",
     ),
     (
-        "a seek out of range with auto.offset.reset=error",
-        "librdkafka often reports the first error of a partition only; the simulated consumer reports each",
+        "a seek out of range with auto.offset.reset=error, and any seek after that error",
+        "librdkafka may not read the partition again before it is assigned anew; the simulated consumer does",
     ),
     (
         "a pause of a partition that a consumer has not read from yet",
