@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from acktree.testing.conformance.comparison import Difference, compare, run_simulated
-from acktree.testing.conformance.differences import KNOWN
+from acktree.testing.conformance.differences import AVOIDED, KNOWN
 from acktree.testing.conformance.generator import generate
 from acktree.testing.conformance.interpreter import VERBS
 from acktree.testing.conformance.results import error_result
@@ -91,6 +91,7 @@ def test_shrinking_leaves_only_what_is_needed():
 
 def test_a_known_difference_says_what_and_why():
     assert all(known.what and known.why for known in KNOWN)
+    assert all(what and why for what, why in AVOIDED)
 
 
 def test_errors_keep_their_name_and_flags():

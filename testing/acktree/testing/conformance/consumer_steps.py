@@ -112,8 +112,9 @@ def seek(session: Session, name: str, topic: str, partition: int, offset: int) -
         return SKIPPED
     if (topic, partition) in reader.assigned and topic not in session.topics:
         return SKIPPED
-    if not reader.can_reset and not 0 <= offset <= session.ends.get((topic, partition), 0):
-        return SKIPPED  # librdkafka reports the first such error of a partition only
+    is_valid = 0 <= offset <= session.ends.get((topic, partition), 0)
+    if not reader.can_reset and ((topic, partition) in reader.stuck or not is_valid):
+        return SKIPPED
     partitions = session.partitions([(topic, partition, offset)])
     result = outcome(lambda: reader.client.seek(partitions[0]))
     if (topic, partition) in reader.assigned and partition < session.topics[topic]:
