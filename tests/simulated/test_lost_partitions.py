@@ -19,11 +19,11 @@ TOPOLOGY = Topology(
 )
 
 
-class Copy(BasicBolt):
+class CopyOnce(BasicBolt):
     executed = 0
 
     def execute(self, tup: Tuple, emit: Emit) -> None:
-        Copy.executed += 1
+        CopyOnce.executed += 1
         emit(tup.value)
 
 
@@ -38,19 +38,19 @@ def members(group: Group) -> list[str]:
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_children_of_lost_partitions_are_committed_once(monkeypatch, protocol):
     monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 4.0)  # time for the session to be noticed as over
-    Copy.executed = 0
+    CopyOnce.executed = 0
     user = {"group.protocol": protocol}
-    parts = {"bolts": {"copy": Copy}, "stages": {"lines": lambda row: [row.value]}}
+    parts = {"bolts": {"copy": CopyOnce}, "stages": {"lines": lambda row: [row.value]}}
     with TopologyTester(TOPOLOGY, user=user, partitions=1, **parts) as tester:
         tester.run_for(5.0)
         for number in range(3):
             tester.send("lines", str(number))
-        tester.run_until(lambda: Copy.executed == 3, what="the execution")
+        tester.run_until(lambda: CopyOnce.executed == 3, what="the execution")
         group = tester.cluster.group("t.copy")
         for member in members(group):
             group.leave(member)
         tester.run_until_done()
-        assert Copy.executed > 3, "the partition was not lost before its commit"
+        assert CopyOnce.executed > 3, "the partition was not lost before its commit"
         assert sorted(tester.values("out")) == ["0", "1", "2"]
 
 
@@ -58,15 +58,15 @@ def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_ag
     """KIP-848 takes some partitions away and leaves others: an abort concerns all of them."""
     monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 20.0)  # the revocation comes first
     monkeypatch.setattr("acktree.producers.kafka.exactly_once.TRANSACTION_TIMEOUT_MS", 60_000)
-    Copy.executed = 0
-    parts = {"bolts": {"copy": Copy}, "stages": {"lines": lambda row: [row.value]}, "workers": {"copy": 2}}
+    CopyOnce.executed = 0
+    parts = {"bolts": {"copy": CopyOnce}, "stages": {"lines": lambda row: [row.value]}, "workers": {"copy": 2}}
     user = {"group.protocol": "consumer"}
     with TopologyTester(TOPOLOGY, user=user, partitions=4, **parts) as tester:
         tester.kill("copy-1", restart_after_s=70.0)
         tester.run_for(65.0)
         for number in range(20):
             tester.send("lines", str(number), key=str(number))
-        tester.run_until(lambda: Copy.executed == 20, what="the execution")
+        tester.run_until(lambda: CopyOnce.executed == 20, what="the execution")
         worker_of(tester).output.must_abort = True
         began_s = tester.now_s
         tester.run_until_done()

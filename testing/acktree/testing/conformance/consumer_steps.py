@@ -25,9 +25,9 @@ def consumer(session: Session, name: str, group: str, settings: dict[str, str]) 
         return SKIPPED
     is_next = settings.get("group.protocol") == "consumer"
     classic = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 150}
-    reader = Reader(
-        None, group, settings.get("isolation.level", "read_committed") == "read_committed", is_next
-    )
+    is_committed_only = settings.get("isolation.level", "read_committed") == "read_committed"
+    reader = Reader(None, group, is_committed_only, is_next)
+    reader.can_reset = settings.get("auto.offset.reset") != "error"
 
     def committed(error: KafkaError | None, places: list[TopicPartition]) -> None:
         reader.commits.append([error_result(error), _places(session, places)])
@@ -51,7 +51,9 @@ def close_consumer(session: Session, name: str) -> Result:
     reader.is_closed = True
     reader.assigned.clear()
     reader.topics = ()
-    return [*result, reader.events, settle(session, reader.group)] if is_member else result
+    if not is_member:
+        return result
+    return [*result, [] if reader.is_next else reader.events, settle(session, reader.group)]
 
 
 def remove_consumer(session: Session, name: str) -> Result:
@@ -110,6 +112,8 @@ def seek(session: Session, name: str, topic: str, partition: int, offset: int) -
         return SKIPPED
     if (topic, partition) in reader.assigned and topic not in session.topics:
         return SKIPPED
+    if not reader.can_reset and not 0 <= offset <= session.ends.get((topic, partition), 0):
+        return SKIPPED  # librdkafka reports the first such error of a partition only
     partitions = session.partitions([(topic, partition, offset)])
     result = outcome(lambda: reader.client.seek(partitions[0]))
     if (topic, partition) in reader.assigned and partition < session.topics[topic]:
@@ -212,6 +216,8 @@ def receive(session: Session, reader: Reader, message: Any) -> None:
     if message is None:
         return
     place = session.script_name(message.topic()) or "", message.partition()
+    if reader.topics and place not in reader.assigned:
+        return
     error = message.error()
     if error is None:
         record = [
@@ -224,7 +230,7 @@ def receive(session: Session, reader: Reader, message: Any) -> None:
         reader.seen.setdefault(place, []).append(record)
     elif error.code() == KafkaError._PARTITION_EOF:
         reader.ends[place] = message.offset()
-    else:
+    elif place[1] < session.topics.get(place[0], 0):
         reader.stuck[place] = error_result(error)
 
 
@@ -242,7 +248,13 @@ def watermarks(session: Session, name: str, topic: str, partition: int) -> Resul
     if reader is None:
         return SKIPPED
     place = session.partitions([(topic, partition)])[0]
-    return outcome(lambda: list(reader.client.get_watermark_offsets(place, timeout=LIMIT_S)))
+
+    def ask() -> Result:
+        return outcome(lambda: list(reader.client.get_watermark_offsets(place, timeout=LIMIT_S)))
+
+    if not reader.is_closed and partition < session.topics.get(topic, 0):
+        session.until(lambda: is_ok(ask()), SHORT_S)  # a client may believe for a while in an older topic
+    return ask()
 
 
 def cached_watermarks(session: Session, name: str) -> Result:
@@ -251,6 +263,8 @@ def cached_watermarks(session: Session, name: str) -> Result:
     if reader is None or reader.topics or reader.is_closed:
         return SKIPPED
     result = drain(session, reader)
+    if reader.is_committed_only:
+        return result  # what is not committed yet moves the end, and nothing says when
     known = {
         f"{topic}/{partition}": outcome(
             lambda: list(

@@ -256,7 +256,9 @@ class Generator:
         return [("assignment", self.consumer_name())]
 
     def seek(self) -> Script:
-        return [("seek", self.consumer_name(), *self.place(), self.offset())]
+        offset = self.offset()
+        place = self.place()
+        return [("seek", self.consumer_name(), *place, OFFSET_END if offset == OFFSET_STORED else offset)]
 
     def pause(self) -> Script:
         return [("pause", self.consumer_name(), [list(place) for place in self.places()])]
@@ -306,13 +308,15 @@ class Generator:
 
 
 WEIGHTS = {
-    "create_topic": 1.0, "grow_topic": 0.5, "delete_topic": 0.3, "recreate_topic": 0.5, "delete_records": 1.0,
-    "list_offsets": 2.0, "describe_topics": 0.5, "list_topics": 0.7, "describe_configs": 0.3, "alter_config": 0.4,
+    "create_topic": 1.0, "grow_topic": 0.5, "delete_topic": 0.3, "recreate_topic": 0.5,
+    "delete_records": 1.0, "list_offsets": 2.0, "describe_topics": 0.5, "list_topics": 0.7,
+    "describe_configs": 0.3, "alter_config": 0.4,
     "producer": 3.0, "drop_producer": 0.5, "produce": 8.0, "flush": 1.0, "purge": 0.5,
     "transaction": 8.0, "one_transactional_call": 1.5, "fence": 1.0, "send_offsets": 1.0,
-    "remember_membership": 1.0, "consumer": 3.0, "close_consumer": 0.6, "assign": 3.0, "unassign": 0.3,
-    "assignment": 0.3, "seek": 3.0, "pause": 1.0, "resume": 1.0, "take": 3.0, "read": 6.0, "position": 1.5,
-    "watermarks": 1.0, "cached_watermarks": 1.0, "commit": 4.0, "committed": 3.0,
+    "remember_membership": 1.0, "consumer": 3.0, "close_consumer": 0.6, "assign": 3.0,
+    "unassign": 0.3, "assignment": 0.3, "seek": 3.0, "pause": 1.0, "resume": 1.0, "take": 3.0,
+    "read": 6.0, "position": 1.5, "watermarks": 1.0, "cached_watermarks": 1.0,
+    "commit": 4.0, "committed": 3.0,
 }  # fmt: skip
 GROUP_WEIGHTS = {"group": 1.5, "read_as_group": 3.0, "group_assignment": 1.0}
 ALWAYS = {"create_topic", "producer", "consumer", "produce", "read"}

@@ -45,8 +45,11 @@ def produce(
     writer = session.writers.get(name)
     if writer is None:
         return SKIPPED
-    if topic not in session.topics and session.versions.get(topic):
-        return SKIPPED  # a producer learns bit by bit that a topic is deleted
+    if topic not in session.topics and (session.versions.get(topic) or (topic, 0) in writer.known):
+        return SKIPPED  # a producer learns bit by bit that a topic is missing
+    created = session.created.get(topic, 0)
+    if writer.wrote.setdefault(topic, created) != created:
+        return SKIPPED  # the numbers of its batches may not fit the new topic
     number = writer.produced
     writer.produced += 1
     _ask_for(session, writer, topic)
@@ -64,7 +67,7 @@ def produce(
             key,
             partition,
             on_delivery=on_delivery,
-            headers=headers and [tuple(header) for header in headers],
+            headers=None if headers is None else [(name, value) for name, value in headers],
             **stamp,
         )
     )
@@ -114,6 +117,11 @@ def _reported(session: Session, writer: Writer) -> Result:
     return found
 
 
+def flush_all(session: Session) -> Result:
+    """Write what any producer has queued."""
+    return {name: _flush(session, writer) for name, writer in session.writers.items() if writer.queued}
+
+
 def _flush(session: Session, writer: Writer) -> Result:
     """Flush; after a fatal error, which is raised once, get the reports that came with it."""
     result = outcome(lambda: writer.client.flush(LIMIT_S))
@@ -135,7 +143,7 @@ def purge(session: Session, name: str) -> Result:
         return SKIPPED
     result = outcome(writer.client.purge)
     _serve(session, writer)
-    return [result, _reported(session, writer), len(writer.client)]
+    return [result, _reported(session, writer)]
 
 
 def init(session: Session, name: str) -> Result:
@@ -212,5 +220,6 @@ def _end(session: Session, name: str, *, is_commit: bool) -> Result:
             session.await_offsets(writer.pending)
         writer.touched, writer.pending = set(), {}
         return [result, reports]
-    _serve(session, writer)
+    if "fatal" in result[1]:
+        _serve(session, writer)
     return [result, _reported(session, writer)]

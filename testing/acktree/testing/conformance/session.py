@@ -62,6 +62,9 @@ class Reader:
     commits: list[Result] = field(default_factory=list)
     """The answers to its asynchronous commits."""
     events: list[Result] = field(default_factory=list)
+    """Calls of its callbacks that are not in a result yet."""
+    can_reset: bool = True
+    """Whether it goes on from somewhere else where there is no valid offset."""
     is_closed: bool = False
 
     @property
@@ -89,6 +92,8 @@ class Writer:
     known: set[tuple[str, int]] = field(default_factory=set)
     """The topics, and which of their versions, that it has asked for."""
     produced: int = 0
+    wrote: dict[str, int] = field(default_factory=dict)
+    """Of each topic that it has written to, which one of that name."""
     touched: set[Place] = field(default_factory=set)
     """Where the open transaction writes."""
     pending: dict[tuple[str, Place], int] = field(default_factory=dict)
@@ -108,6 +113,8 @@ class Session:
         """Topics that exist, and their numbers of partitions."""
         self.versions: dict[str, int] = {}
         """How often each topic was created, deleted or grown."""
+        self.created: dict[str, int] = {}
+        """How often each topic was created."""
         self.ends: dict[Place, int] = {}
         self.base_ms = int(world.wall_s() * 1000)
         self._observers: dict[str, Any] = {}
@@ -207,10 +214,13 @@ class Session:
         level = IsolationLevel.READ_COMMITTED if is_committed_only else IsolationLevel.READ_UNCOMMITTED
         asked = self.partitions(place for place in places if place[1] < self.topics.get(place[0], 0))
         found = {}
+        latest: Callable[[], Any] = OffsetSpec.latest
 
         def ask() -> bool:
             """Ask for what is not known yet; an admin client may believe for a while in an older topic."""
-            wanted = {place: OffsetSpec.latest() for place in asked if self.place(place) not in found}
+            wanted: dict[TopicPartition, Any] = {
+                place: latest() for place in asked if self.place(place) not in found
+            }
             futures = self.admin.list_offsets(wanted, isolation_level=level) if wanted else {}
             is_whole = True
             for partition, future in futures.items():

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
 
 from acktree.testing.conformance.consumer_steps import drain
 from acktree.testing.conformance.group_steps import settle
+from acktree.testing.conformance.producer_steps import flush_all
 from acktree.testing.conformance.results import Result, is_ok, outcome
 from acktree.testing.conformance.script import SKIPPED
 from acktree.testing.conformance.session import LIMIT_S, Session
@@ -30,6 +31,7 @@ def answer(futures: dict[Any, Any]) -> Any:
 
 def create_topic(session: Session, topic: str, partitions: int, config: dict[str, str]) -> Result:
     """Create a topic, and wait until everybody can see it."""
+    session.created[topic] = session.created.get(topic, 0) + (topic not in session.topics)
     new = NewTopic(session.name(topic), num_partitions=partitions, replication_factor=1, config=config)
     result = outcome(lambda: answer(session.admin.create_topics([new])))
     if is_ok(result):
@@ -78,7 +80,9 @@ def delete_topic(session: Session, topic: str) -> Result:
         for reader in session.readers.values()
     ):
         return SKIPPED
+    flushed = flush_all(session)
     result = outcome(lambda: answer(session.admin.delete_topics([session.name(topic)])))
+    result.append(flushed)
     if is_ok(result):
         del session.topics[topic]
         session.versions[topic] += 1
@@ -91,6 +95,7 @@ def delete_topic(session: Session, topic: str) -> Result:
 def delete_records(session: Session, topic: str, partition: int, offset: int) -> Result:
     """Delete the records before an offset; -1 deletes all."""
     _finish_reading(session, topic)
+    session.log_ends([(topic, partition)], is_committed_only=False)  # until the client knows the topic
     request = session.partitions([(topic, partition, offset)])
     return outcome(lambda: answer(session.admin.delete_records(request)).low_watermark)
 
@@ -105,8 +110,7 @@ def list_offsets(session: Session, topic: str, partition: int, spec: str, is_com
         found = answer(session.admin.list_offsets(request, isolation_level=level))
         return [found.offset, found.timestamp]
 
-    if partition < session.topics.get(topic, 0):
-        session.log_ends([(topic, partition)], is_committed_only=False)  # until the client knows the topic
+    session.log_ends([(topic, partition)], is_committed_only=False)  # until the client knows the topic
 
     return outcome(ask)
 

@@ -98,19 +98,13 @@ class Cluster:
             found = self.groups[name] = Group(name, self.kernel, self._partitions_of)
         return found
 
-    def acceptable_offsets(self, offsets: Iterable[Offset]) -> tuple[list[Offset], int | None]:
-        """Return the offsets that may be committed, and why the last of the others may not."""
-        good: list[Offset] = []
-        codes: set[int] = set()
-        for offset in offsets:
-            topic, partition, _, metadata = offset
-            if topic not in self.topics or not 0 <= partition < len(self.topics[topic].partitions):
-                codes.add(KafkaError.UNKNOWN_TOPIC_OR_PART)
-            elif len((metadata or "").encode()) > METADATA_BYTES:
-                codes.add(KafkaError.OFFSET_METADATA_TOO_LARGE)
-            else:
-                good.append(offset)
-        return good, max(codes, default=None)  # the broker answers first for what it does not know
+    def why_unacceptable(self, offset: Offset) -> int | None:
+        """Return why an offset may not be committed, None if it may."""
+        topic, partition, _, metadata = offset
+        if topic not in self.topics or not 0 <= partition < len(self.topics[topic].partitions):
+            return KafkaError.UNKNOWN_TOPIC_OR_PART
+        is_long = len((metadata or "").encode()) > METADATA_BYTES
+        return KafkaError.OFFSET_METADATA_TOO_LARGE if is_long else None
 
     def _partitions_of(self, topics: Iterable[str]) -> dict[str, int]:
         return {name: len(self.topics[name].partitions) for name in topics if name in self.topics}

@@ -40,7 +40,7 @@ class Fetch:
     next_offset: int | None = None
     """The next offset to fetch, None until the start is resolved."""
     position: int = OFFSET_INVALID
-    """What ``position`` returns."""
+    """What ``position`` returns: behind the last record or control record."""
     assigned: tuple[int, str | None] = (OFFSET_INVALID, None)
     """Offset and metadata that it was assigned with."""
     end_reported: int | None = None
@@ -149,12 +149,12 @@ class SimulatedConsumer:
 
     # Assignments.
 
-    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+    def assign(self, partitions: Sequence[TopicPartition], /) -> None:
         """Read these partitions, each from its offset."""
         self._enter("consumer.assign")
         self._assign(partitions, is_whole=True)
 
-    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+    def incremental_assign(self, partitions: Sequence[TopicPartition], /) -> None:
         """Read these partitions, too. Raises KafkaException: one is read already."""
         self._enter("consumer.incremental_assign")
         for place in partitions:
@@ -163,7 +163,7 @@ class SimulatedConsumer:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT, text))
         self._assign(partitions, is_whole=False)
 
-    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+    def incremental_unassign(self, partitions: Sequence[TopicPartition], /) -> None:
         """Read these partitions no longer. Raises KafkaException: one is not read."""
         self._enter("consumer.incremental_unassign")
         for place in partitions:
@@ -188,7 +188,7 @@ class SimulatedConsumer:
             self._fetches.clear()
         for place in partitions:
             ready_s = self._kernel.now_s + self._network.delay_s()
-            assigned = place.offset, place.metadata
+            assigned = OFFSET_STORED if place.offset == OFFSET_INVALID else place.offset, place.metadata
             self._fetches[place.topic, place.partition] = Fetch(
                 place.offset, ready_s=ready_s, assigned=assigned
             )
@@ -208,8 +208,13 @@ class SimulatedConsumer:
         self._enter("consumer.resume")
         self._paused -= {(place.topic, place.partition) for place in partitions}
 
-    def seek(self, place: TopicPartition) -> None:
+    def seek(self, partition: TopicPartition) -> None:
         """Go on from another offset. Raises KafkaException: the partition is not assigned."""
+        place = partition
+        if place.offset == OFFSET_STORED:
+            raise NotSimulated(
+                "Consumer.seek to OFFSET_STORED stops librdkafka; ask committed() for the offset"
+            )
         self._enter("consumer.seek")
         key = place.topic, place.partition
         fetch = self._fetches.get(key)
@@ -217,6 +222,8 @@ class SimulatedConsumer:
             raise KafkaException(KafkaError(KafkaError._STATE, f"Failed to seek to offset {place.offset}"))
         ready_s = self._kernel.now_s + self._network.delay_s()
         self._fetches[key] = Fetch(place.offset, ready_s=ready_s, assigned=fetch.assigned)
+        if place.offset == OFFSET_INVALID:
+            self._fetches[key].next_offset = -1  # not what is committed, but auto.offset.reset
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the offset behind the last record that was returned, by partition."""
@@ -334,15 +341,14 @@ class SimulatedConsumer:
         self, found: list[SimulatedMessage], limit: int, place: Place, fetch: Fetch, log: PartitionLog
     ) -> None:
         assert fetch.next_offset is not None
-        self._fetched_ends[place] = self._ends(log)
+        self._fetched_ends[place] = log.start_offset, log.end_offset
         end = log.stable_offset if self._is_committed_only else log.end_offset
         for record in log.read(fetch.next_offset, self._is_committed_only):
             if len(found) >= limit:
                 return
-            fetch.next_offset = record.offset + 1
+            fetch.next_offset = fetch.position = record.offset + 1
             if not record.is_control:
                 found.append(SimulatedMessage(*place, record.offset, record))
-                fetch.position = record.offset + 1
         fetch.next_offset = max(fetch.next_offset, end)
         if self._reports_ends and fetch.end_reported != fetch.next_offset and len(found) < limit:
             fetch.end_reported = fetch.next_offset
@@ -392,19 +398,21 @@ class SimulatedConsumer:
     def _commit(
         self, wanted: list[TopicPartition], member: str | None = None, generation: int | None = None
     ) -> tuple[list[TopicPartition], KafkaError | None]:
-        """Commit what can be committed; return the partitions and the error, which all of them get."""
+        """Commit what can be committed; return the partitions, each with its error or else the last one's."""
         member = self._membership.member_id if member is None else member
         generation = self._membership.generation if generation is None else generation
-        good, code = self._cluster.acceptable_offsets(
-            [(place.topic, place.partition, place.offset, place.metadata) for place in wanted]
-        )
+        offsets = [(place.topic, place.partition, place.offset, place.metadata) for place in wanted]
+        codes = [self._cluster.why_unacceptable(offset) for offset in offsets]
+        good = [offset for offset, code in zip(offsets, codes, strict=True) if code is None]
+        code = max((code for code in codes if code is not None), default=None)
         try:
             self._cluster.before_commit(self._network.process)
             self._group().commit(good, member, generation, self._network.process.name)
         except Refused as refusal:
             code = refusal.code
         error = None if code is None else KafkaError(code)
-        return [_with_error(place, error) for place in wanted], error
+        errors = [error if own is None else KafkaError(own) for own in codes]
+        return list(map(_with_error, wanted, errors)), error
 
     def committed(self, partitions: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
         """Return what the group has committed; wait for open transactions that may change it."""
@@ -431,7 +439,7 @@ class SimulatedConsumer:
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float = -1, cached: bool = False
     ) -> tuple[int, int]:
-        """Return where the log begins, and where this reader's view of it ends; ``cached``: as last fetched."""
+        """Return where the log begins and ends; ``cached``: as fetched last, without regard to isolation."""
         place = partition.topic, partition.partition
         if cached:
             self._enter("consumer.get_watermark_offsets")
@@ -439,9 +447,6 @@ class SimulatedConsumer:
         self._request("consumer.get_watermark_offsets", timeout)
         if (log := self._log(place)) is None:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, "Failed to get watermark offsets"))
-        return self._ends(log)
-
-    def _ends(self, log: PartitionLog) -> tuple[int, int]:
         return log.start_offset, log.stable_offset if self._is_committed_only else log.end_offset
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:

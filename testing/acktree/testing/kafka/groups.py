@@ -124,6 +124,7 @@ class Group:
     def _remove(self, member_id: str) -> None:
         if self.members.pop(member_id, None) is None:
             return
+        self._tell()  # one that waits to join hears of its removal at once
         self.targets.pop(member_id, None)
         if self.is_incremental:
             self._retarget()
@@ -148,6 +149,11 @@ class Group:
                 self._kernel.call_after(max(left_s, 0.5), check)
 
         self._kernel.call_after(member.session_s, check)
+
+    def _tell(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for call in waiting:
+            call()
 
     # The classic protocol.
 
@@ -230,9 +236,7 @@ class Group:
             for member in self.members.values():
                 member.assigned = tuple(assigned[member.member_id])
             self.phase = Phase.STABLE
-            waiting, self.waiting = self.waiting, {}
-            for call in waiting:
-                call()
+            self._tell()
 
         self._kernel.call_after(self.sync_delay_s(), sync)
 

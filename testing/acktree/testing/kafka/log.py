@@ -77,7 +77,7 @@ class PartitionLog:
     @property
     def stable_offset(self) -> int:
         """The last stable offset: where a read_committed reader ends."""
-        return min(self.open.values(), default=self.end_offset)
+        return max(self.start_offset, min(self.open.values(), default=self.end_offset))
 
     def append(
         self,

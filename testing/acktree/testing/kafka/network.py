@@ -41,7 +41,7 @@ class Network:
         self.enter(call)
         self.kernel.sleep(2e-6)
 
-    def request(self, call: str, timeout_s: float | None) -> None:
+    def request(self, call: str, timeout_s: float | None, *, is_retriable: bool = False) -> None:
         """Let a request travel to the broker; wait for a broker that is away.
 
         Raises:
@@ -53,17 +53,17 @@ class Network:
         self.kernel.sleep(delay_s)
         while not self.is_up:
             if self.kernel.now_s >= until_s:
-                raise timed_out()
+                raise timed_out(is_retriable=is_retriable)
             self.kernel.sleep(min(RETRY_S, max(until_s - self.kernel.now_s, 1e-3)))
 
-    def respond(self, call: str) -> None:
+    def respond(self, call: str, *, is_retriable: bool = False) -> None:
         """Let the answer travel back. Raises KafkaException: it is lost, and what was asked for is done."""
         if self.lose_response(self.process, call):
             self.kernel.sleep(1.0)
-            raise timed_out()
+            raise timed_out(is_retriable=is_retriable)
         self.kernel.sleep(self.delay_s())
 
 
-def timed_out() -> KafkaException:
-    """Return the error of a request that was not answered in time."""
-    return KafkaException(KafkaError(KafkaError._TIMED_OUT, "Local: Timed out", retriable=True))
+def timed_out(*, is_retriable: bool = False) -> KafkaException:
+    """Return the error of a request that was not answered in time; calls of transactions say "retriable"."""
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, "Local: Timed out", retriable=is_retriable))

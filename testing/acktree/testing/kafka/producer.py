@@ -42,8 +42,15 @@ class TransactionState:
     places: set[Place] = field(default_factory=set)
     """Where it writes."""
 
+    gaps: set[Place] = field(default_factory=set)
+    """Where a refused batch has left a gap in the sequence numbers: librdkafka does not close it, so the next
+    transaction that writes there fails, too, with OUT_OF_ORDER_SEQUENCE_NUMBER; only then it starts anew."""
+
     def clear(self) -> None:
         """Forget the last transaction."""
+        error = self.abortable
+        if error is not None and error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self.gaps.clear()
         self.abortable, self.has_content, self.failed = None, False, 0
         self.places.clear()
 
@@ -70,14 +77,20 @@ class SimulatedProducer(Sender):
         if state is not None and (state.phase != "open" or state.abortable is not None):
             raise KafkaException(KafkaError(KafkaError._STATE, "Local: Erroneous state"))
 
-    def _not_written(self, error: KafkaError, *, is_refused: bool) -> None:
+    def _not_written(self, error: KafkaError, refused: Place | None = None) -> None:
         state = self._transaction
         if state is None:
             return
         state.failed += 1
-        if is_refused and state.abortable is None:
+        if refused is not None:
+            state.gaps.add(refused)
+        if refused is not None and state.abortable is None:
             text = "a record of the transaction was not written"
             state.abortable = KafkaError(error.code(), text, txn_requires_abort=True)
+
+    def _is_broken(self, place: Place) -> bool:
+        state = self._transaction
+        return state is not None and (place in state.gaps or state.abortable is not None)
 
     def _unwritten(self, place: Place) -> int:
         state = self._transaction
@@ -137,12 +150,12 @@ class SimulatedProducer(Sender):
         self._transaction.abortable = error
         return KafkaException(error)
 
-    def init_transactions(self, timeout: float = -1) -> None:
+    def init_transactions(self, timeout: float = -1, /) -> None:
         """Get producer id and epoch; end what a predecessor has left open."""
         state = self._state("producer.init_transactions", "new")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         while True:
-            self._network.request("producer.init_transactions", until_s - self._kernel.now_s)
+            self._ask("producer.init_transactions", until_s)
             try:
                 identity = self._cluster.transactions.init(state.name, state.timeout_ms, state.identity)
             except Refused as refusal:
@@ -150,10 +163,10 @@ class SimulatedProducer(Sender):
             if identity is not None:
                 break
             if self._kernel.now_s >= until_s:
-                raise timed_out()
+                raise timed_out(is_retriable=True)
             self._kernel.sleep(RETRY_S / 4)
         state.identity = identity
-        self._network.respond("producer.init_transactions")
+        self._network.respond("producer.init_transactions", is_retriable=True)
         state.phase = "ready"
 
     def begin_transaction(self) -> None:
@@ -163,7 +176,7 @@ class SimulatedProducer(Sender):
         state.clear()
 
     def send_offsets_to_transaction(
-        self, positions: Iterable[TopicPartition], group_metadata: GroupMetadata, timeout: float = -1
+        self, positions: Iterable[TopicPartition], group_metadata: GroupMetadata, timeout: float = -1, /
     ) -> None:
         """Add offsets to the transaction."""
         group = group_metadata
@@ -172,7 +185,7 @@ class SimulatedProducer(Sender):
             raise KafkaException(state.abortable)
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         while True:
-            self._network.request("producer.send_offsets_to_transaction", until_s - self._kernel.now_s)
+            self._ask("producer.send_offsets_to_transaction", until_s)
             assert state.identity is not None
             try:
                 entry = self._cluster.transactions.begin(state.name, *state.identity)
@@ -183,22 +196,24 @@ class SimulatedProducer(Sender):
             except Refused as refusal:
                 raise self._transactional(refusal) from None
             if self._kernel.now_s >= until_s:
-                raise timed_out()
+                raise timed_out(is_retriable=True)
             self._kernel.sleep(RETRY_S / 4)
         state.has_content = True
-        good, code = self._cluster.acceptable_offsets(
-            (place.topic, place.partition, place.offset, place.metadata) for place in positions
-        )
-        self._cluster.transactions.add_offsets(entry, [(group.group, *offset) for offset in good])
-        self._network.respond("producer.send_offsets_to_transaction")
-        if code is not None:
-            raise self._transactional(Refused(code))
+        codes = set()
+        for place in positions:
+            offset = place.topic, place.partition, place.offset, place.metadata
+            codes.add(code := self._cluster.why_unacceptable(offset))
+            if code is None:
+                self._cluster.transactions.add_offsets(entry, [(group.group, *offset)])
+        self._network.respond("producer.send_offsets_to_transaction", is_retriable=True)
+        if refused := codes - {None}:
+            raise self._transactional(Refused(max(code or 0 for code in refused)))
 
-    def commit_transaction(self, timeout: float = -1) -> None:
+    def commit_transaction(self, timeout: float = -1, /) -> None:
         """Flush and commit."""
         self._end("producer.commit_transaction", timeout, is_commit=True)
 
-    def abort_transaction(self, timeout: float = -1) -> None:
+    def abort_transaction(self, timeout: float = -1, /) -> None:
         """Drop what is queued, and abort."""
         self._end("producer.abort_transaction", timeout, is_commit=False)
 
@@ -213,7 +228,7 @@ class SimulatedProducer(Sender):
         while self._open or self._sending:
             self._serve()
             if self._kernel.now_s >= until_s:
-                raise timed_out()
+                raise timed_out(is_retriable=True)
             self._wait(min(RETRY_S, until_s - self._kernel.now_s))
         self._serve()
         self._interrupted = ""
@@ -227,7 +242,7 @@ class SimulatedProducer(Sender):
         assert state.identity is not None
         while state.has_content:
             state.phase = "ending"
-            self._network.request(call, until_s - self._kernel.now_s)
+            self._ask(call, until_s)
             try:
                 if is_commit:
                     self._cluster.before_commit(self._network.process)
@@ -236,10 +251,13 @@ class SimulatedProducer(Sender):
                 if not is_commit and self._bump(state):
                     break
                 raise self._transactional(refusal) from None
-            self._network.respond(call)
+            self._network.respond(call, is_retriable=True)
             break
         state.phase = "ready"
         state.clear()
+
+    def _ask(self, call: str, until_s: float) -> None:
+        self._network.request(call, until_s - self._kernel.now_s, is_retriable=True)
 
     def _bump(self, state: TransactionState) -> bool:
         """Get a new epoch after a transaction that ran into its timeout, as KIP-360 says."""

@@ -86,8 +86,12 @@ class Sender:
         """Return the transaction to write in, None if there is none, False while the last one is ending."""
         return None
 
-    def _not_written(self, error: KafkaError, *, is_refused: bool) -> None:
-        """A record was not written; ``is_refused``: the broker has refused it."""
+    def _not_written(self, _error: KafkaError, _refused: Place | None = None) -> None:
+        """A record was not written; ``_refused``: the broker has refused a batch for this partition."""
+
+    def _is_broken(self, _place: Place) -> bool:
+        """Return whether the broker misses a batch, or the transaction has to be aborted anyway."""
+        return False
 
     def _unwritten(self, _place: Place) -> int:
         """Return the error of a record that a fenced producer has not written."""
@@ -221,9 +225,11 @@ class Sender:
             self._send_later(place, RETRY_S / 4)
             return
         records, self._queues[place] = list(queue), deque()
-        refusals = self._refusals(records)
-        if refusals[0] is not None:
-            self._not_written(refusals[0], is_refused=True)
+        if self._is_broken(place):
+            self._not_written(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), place)
+            refusals: list[KafkaError | None] = [KafkaError(KafkaError._PURGE_QUEUE)] * len(records)
+        elif (refusals := self._refusals(records))[0] is not None:
+            self._not_written(refusals[0], place)
         answers: list[Answer] = [
             (None, error) if error else (self._append(record, transaction), None)
             for record, error in zip(records, refusals, strict=True)
@@ -275,7 +281,7 @@ class Sender:
     def _report(self, record: Queued, stored: StoredRecord | None, error: KafkaError | None) -> None:
         self._open -= 1
         if error is not None:
-            self._not_written(error, is_refused=False)
+            self._not_written(error)
         if record.on_delivery is not None and (error is not None or not self._only_errors):
             self._reports.append((record.on_delivery, error, record.message(stored, error)))
 

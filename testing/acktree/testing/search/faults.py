@@ -5,11 +5,13 @@ Invariant: a plan is a list of plain values, so that it can be printed, cut down
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
 
 from acktree.testing.kafka.log import PartitionLog
+from acktree.testing.kafka.transactions import Refused
 from acktree.testing.kernel import Process
 from acktree.testing.search.actors import Mind
 from acktree.testing.search.system import NAME, SOURCE, Role, System
@@ -264,10 +266,12 @@ def _write_transaction(system: System, fault: Fault, log: PartitionLog, value: b
     entry.partitions[log] = None
     log.append(b"k", value, (), None, entry.transaction, "stranger")
     if fault.number % 2:
-        system.kernel.call_after(
-            min(fault.seconds, 0.09),
-            lambda: coordinator.end(name, *identity, is_commit=bool(fault.number % 3)),
-        )
+
+        def end() -> None:
+            with suppress(Refused):  # an operator has fenced it meanwhile
+                coordinator.end(name, *identity, is_commit=bool(fault.number % 3))
+
+        system.kernel.call_after(min(fault.seconds, 0.09), end)
 
 
 @kind("compact the registry")

@@ -30,6 +30,7 @@ class BrokenPromise(AssertionError):
 class Execution:
     """One execution of one record by one bolt, and the values it emitted."""
 
+    place: Place
     children: list[bytes]
     at_s: float = 0.0
 
@@ -108,7 +109,7 @@ class Judge:
 
     def execute_with(self, bolt: str, topic: str, partition: int, offset: int, children: list[bytes]) -> None:
         """Note an execution that emits values, which may be another one's children, too."""
-        execution = Execution(children, self.cluster.kernel.now_s)
+        execution = Execution((topic, partition, offset), children, self.cluster.kernel.now_s)
         self.executions[bolt, (topic, partition, offset)].append(execution)
         if bolt == STAGE:
             self.staged.update(dict.fromkeys(children, execution))
@@ -241,28 +242,31 @@ class Judge:
     def check_root(self, root: int) -> None:
         """Raise BrokenPromise unless the tree of a root that is said to be acked is done."""
         if root in self._finished:
-            return  # a result is repeated after a refold, and a batch that is run again adds tuples to its roots
+            return  # repeated after a refold; a batch that is run again adds tuples to its roots
         values = self._roots.get(root)
         if not values and self.source_topic:  # a stage may make nothing of a record
             self._finished.add(root)
             return
         if not values:
             raise BrokenPromise(f"root {root:x} is acked, and no tuple of it is in the log")
-        for value in dict.fromkeys(self._tree_of(values)):
-            if missing := self.open_part(value):
-                raise BrokenPromise(f"root {root:x} is acked, and {missing}")
+        trees = self._trees_of(values)
+        missing = [next((part for value in tree if (part := self.open_part(value))), "") for tree in trees]
+        if "" not in missing:
+            raise BrokenPromise(f"root {root:x} is acked, and {missing[0]}")
         if self.source_topic:
             self._finished.add(root)
 
-    def _tree_of(self, values: list[bytes]) -> list[bytes]:
-        """Return the values that a root's emission has to have in the log: with one child, all of them."""
-        found: list[bytes] = []
-        for value in values:
-            execution = self.staged.get(value)
-            is_aborted = execution is not None and not self._is_committed(value)
-            if not is_aborted:
-                found += [value] if execution is None else execution.children
-        return found
+    def _trees_of(self, values: list[bytes]) -> list[list[bytes]]:
+        """Return what each emission of a root has in the log; a batch that is run again is another one.
+
+        An emission of a Python spout is one value, and has its root alone: all of them have to be done.
+        """
+        if not self.source_topic:
+            return [values]
+        written = dict.fromkeys(self.staged[value] for value in values if self._is_committed(value))
+        trees = [execution.children for execution in written] or [values]
+        place = self.staged[values[0]].place
+        return trees + [[] for other in self.executions[STAGE, place] if not other.children]
 
     def open_part(self, value: bytes) -> str:
         """Return what of a value's tree is not done, "" if all of it is."""
