@@ -16,6 +16,7 @@ from acktree.schemas.topology import Topology, load_topology
 from acktree.schemas.world import use_world
 from acktree.testing.errors import FaultNeverStruck, NothingCanHappen, NotStarted, TookTooLong
 from acktree.testing.faults import Faults
+from acktree.testing.idle import fewer_idle_turns
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kernel import Kernel
 from acktree.testing.parts import BOOTSTRAP, Parts
@@ -232,7 +233,7 @@ class RunningTopology:
             self.kernel.ended.clear()
             return condition()
 
-        with use_world(self.world):
+        with use_world(self.world), fewer_idle_turns():
             try:
                 self.kernel.run(is_over, limit_s)
             except (TookTooLong, NothingCanHappen):

@@ -279,4 +279,4 @@ class SpoutCommits:
 
 def _encoded(epoch: int, source: SourceSlot, ledger: PartitionLedger) -> tuple[State, int, BitMap64]:
     made = encode_metadata(epoch, source.topic_id, ledger.frontier, ledger.done, ledger.committed_done)
-    return (source, ledger.frontier, made.text), made.reach, made.committed
+    return (source, ledger.frontier, made.text), min(made.reach, ledger.known_end), made.committed

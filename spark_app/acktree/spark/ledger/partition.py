@@ -86,17 +86,17 @@ class PartitionLedger:
     def acked(self, generations: NDArray[np.int64], firsts: NDArray[np.int64]) -> int:
         """Mark blocks as done, whichever emission was acked; return how many offsets are newly done."""
         # Life of a record, step 11.
-        wanted = (firsts > self.frontier - self._largest) & (firsts < self._known_end)
+        wanted = (firsts > self.frontier - self._largest) & (firsts < self.known_end)
         runs_of = generations >> 4
         finished = BitMap64()
         for run in np.flatnonzero(np.bincount(runs_of[wanted])).tolist():
             finished |= self._cover(firsts[wanted & (runs_of == run)], run)
         finished.remove_range(0, self.frontier)
-        finished.remove_range(self._known_end, EVERYTHING)
+        finished.remove_range(self.known_end, EVERYTHING)
         return self._finish(finished)
 
     @property
-    def _known_end(self) -> int:
+    def known_end(self) -> int:
         """Behind the last offset that was emitted, by this driver or one before it."""
         return max(self.next_offset, self.emitted_before)
 
@@ -106,7 +106,7 @@ class PartitionLedger:
 
     def last_of(self, first: int) -> int:
         """Return an upper bound of the last emitted offset of the block that begins there."""
-        return min(first + self._largest, self._known_end) - 1
+        return min(first + self._largest, self.known_end) - 1
 
     def _cover(self, firsts: NDArray[np.int64], run: int) -> BitMap64:
         """Return the offsets that were in the trees of roots of a run, as far as it counts for them."""

@@ -161,6 +161,8 @@ class TaskLedger:
                 self._last_acked_s = now_s
                 self.counters["completed"] += finished
             highest[slot] = ledger.last_of(int(offsets[mine].max()))
+            if known.any():  # beyond what this driver knows of, another one has emitted it
+                highest[slot] = max(highest[slot], int(offsets[known].max()))
         return highest
 
     def apply_absent(self, absent: Absent) -> Effect:
@@ -170,9 +172,7 @@ class TaskLedger:
         if ledger is not None and (absent.run is None or is_run_between(absent.run, ledger.floor, self.run)):
             for first, following in absent.spans:
                 self.counters["absent"] += ledger.finish(first, following, absent.run)
-                highest[absent.slot] = max(
-                    highest.get(absent.slot, 0), min(following, ledger.next_offset) - 1
-                )
+                highest[absent.slot] = max(highest.get(absent.slot, 0), following - 1)
         return Effect(highest, [], [])
 
     def drop(self, slot: int) -> None:

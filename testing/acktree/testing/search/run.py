@@ -2,19 +2,13 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from acktree.acker import service
-from acktree.producers.worker import loop, spout_loop
 from acktree.schemas.world import use_world
-from acktree.testing import spark_stub
+from acktree.testing.idle import fewer_idle_turns
 from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, schedule
 from acktree.testing.search.system import System
 
-IDLE_TURN_S, BUSY_TURN_S = 0.5, 0.2
-"""How long loops without work wait here: their usual 100 and 5 ms would be most of what a seed costs."""
 HEALED_S = 300.0
 """Within what everything must be done after that."""
 
@@ -39,7 +33,7 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
         faults = draw_faults(random.Random(f"faults {seed}"))
     kernel = system.kernel
     error: BaseException | None = None
-    with use_world(system.world), _fewer_idle_turns():
+    with use_world(system.world), fewer_idle_turns():
         try:
             run_system(system, faults)
         except Exception as found:
@@ -49,20 +43,6 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
     left = sum(len(process.tasks) for process in kernel.processes)
     judge = system.judge
     return Outcome(seed, faults, error, judge.counters, judge.events, kernel.now_s, left)
-
-
-@contextmanager
-def _fewer_idle_turns() -> Iterator[None]:
-    """Let loops wait longer when nothing happens; it changes no outcome, only what an idle second costs."""
-    before = service.IDLE_WAIT_S, loop.IDLE_WAIT_S, loop.BUSY_WAIT_S, spout_loop.BUSY_WAIT_S
-    polling_s = spark_stub.POLLING_DELAY_S
-    service.IDLE_WAIT_S = loop.IDLE_WAIT_S = IDLE_TURN_S
-    loop.BUSY_WAIT_S = spout_loop.BUSY_WAIT_S = spark_stub.POLLING_DELAY_S = BUSY_TURN_S
-    try:
-        yield
-    finally:
-        service.IDLE_WAIT_S, loop.IDLE_WAIT_S, loop.BUSY_WAIT_S, spout_loop.BUSY_WAIT_S = before
-        spark_stub.POLLING_DELAY_S = polling_s
 
 
 def run_system(system: System, faults: list[Fault]) -> None:
