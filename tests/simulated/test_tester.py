@@ -300,6 +300,15 @@ def test_a_worker_killed_between_child_and_ack_is_replayed_and_then_acked():
         assert 30 < tester.now_s < 100
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_no_ack_overtakes_the_child_that_a_fault_waits_for(seed: int):
+    with lines(seed=seed) as tester:
+        sent = tester.send("lines", "word")
+        tester.kill("upper", when="between child and ack")
+        tester.run_until_done()
+        assert tester.replays("lines") == {sent: 1}
+
+
 def test_a_worker_killed_between_ack_and_commit_executes_again():
     with numbers() as tester:
         tester.kill("keep", when="between ack and commit")
