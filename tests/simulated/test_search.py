@@ -76,3 +76,9 @@ def test_no_task_is_left_behind():
     assert outcome.tasks_left == 0
     assert issubclass(Killed, BaseException)
     assert not issubclass(Killed, Exception), "user code that catches Exception must not survive a kill"
+
+
+@pytest.mark.parametrize("seed", [13, 14, 16])
+def test_a_second_driver_that_ends_at_once_leaves_nothing_behind(seed: int):
+    """The ack of a batch that it did not know of was taken for read, and the record never ended."""
+    assert run_seed(seed, [Fault("start a second driver", at_s=0.1)]).error is None

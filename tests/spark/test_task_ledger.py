@@ -103,3 +103,17 @@ def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
     )
     task.apply(Result(0, newest), 1.0, 0.0)
     assert ledger.pending == 0
+
+
+def test_an_ack_of_what_another_driver_has_emitted_holds_the_result_position():
+    """This driver does not know the emission; if it ends, the next one may, and has to read the ack."""
+    ledger = PartitionLedger(0, 2, 1, RetryPolicy(1, 60, 10))
+    task = TaskLedger(0, 1, {0: SourceSlot(0, "in", 0, "id")}, {0: ledger}, 30.0)
+    own = task.apply(Result(0, np.array([root_id(0, GENERATION, 1)], np.uint64)), 0, 0)
+    other = task.apply(Result(0, np.array([root_id(0, GENERATION, 5)], np.uint64)), 0, 0)
+    ended = task.apply(Result(0, np.array([root_id(0, generation_of(200, 0), 5)], np.uint64)), 0, 0)
+    assert ledger.known_end == 2
+    assert own.highest[0] < ledger.known_end
+    assert other.highest[0] >= ledger.known_end
+    assert ended.highest[0] < ledger.known_end
+    assert ledger.pending == 1
