@@ -12,11 +12,9 @@ from confluent_kafka import KafkaError, TopicPartition
 from acktree.testing.conformance.group_steps import settle
 from acktree.testing.conformance.results import Result, error_result, is_ok, outcome, text, timestamp
 from acktree.testing.conformance.script import SKIPPED
-from acktree.testing.conformance.session import LIMIT_S, Reader, Session
+from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Reader, Session
 
 POLL_S = 0.05
-SHORT_S = 1.0
-"""How long something is waited for that is not expected."""
 
 
 def consumer(session: Session, name: str, group: str, settings: dict[str, str]) -> Result:
@@ -179,7 +177,9 @@ def read(session: Session, name: str) -> Result:
 def drain(session: Session, reader: Reader, limit: int | None = None) -> Result:
     """Read until the ends of the logs, or ``limit`` records; return what was read, and where that ends."""
     goals = session.log_ends(reader.active, is_committed_only=reader.is_committed_only)
-    waits = session.is_pending(reader.group, reader.active)
+    waits = session.is_pending(reader.group, reader.active) or (
+        reader.is_committed_only and session.is_open(reader.active)
+    )
     until_s = session.world.monotonic_s() + (SHORT_S if waits else LIMIT_S)
 
     def is_done() -> bool:

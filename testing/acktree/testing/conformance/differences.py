@@ -95,6 +95,10 @@ AVOIDED: tuple[tuple[str, str], ...] = (
         "librdkafka adds the partition to the transaction after 5 ms: an abort writes a marker or not",
     ),
     (
+        "producing right after purge() or abort_transaction()",
+        "librdkafka goes on purging when the call has returned, and may drop the new records, too",
+    ),
+    (
         "cached watermarks of a read_committed consumer",
         "they say where the log ended at the last fetch, which may be later than the end it was told of",
     ),

@@ -6,7 +6,7 @@ from confluent_kafka import KafkaError
 
 from acktree.testing.conformance.results import Result, error_result, is_ok, outcome, text, timestamp
 from acktree.testing.conformance.script import SKIPPED, Place
-from acktree.testing.conformance.session import LIMIT_S, Session, Writer
+from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Session, Writer
 
 HOUR_MS = 3_600_000
 
@@ -50,6 +50,11 @@ def produce(
     created = session.created.get(topic, 0)
     if writer.wrote.setdefault(topic, created) != created:
         return SKIPPED  # the numbers of its batches may not fit the new topic
+    goes_alone = bool(writer.transactional_id) and (key is None or (topic, partition) not in writer.touched)
+    before = []
+    if goes_alone and writer.queued:
+        # What is refused, or has to ask the broker first, may have others dropped that are on their way.
+        before.append(_flush(session, writer))
     number = writer.produced
     writer.produced += 1
     _ask_for(session, writer, topic)
@@ -73,11 +78,9 @@ def produce(
     )
     if is_ok(result):
         writer.queued.add(number)
-        is_first = bool(writer.transactional_id) and (topic, partition) not in writer.touched
-        if isinstance(value, int) or topic not in session.topics or is_first:
-            # Not to be kept back: full batches, missing topics, and what a transaction asks the broker for.
+        if isinstance(value, int) or topic not in session.topics or goes_alone:
             result.append(_flush(session, writer))
-    return result
+    return [*before, *result]
 
 
 def _ask_for(session: Session, writer: Writer, topic: str) -> None:
@@ -117,6 +120,14 @@ def _reported(session: Session, writer: Writer) -> Result:
     return found
 
 
+def _await_purge(session: Session, writer: Writer) -> None:
+    """Wait until a purge is over: it goes on when the call has returned, and drops what is produced then.
+
+    The thread that purges answers this request, too, and one thing after the other.
+    """
+    writer.client.list_topics(session.name("nowhere"), timeout=LIMIT_S)
+
+
 def flush_all(session: Session) -> Result:
     """Write what any producer has queued."""
     return {name: _flush(session, writer) for name, writer in session.writers.items() if writer.queued}
@@ -142,6 +153,7 @@ def purge(session: Session, name: str) -> Result:
     if writer is None:
         return SKIPPED
     result = outcome(writer.client.purge)
+    _await_purge(session, writer)
     _serve(session, writer)
     return [result, _reported(session, writer)]
 
@@ -186,7 +198,9 @@ def send_offsets(session: Session, name: str, slot: str, places: list[list[Any]]
         return SKIPPED
     membership, group = session.memberships[slot]
     offsets = session.partitions(places)
-    result = outcome(lambda: writer.client.send_offsets_to_transaction(offsets, membership, LIMIT_S))
+    is_whole = all(partition < session.topics.get(topic, 0) for topic, partition, *_ in places)
+    limit_s = LIMIT_S if is_whole else SHORT_S  # librdkafka asks again and again for what is missing
+    result = outcome(lambda: writer.client.send_offsets_to_transaction(offsets, membership, limit_s))
     if is_ok(result):
         for partition in offsets:
             if partition.offset >= 0:
@@ -213,6 +227,8 @@ def _end(session: Session, name: str, *, is_commit: bool) -> Result:
     call = client.commit_transaction if is_commit else client.abort_transaction
     result = outcome(lambda: call(LIMIT_S))
     if is_ok(result):
+        if not is_commit:
+            _await_purge(session, writer)
         _serve(session, writer)
         reports = _reported(session, writer)
         session.await_markers(writer.touched)

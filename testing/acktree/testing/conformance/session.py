@@ -15,8 +15,10 @@ from confluent_kafka.admin import OffsetSpec
 from acktree.testing.conformance.results import Result
 from acktree.testing.conformance.script import Place
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 """How long anything may take."""
+SHORT_S = 1.0
+"""How long something is waited for that is not expected."""
 PAUSE_S = 0.004
 
 _log = logging.getLogger("acktree.conformance")
@@ -247,7 +249,7 @@ class Session:
             return all(found.get(place, end) >= end for place, end in wanted.items())
 
         if wanted:
-            self.until(are_there, 5.0)
+            self.until(are_there)
 
     def await_offsets(self, wanted: dict[tuple[str, Place], int]) -> None:
         """Wait until offsets that were committed in a transaction can be seen."""
@@ -255,7 +257,12 @@ class Session:
             if place[0] in self.topics:
                 asked = self.partitions([place])
                 observer = self.observer(group)
-                self.until(lambda: observer.committed(asked, timeout=LIMIT_S)[0].offset == offset, 5.0)  # noqa: B023
+                self.until(lambda: observer.committed(asked, timeout=LIMIT_S)[0].offset == offset, 10.0)  # noqa: B023
+
+    def is_open(self, places: Iterable[Place]) -> bool:
+        """Return whether an open transaction writes to one of these partitions."""
+        touched = {place for writer in self.writers.values() for place in writer.touched}
+        return not touched.isdisjoint(places)
 
     def is_pending(self, group: str, places: Iterable[Place]) -> bool:
         """Return whether an open transaction may change what a group has committed."""

@@ -137,6 +137,7 @@ def list_topics(session: Session, client: str, topic: str) -> Result:
         asked = session.readers[client].client
     elif client in session.writers:
         asked = session.writers[client].client
+        session.writers[client].known.add((topic, session.versions.get(topic, 0)))
     else:
         return SKIPPED
 

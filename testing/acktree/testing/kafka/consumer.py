@@ -349,7 +349,9 @@ class SimulatedConsumer:
             fetch.next_offset = fetch.position = record.offset + 1
             if not record.is_control:
                 found.append(SimulatedMessage(*place, record.offset, record))
-        fetch.next_offset = max(fetch.next_offset, end)
+        if fetch.next_offset > end:
+            return  # ahead of an open transaction: there is no end to report before it ends
+        fetch.next_offset = end
         if self._reports_ends and fetch.end_reported != fetch.next_offset and len(found) < limit:
             fetch.end_reported = fetch.next_offset
             error = KafkaError(KafkaError._PARTITION_EOF)

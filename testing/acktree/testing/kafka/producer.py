@@ -88,9 +88,11 @@ class SimulatedProducer(Sender):
             text = "a record of the transaction was not written"
             state.abortable = KafkaError(error.code(), text, txn_requires_abort=True)
 
-    def _is_broken(self, place: Place) -> bool:
-        state = self._transaction
-        return state is not None and (place in state.gaps or state.abortable is not None)
+    def _has_gap(self, place: Place) -> bool:
+        return self._transaction is not None and place in self._transaction.gaps
+
+    def _is_lost(self) -> bool:
+        return self._transaction is not None and self._transaction.abortable is not None
 
     def _unwritten(self, place: Place) -> int:
         state = self._transaction

@@ -89,8 +89,12 @@ class Sender:
     def _not_written(self, _error: KafkaError, _refused: Place | None = None) -> None:
         """A record was not written; ``_refused``: the broker has refused a batch for this partition."""
 
-    def _is_broken(self, _place: Place) -> bool:
-        """Return whether the broker misses a batch, or the transaction has to be aborted anyway."""
+    def _has_gap(self, _place: Place) -> bool:
+        """Return whether the broker misses a batch."""
+        return False
+
+    def _is_lost(self) -> bool:
+        """Return whether the transaction has to be aborted anyway."""
         return False
 
     def _unwritten(self, _place: Place) -> int:
@@ -225,11 +229,13 @@ class Sender:
             self._send_later(place, RETRY_S / 4)
             return
         records, self._queues[place] = list(queue), deque()
-        if self._is_broken(place):
-            self._not_written(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER), place)
-            refusals: list[KafkaError | None] = [KafkaError(KafkaError._PURGE_QUEUE)] * len(records)
-        elif (refusals := self._refusals(records))[0] is not None:
-            self._not_written(refusals[0], place)
+        refusals = self._refusals(records)
+        has_gap = self._has_gap(place)
+        if not self._is_lost() and (refusals[0] is not None or has_gap):
+            missed = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            self._not_written(refusals[0] or missed, place)
+        if self._is_lost() and refusals[0] is None:
+            refusals = [KafkaError(KafkaError._PURGE_QUEUE)] * len(records)
         answers: list[Answer] = [
             (None, error) if error else (self._append(record, transaction), None)
             for record, error in zip(records, refusals, strict=True)
