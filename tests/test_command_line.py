@@ -136,7 +136,7 @@ def test_a_wrong_java_home_is_not_replaced_by_another_java(tmp_path):
     [
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
         ('java version "1.8.0_452"', "is Java 8"),
-        ("what?", "does not say its version"),
+        ("what?", "does not print its version"),
     ],
 )
 def test_broker_refuses_an_old_java(tmp_path, prints, message):
