@@ -99,6 +99,10 @@ AVOIDED: tuple[tuple[str, str], ...] = (
         "librdkafka goes on purging when the call has returned, and may drop the new records, too",
     ),
     (
+        "settings of a topic that decide what the broker accepts, changed while it is written to",
+        "a broker applies them some time after it shows them",
+    ),
+    (
         "cached watermarks of a read_committed consumer",
         "they say where the log ended at the last fetch, which may be later than the end it was told of",
     ),

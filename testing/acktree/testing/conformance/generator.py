@@ -129,10 +129,8 @@ class Generator:
         return [("describe_configs", self.topic())]
 
     def alter_config(self) -> Script:
-        setting = self.random.choice(
-            [("retention.ms", "7200000000"), ("max.message.bytes", "2000"), ("cleanup.policy", "compact")]
-        )
-        return [("alter_config", self.topic(), *setting)]
+        retention_ms = self.random.choice(["7200000000", "-1"])
+        return [("alter_config", self.topic(), "retention.ms", retention_ms)]
 
     def producer(self) -> Script:
         free = [name for name in PRODUCERS if name not in self.producers]

@@ -105,7 +105,7 @@ def _reported(session: Session, writer: Writer) -> Result:
         place = session.script_name(message.topic()) or "", message.partition()
         if error is None:
             session.appended(place, message.offset() + 1)
-        if error is None or error.code() > 0:
+        if error is None or (error.code() > 0 and error.code() != KafkaError.INVALID_PRODUCER_EPOCH):
             writer.touched.add(place)
         found[number] = [
             error_result(error),

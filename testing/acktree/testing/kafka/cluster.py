@@ -25,6 +25,7 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.transactions = TransactionCoordinator(kernel, self._commit_pending, self.pending_changed)
+        self.transactions.present_log = self._present_log
         self.is_up = True
         self.clock_step_s = 0.0
         self.appended: dict[PartitionLog, None] = {}
@@ -88,6 +89,10 @@ class Cluster:
         if not 0 <= partition < len(found.partitions):
             raise Refused(KafkaError.UNKNOWN_TOPIC_OR_PART)
         return found.partitions[partition]
+
+    def _present_log(self, log: PartitionLog) -> PartitionLog:
+        topic = self.topics.get(log.topic.name)
+        return log if topic is None or log.number >= len(topic.partitions) else topic.partitions[log.number]
 
     # Groups.
 

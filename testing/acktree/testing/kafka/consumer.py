@@ -411,7 +411,8 @@ class SimulatedConsumer:
             self._cluster.before_commit(self._network.process)
             self._group().commit(good, member, generation, self._network.process.name)
         except Refused as refusal:
-            code = refusal.code
+            code = refusal.code  # what the broker does not know, it has answered before it asks the group
+            codes = [own if own == KafkaError.UNKNOWN_TOPIC_OR_PART else None for own in codes]
         error = None if code is None else KafkaError(code)
         errors = [error if own is None else KafkaError(own) for own in codes]
         return list(map(_with_error, wanted, errors)), error

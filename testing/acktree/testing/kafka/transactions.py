@@ -59,6 +59,8 @@ class TransactionCoordinator:
         self._next_producer_id = 0
         self.marker_delay_s: Callable[[], float] = lambda: 0.0
         """How long the next marker takes to its partition."""
+        self.present_log: Callable[[PartitionLog], PartitionLog] = lambda log: log
+        """Return the log that has a log's topic and partition at present: markers go by names."""
         self.ended: list[Transaction] = []
 
     def new_producer_id(self) -> int:
@@ -161,7 +163,7 @@ class TransactionCoordinator:
         def mark(place: PartitionLog | str) -> None:
             nonlocal left
             if isinstance(place, PartitionLog):
-                place.append_marker(transaction)
+                self.present_log(place).append_marker(transaction)
             else:
                 mine = [pending for pending in entry.offsets if pending[0] == place]
                 entry.offsets = [pending for pending in entry.offsets if pending[0] != place]
