@@ -6,6 +6,7 @@ Both were found by the search: a process that stood still for longer than its se
 import pytest
 
 from acktree.producers import BasicBolt, Emit, Tuple
+from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.loop import Worker
 from acktree.schemas.topology import BoltTable, SpoutTable, Topology
@@ -71,5 +72,36 @@ def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_ag
         worker_of(tester).output.must_abort = True
         began_s = tester.now_s
         tester.run_until_done()
+        assert tester.now_s - began_s < TOPOLOGY.message_timeout_s, "only a replay has helped"
+        assert sorted(tester.values("out"), key=int) == [str(number) for number in range(20)]
+
+
+def test_a_commit_that_is_due_with_the_revocation_does_not_pass_what_the_abort_has_lost(monkeypatch):
+    """The turn goes on after a revocation has aborted: it must read again before it executes or commits."""
+    monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 20.0)
+    monkeypatch.setattr("acktree.producers.kafka.exactly_once.TRANSACTION_TIMEOUT_MS", 60_000)
+    CopyOnce.executed = 0
+    stages = {"lines": lambda row: [row.value]}
+    parts = {"bolts": {"copy": CopyOnce}, "stages": stages, "workers": {"copy": 2}}
+    user = {"group.protocol": "consumer"}
+    parts |= {"restart_on": (DeliveryFailed,)}  # its successor fences it: it has left without a commit
+    with TopologyTester(TOPOLOGY, user=user, partitions=4, **parts) as tester:
+        tester.kill("copy-1", restart_after_s=70.0)
+        tester.run_for(65.0)
+        for number in range(20):
+            tester.send("lines", str(number), key=str(number))
+        tester.run_until(lambda: CopyOnce.executed == 20, what="the execution")
+        worker, before = worker_of(tester), tester.kernel.on_call
+
+        def make_a_commit_due(process, call):
+            before(process, call)
+            if call == "producer.abort_transaction" and process is tester.service("copy-0").process:
+                worker.output.commit_records = 1
+
+        tester.kernel.on_call = make_a_commit_due
+        worker.output.must_abort = True
+        began_s = tester.now_s
+        tester.run_until_done()
+        assert worker.output.commit_records == 1, "the revocation has not aborted"
         assert tester.now_s - began_s < TOPOLOGY.message_timeout_s, "only a replay has helped"
         assert sorted(tester.values("out"), key=int) == [str(number) for number in range(20)]

@@ -193,8 +193,6 @@ class Worker:
             self._registry.close()
 
     def _turn(self) -> None:
-        if self._must_rewind:
-            self._rewind()
         max_records = self._batch_sizer.records
         if self._execution.max_in_hand is not None:
             max_records = min(max_records, self._inputs.room(self._execution.max_in_hand))
@@ -203,6 +201,9 @@ class Worker:
             self._inputs.put_back(records)
             self._commit_or_rewind()
             records = self._inputs.read(0, max_records)
+        if self._must_rewind:  # by a revocation just now: these records come again, with those before them
+            self._rewind()
+            return
         if records:
             began_s = world.monotonic_s()
             self._turn_limit.begin(began_s + self._execution.turn_s)
@@ -249,7 +250,13 @@ class Worker:
         return min(max_wait_s, max(0.0, due_s - world.monotonic_s()))
 
     def _flush_and_commit(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
-        """Send everything, then commit the frontiers of the inputs."""
+        """Send everything, then commit the frontiers of the inputs.
+
+        Raises:
+            TransactionAborted: this transaction, or one whose inputs have not been read again yet.
+        """
+        if self._must_rewind:
+            raise TransactionAborted("what the last transaction has lost is not read again yet")
         self._collector.release()
         offsets = self._inputs.frontiers(leaving)
         self._collector.flush()

@@ -184,7 +184,6 @@ class Messages:
     interval_s: float
     silent_until_s: float = 0.0
     done: set[int] = field(default_factory=set)
-    emitted: dict[int, int] = field(default_factory=dict)
 
 
 class SearchSpout(Spout):
@@ -202,8 +201,6 @@ class SearchSpout(Spout):
             return
         self.next_s = now_s + self.messages.interval_s
         number = self.waiting.pop(0)
-        attempt = self.messages.emitted.get(number, 0)
-        self.messages.emitted[number] = attempt + 1
         value = self.judge.emit(self.name_of_task, number)
         emitter.emit(value, number, key=value)
 

@@ -1,12 +1,12 @@
 """Faults of the broker and of the network: what is away, late, lost, repeated, refused or deleted.
 
-Invariant: each strikes once, when it is called, and undoes itself at the latest when the system heals.
+Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
 
 from confluent_kafka import KafkaError, KafkaException
 
 from acktree.testing.kernel import Process
-from acktree.testing.search.fault_plan import Fault, at_call, kind, role_of, write_transaction
+from acktree.testing.search.fault_plan import Fault, at_call, kind, of_process, role_of, write_transaction
 from acktree.testing.search.system import NAME, System
 
 
@@ -80,10 +80,10 @@ def _refuse_commit(system: System, fault: Fault) -> None:
     if process is None:
         return
 
-    def refuse() -> None:
+    def refuse(_caller: Process) -> None:
         raise KafkaException(KafkaError(KafkaError.REBALANCE_IN_PROGRESS))
 
-    at_call(system, process, "consumer.commit", fault.number % 5, refuse)
+    at_call(system, of_process(process, "consumer.commit"), fault.number % 5, refuse)
 
 
 @kind("move a coordinator")
@@ -95,12 +95,12 @@ def _move_coordinator(system: System, fault: Fault) -> None:
     ][fault.number % 3]
     calls = ("consumer.commit", "consumer.committed")
 
-    def refuse() -> None:
+    def refuse(_caller: Process) -> None:
         raise KafkaException(KafkaError(code))
 
     for role in system.roles:
         if role.process is not None:
-            at_call(system, role.process, calls[fault.target % 2], 0, refuse)
+            at_call(system, of_process(role.process, calls[fault.target % 2]), 0, refuse)
 
 
 @kind("another transaction")

@@ -107,27 +107,38 @@ def schedule(system: System, plan: list[Fault]) -> None:
 
 
 def role_of(system: System, fault: Fault, *kinds: str) -> Role:
+    """Return the role that a fault strikes, of some kinds or of all."""
     roles = [role for role in system.roles if not kinds or role.kind in kinds]
     return roles[fault.target % len(roles)]
 
 
-def at_call(system: System, process: Process, call: str, count: int, strike: Callable[[], None]) -> None:
-    """Strike when a process makes a call for the ``count``-th time from now on."""
-    before = system.kernel.on_call
-    left = count
+def at_call(
+    system: System,
+    is_meant: Callable[[Process, str], bool],
+    count: int,
+    strike: Callable[[Process], None],
+) -> None:
+    """Strike the process that makes a call that is meant, when ``count`` such calls have gone before."""
+    before, left = system.kernel.on_call, count
 
-    def on_call(caller: Process, name: str) -> None:
+    def on_call(caller: Process, call: str) -> None:
         nonlocal left
-        before(caller, name)
-        if caller is process and (not call or name == call) and left >= 0:
+        before(caller, call)
+        if left >= 0 and is_meant(caller, call):
             left -= 1
             if left < 0:
-                strike()
+                strike(caller)
 
     system.kernel.on_call = on_call
 
 
+def of_process(process: Process, call: str = "") -> Callable[[Process, str], bool]:
+    """Return what is meant by a process's calls, or by those of one name."""
+    return lambda caller, name: caller is process and (not call or name == call)
+
+
 def write_transaction(system: System, fault: Fault, log: PartitionLog, value: bytes) -> None:
+    """Write a record in a stranger's transaction: it ends at once, or runs into its timeout."""
     coordinator = system.cluster.transactions
     name = f"stranger-{fault.at_s}-{log.topic.name}"
     identity = coordinator.init(name, int(max(fault.seconds, 0.1) * 1000))

@@ -1,6 +1,6 @@
 """What operators do to a running system: other settings, more partitions, fencing, rewound bolts.
 
-Invariant: each strikes once, when it is called, and undoes itself at the latest when the system heals.
+Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
 
 from dataclasses import replace

@@ -1,11 +1,11 @@
 """Faults of processes and of user code: kills, stops, zombies, restarts, clocks, bad deploys.
 
-Invariant: each strikes once, when it is called, and undoes itself at the latest when the system heals.
+Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
 
 from acktree.testing.kernel import Process
 from acktree.testing.search.actors import Mind
-from acktree.testing.search.fault_plan import Fault, at_call, kind, role_of
+from acktree.testing.search.fault_plan import Fault, at_call, kind, of_process, role_of
 from acktree.testing.search.system import System
 
 
@@ -19,14 +19,14 @@ def _kill(system: System, fault: Fault) -> None:
 def _kill_at_call(system: System, fault: Fault) -> None:
     process = role_of(system, fault).process
     if process is not None:
-        at_call(system, process, fault.call, fault.number % 20, lambda: system.kernel.kill(process))
+        at_call(system, of_process(process, fault.call), fault.number % 20, system.kernel.kill)
 
 
 @kind("kill after some calls")
 def _kill_after_calls(system: System, fault: Fault) -> None:
     process = role_of(system, fault).process
     if process is not None:
-        at_call(system, process, "", fault.number, lambda: system.kernel.kill(process))
+        at_call(system, of_process(process), fault.number, system.kernel.kill)
 
 
 @kind("kill an acker")

@@ -1,6 +1,6 @@
 """Faults of Spark applications and of their source: drivers, executors, checkpoints, rewinds.
 
-Invariant: each strikes once, when it is called, and undoes itself at the latest when the system heals.
+Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
 
 from collections.abc import Callable
@@ -8,19 +8,23 @@ from dataclasses import replace
 
 from acktree.testing.kafka.log import PartitionLog
 from acktree.testing.kernel import Process
-from acktree.testing.search.fault_plan import Fault, kind, write_transaction
-from acktree.testing.search.system import SOURCE, System
+from acktree.testing.search.fault_plan import Fault, at_call, kind, write_transaction
+from acktree.testing.search.system import SOURCE, Role, System
 from acktree.testing.spark_stub import Checkpoint, SparkApplication
 
 
+def _driver(system: System) -> Role | None:
+    return next((role for role in system.roles if role.kind == "spark"), None)
+
+
 def _application(system: System) -> SparkApplication | None:
-    role = next((role for role in system.roles if role.kind == "spark"), None)
+    role = _driver(system)
     return None if role is None else role.service
 
 
 @kind("kill the driver")
 def _kill_driver(system: System, fault: Fault) -> None:
-    role = next((role for role in system.roles if role.kind == "spark"), None)
+    role = _driver(system)
     if role is not None and role.process is not None:
         system.outlive_s = fault.seconds if fault.number % 3 == 0 else 0.0
         system.kernel.kill(role.process)
@@ -50,18 +54,12 @@ def _kill_task(system: System, fault: Fault) -> None:
 @kind("kill a task at a call")
 def _kill_task_at_call(system: System, fault: Fault) -> None:
     """Kill whichever process of a task makes the n-th call from now on."""
-    before, left = system.kernel.on_call, fault.number % 60
 
-    def on_call(caller: Process, name: str) -> None:
-        nonlocal left
-        before(caller, name)
-        if ".executor-" in caller.name and left >= 0:
-            left -= 1
-            if left < 0:
-                system.judge.count("task killed between calls")
-                system.kernel.kill(caller)
+    def strike(caller: Process) -> None:
+        system.judge.count("task killed between calls")
+        system.kernel.kill(caller)
 
-    system.kernel.on_call = on_call
+    at_call(system, lambda caller, _call: ".executor-" in caller.name, fault.number % 60, strike)
 
 
 @kind("stop a process of a task")
@@ -80,7 +78,7 @@ def _speculate(system: System, fault: Fault) -> None:
 
 @kind("start a second driver")
 def _second_driver(system: System, _fault: Fault) -> None:
-    role = next((role for role in system.roles if role.kind == "spark"), None)
+    role = _driver(system)
     if role is not None:
         system.start(role)
 
@@ -101,7 +99,7 @@ def _skip(system: System, fault: Fault) -> None:
 
 
 def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], int]) -> None:
-    role = next((role for role in system.roles if role.kind == "spark"), None)
+    role = _driver(system)
     if role is None or not role.is_wanted:
         return
     role.is_wanted = False

@@ -38,7 +38,6 @@ class Role:
     make: Callable[[], Any]
     process: Process | None = None
     service: Any = None
-    starts: int = 0
     is_wanted: bool = True
 
 
@@ -164,7 +163,7 @@ class System:
         return self.judge.execute(STAGE, row.topic, row.partition, row.offset, row.value, count)
 
     def _write_source(self, count: int, interval_s: float) -> None:
-        """Append source records over time, some of them in transactions that abort."""
+        """Append source records over time."""
         self.source_left = count
 
         def write() -> None:
@@ -183,7 +182,6 @@ class System:
 
     def start(self, role: Role) -> None:
         """Start a process for a role."""
-        role.starts += 1
         if role.process is not None:
             self._replaced.add(role.process)
         process = self.kernel.process(role.name)
