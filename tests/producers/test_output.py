@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message
@@ -13,6 +14,7 @@ from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
+from acktree.producers.native.columns import Rows
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.client_settings import producer_settings
 from acktree.schemas.clients import make_producer
@@ -102,6 +104,27 @@ def test_a_flush_that_times_out_raises_and_drops_the_remaining_records():
     with pytest.raises(DeliveryFailed, match=r"all records within 0\.1 s; the remaining ones were dropped"):
         producer.flush(0.1)
     producer.flush(0.1)
+
+
+@pytest.mark.parametrize("is_column", [False, True])
+def test_a_record_sent_after_a_flush_that_timed_out_is_not_dropped_with_the_others(
+    cluster: WorkerCluster, producer: BufferedProducer, is_column: bool
+):
+    """A Spark task's second attempt uses the producer of the first."""
+    cluster.apply(only=(["a"], ["b"]))
+    topic = cluster.topic("b")
+    values = [str(number).encode() for number in range(30)]
+    for value in values:
+        producer.produce(topic, b"given up")
+        with suppress(DeliveryFailed):
+            producer.flush(0)
+        if is_column:
+            assert not producer.produce_rows(topic, Rows([value]))
+        else:
+            producer.produce(topic, value)
+        producer.flush(10)
+    read = [record.value() for record in cluster.read(topic) if record.value() != b"given up"]
+    assert sorted(read, key=int) == values
 
 
 def test_a_full_queue_makes_the_worker_wait_and_loses_nothing(cluster: WorkerCluster):

@@ -28,6 +28,10 @@ REQUEST_TIMEOUT_S = 5.0
 """How long a call waits for the broker before it is retried."""
 CALL_DEADLINE_S = 10.0
 """A call that has not returned after this long, despite its own timeout, may never return."""
+_LOST_WITH_TRANSACTION = frozenset(
+    (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+)
+"""Delivery errors of records that come again with their inputs: too late, or dropped by an abort."""
 
 
 class ProducerLost(Exception):
@@ -94,9 +98,9 @@ class ExactlyOnce(BufferedProducer):
         log.warning("transaction lost: %s", error.args[0].str(), extra={"action": "transaction_lost"})
 
     def _check(self) -> None:
-        """Raise DeliveryFailed; a record that timed out only aborts its transaction."""
+        """Raise DeliveryFailed; a record that is lost with its transaction only aborts it."""
         error = self.delivery_error.error
-        if error is not None and error.code() == KafkaError._MSG_TIMED_OUT:
+        if error is not None and (error.code() in _LOST_WITH_TRANSACTION or is_producer_lost(error)):
             self.delivery_error.clear()
             self.must_abort = True
         super()._check()

@@ -33,8 +33,6 @@ PARTITION_UA = -1
 
 log = logging.getLogger("acktree.bolt")
 
-_PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
-
 
 class Output(Protocol):
     """What a worker needs to send its records and to commit its offsets."""
@@ -106,7 +104,7 @@ class FirstDeliveryError:
 
     def on_delivery(self, error: KafkaError | None, record: Any) -> None:
         """Handle a delivery report."""
-        if error is not None and self._error is None and error.code() not in _PURGED:
+        if error is not None and self._error is None:
             self._error, self._topic = error, record.topic()
 
     @property
@@ -282,13 +280,13 @@ class BufferedProducer:
             DeliveryFailed: a record was rejected, or the timeout expired and the remaining ones were dropped.
         """
         left = self.producer.flush(timeout_s)
-        if left:
-            self.producer.purge()
-            self.producer.flush(POLL_INTERVAL_S)
         try:
             self.delivery_error.check()
         finally:
             self.delivery_error.clear()
+            if left:
+                # Not purged: confluent-kafka's purge returns early, and drops what is produced after it, too.
+                self._connect()
         if left:
             raise DeliveryFailed(
                 f"the broker did not take all records within {timeout_s:g} s; the remaining ones were dropped"

@@ -26,7 +26,6 @@ COPY = 2
 
 ERROR_WORDS = 33
 """64-bit words in a ``FirstError``: the error code, 0 for none, then the topic's name."""
-_PURGED_QUEUE, _PURGED_IN_FLIGHT = -152, -151
 
 _produceva = external("rd_kafka_produceva", types.intp(types.intp, types.intp, types.uintp))
 _error_code = external("rd_kafka_error_code", types.int32(types.intp))
@@ -81,7 +80,7 @@ def on_delivery(handle: int, message: Any, opaque: int) -> None:
         _client_callback(handle, message, opaque)
         return
     code = report[abi.ERROR] << 32 >> 32  # the lower half of the word, with its sign
-    if code in (0, _PURGED_QUEUE, _PURGED_IN_FLIGHT):
+    if code == 0:
         return
     first_error = numba.carray(pointer(report[abi.OPAQUE] - 1), ERROR_WORDS)
     if first_error[0] == 0:
