@@ -102,6 +102,30 @@ def test_a_backlog_is_read_evenly_and_to_its_end(make, narrow, monkeypatch):
     wait_for(lambda: not acker.acker.ownership.paused, "nothing paused")
 
 
+@pytest.mark.parametrize("waits_again", [True, False])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_topic_that_waited_when_its_partition_was_revoked_is_read_when_it_comes_back(
+    make, monkeypatch, protocol, waits_again
+):
+    is_ahead = True
+    monkeypatch.setattr(TopicAlignment, "choose", lambda _alignment, _clock: INITS if is_ahead else None)
+    cluster = make(ackers=2)
+    user = {"group.protocol": protocol}
+    acker = cluster.start(**user)
+    wait_for(lambda: len(acker.acker.ownership.paused) == 2, "all inits paused")
+    other = cluster.start(**user)
+    wait_for(lambda: len(acker.acker.ownership.paused) == 1, "one revoked")
+    is_ahead = waits_again
+    other.stop()
+    wait_for(lambda: len(acker.partitions) == 2, "it came back")
+    is_ahead = False
+    wait_for(lambda: not acker.acker.ownership.paused, "nothing paused")
+    roots = range(1, 21)
+    for root in roots:
+        cluster.init(root, root).ack(root, root)
+    cluster.sent().await_acked(roots)
+
+
 def test_inits_do_not_wait_for_acks_held_back_by_an_open_transaction(make, bootstrap, narrow):
     cluster = make(ackers=1)
     acker = cluster.start()

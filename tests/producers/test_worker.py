@@ -431,6 +431,44 @@ def test_a_join_with_one_side_full_still_reads_the_other(cluster: WorkerCluster)
     assert not cluster.open_roots()
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_partition_that_was_paused_when_it_was_revoked_is_read_when_it_comes_back(
+    cluster: WorkerCluster, protocol: str
+):
+    class Wait(Bolt):
+        max_in_hand = 10
+        tick_interval_s = 0.01
+        is_over = False
+
+        def prepare(self, context):
+            self.held = []
+
+        def execute(self, tup, collector):
+            self.held.append(tup)
+
+        def tick(self, collector):
+            if Wait.is_over:
+                for tup in self.held:
+                    collector.ack(tup)
+                self.held.clear()
+
+    cluster.apply(only=(["a"], []))
+    cluster.emit(range(100), 0)
+    cluster.emit(range(100, 200), 1)
+    user = {"group.protocol": protocol}
+    workers = [cluster.start(Wait(), user=user)]
+    until(lambda: workers[0].worker._inputs.paused, "paused")
+    paused = workers[0].worker._inputs.paused
+    workers.append(cluster.start(Wait(), user=user))
+    until(lambda: workers[1].worker._inputs.paused, "both paused")
+    assert workers[0].worker._inputs.paused < paused, "none was revoked"
+    workers.pop().stop()
+    Wait.is_over = True
+    until(lambda: workers[0].acked == 200 or workers[0].error, "all acked")
+    workers[0].stop()
+    assert not cluster.open_roots()
+
+
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_tuples_whose_trees_have_ended_make_room_unless_their_timeout_was_reset_or_they_have_no_tree(
     cluster: WorkerCluster, exactly_once: bool

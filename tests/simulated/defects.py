@@ -218,6 +218,12 @@ DEFECTS = (
         "        _send_absent(range_, range_.result_topic, wanted[-1:] if len(wanted) > 1 else absent)\n",
     ),
     Defect(
+        "keep a revoked partition paused",
+        f"{WORKER}/kafka/inputs.py",
+        "            self._resume(self._paused & set(places))\n",
+        "            self._paused -= set(places)\n",
+    ),
+    Defect(
         "send the inits of half the rows",
         f"{SPARK}/tasks/writing/write_task.py",
         "            updates += writer.write(batch)\n        check_input_is_whole()",

@@ -116,11 +116,11 @@ class Ownership:
             except KafkaException as error:
                 self.failed_commits += 1
                 log.info("action=commit_refused at=revoke reason=%s", error)
-        self._drop(revoked)
+        self._drop(consumer, revoked)
 
-    def on_lost(self, _consumer: Consumer, lost: list[TopicPartition]) -> None:
+    def on_lost(self, consumer: Consumer, lost: list[TopicPartition]) -> None:
         """Drop the states of partitions that the group has assigned to another member."""
-        self._drop(lost)
+        self._drop(consumer, lost)
 
     def on_commit(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
         """Record what was committed; a cut that a rebalance refused is committed by the next owner."""
@@ -184,8 +184,7 @@ class Ownership:
         ahead = {(self.topics[topic], number) for number, topic in waiting.items() if topic is not None}
         if ahead == self._paused:
             return
-        mine = {(topic, number) for number, owned in self._owned.items() for topic in owned.halves}
-        consumer.resume([TopicPartition(*place) for place in sorted((self._paused - ahead) & mine)])
+        consumer.resume([TopicPartition(*place) for place in sorted(self._paused - ahead)])
         consumer.pause([TopicPartition(*place) for place in sorted(ahead - self._paused)])
         self._paused = ahead
 
@@ -226,7 +225,10 @@ class Ownership:
             self._on_drop(owned.partition)
         owned.partition, owned.half_since_s = None, self._now_s()
 
-    def _drop(self, places: list[TopicPartition]) -> None:
+    def _drop(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        # The client would keep a partition paused until it comes back, and then never read it.
+        consumer.resume(places)
+        self._paused -= {(place.topic, place.partition) for place in places}
         for place in places:
             owned = self._owned.get(place.partition)
             if owned is None:

@@ -71,6 +71,8 @@ class Inputs:
         """Subscribe to topics; the callbacks run inside ``read``."""
 
         def clear(places: list[Place]) -> None:
+            # The client would keep a partition paused until it comes back, and then never read it.
+            self._resume(self._paused & set(places))
             for place in places:
                 self.hands.pop(place, None)
                 self._committed.pop(place, None)
@@ -91,9 +93,7 @@ class Inputs:
             if self._closing:  # by a rebalance that was under way: nothing of them is read any more
                 return
             clear(_places(partitions))
-            if self._paused:
-                self.consumer.resume(self.consumer.assignment())
-                self._paused.clear()
+            self._resume(set(self._paused))
             self._fence_previous_owners(_places(partitions))
             self._load_committed(partitions)
             assigned(_places(partitions))

@@ -113,6 +113,12 @@ class SearchBolt(Bolt):
     tick_interval_s = 0.5
 
 
+class NarrowBolt(SearchBolt):
+    """Holds so few tuples that its partitions are paused again and again."""
+
+    max_in_hand = 4
+
+
 class SearchBasicBolt(BasicBolt):
     """Raises or returns."""
 
@@ -170,6 +176,7 @@ class SearchAsyncBolt(AsyncBolt):
 
 BOLTS = {
     "plain": SearchBolt,
+    "narrow": NarrowBolt,
     "basic": SearchBasicBolt,
     "batch": SearchBatchBolt,
     "async": SearchAsyncBolt,
