@@ -127,6 +127,8 @@ class SimulatedConsumer:
                 event()
                 continue
             if event.kind == "error":
+                if self._membership.is_fatal:
+                    self._fetches.clear()
                 self._errors.append(SimulatedMessage("", -1, None, error=event.error))
                 continue
             self._rebalance(event)
@@ -372,6 +374,8 @@ class SimulatedConsumer:
         wanted = [_with_error(place, None) for place in offsets if place.offset >= 0]
         if not wanted:
             raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored"))
+        if self._membership.is_fatal:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "Commit failed: Local: Fatal error"))
         if not asynchronous:
             self._request("consumer.commit", 60.0)
             answer, error = self._commit(wanted)

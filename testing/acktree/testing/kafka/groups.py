@@ -76,6 +76,8 @@ class Group:
         """KIP-848: what each member shall have."""
         self.offsets: dict[Place, Committed] = {}
         self.rebalances = 0
+        self._replaced: set[str] = set()
+        """Classic: members whose ``group.instance.id`` another process has joined with."""
         self._known: dict[str, int] = {}
         self._timer: Timer | None = None
         self.initial_delay_s = 0.0
@@ -104,9 +106,7 @@ class Group:
         """Raise Refused unless this member, or a stranger to an empty group, may commit."""
         if not member_id and generation < 0 and (not self.members or in_transaction):
             return
-        member = self.members.get(member_id)
-        if member is None:
-            raise Refused(KafkaError.UNKNOWN_MEMBER_ID)
+        member = self._member(member_id)
         if self.is_incremental:
             if generation != member.epoch:
                 raise Refused(KafkaError.STALE_MEMBER_EPOCH)
@@ -116,6 +116,19 @@ class Group:
         if self.phase is Phase.SYNCING:
             raise Refused(KafkaError.REBALANCE_IN_PROGRESS)
         member.heard_s = self._kernel.now_s
+
+    def _member(self, member_id: str) -> Member:
+        """Return a member, or raise Refused with the reason why it is none any more."""
+        if member_id in self._replaced:
+            raise Refused(KafkaError.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(KafkaError.UNKNOWN_MEMBER_ID)
+        return member
+
+    def is_replaced(self, member_id: str) -> bool:
+        """Return whether another process has joined with this member's ``group.instance.id``."""
+        return member_id in self._replaced
 
     def leave(self, member_id: str) -> None:
         """Remove a member that says goodbye."""
@@ -162,10 +175,13 @@ class Group:
         if self.is_incremental and self.members:
             raise Refused(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
         self.is_incremental = False
+        if member.member_id in self._replaced:
+            raise Refused(KafkaError.FENCED_INSTANCE_ID)
         if member.instance_id:
             for other in list(self.members.values()):
                 if other.instance_id == member.instance_id and other.member_id != member.member_id:
                     member.assigned = other.assigned
+                    self._replaced.add(other.member_id)
                     del self.members[other.member_id]
         known = self.members.get(member.member_id)
         self.members[member.member_id] = member
@@ -176,9 +192,7 @@ class Group:
 
     def heartbeat(self, member_id: str, generation: int) -> None:
         """A member is alive; raise Refused where it has to do something."""
-        member = self.members.get(member_id)
-        if member is None:
-            raise Refused(KafkaError.UNKNOWN_MEMBER_ID)
+        member = self._member(member_id)
         if generation != self.generation:
             raise Refused(KafkaError.ILLEGAL_GENERATION)
         member.heard_s = self._kernel.now_s

@@ -48,7 +48,7 @@ class Membership:
         self._topics: tuple[str, ...] = ()
         self.member_id, self.generation = "", -1
         self.owned: tuple[Place, ...] = ()
-        self.is_active = False
+        self.is_active = self.is_fatal = False
         self._max_poll_s = float(settings.get("max.poll.interval.ms", 300_000)) / 1000
         self._polled_s = self._kernel.now_s
         self._is_late = False
@@ -121,6 +121,11 @@ class Membership:
         if self.owned:
             self._notify(Event("lost", self.owned))
 
+    def _fail(self, text: str) -> None:
+        """End for good: this client can do nothing in the group any more."""
+        self.is_active, self.is_fatal = False, True
+        self._notify(Event("error", error=KafkaError(KafkaError._FATAL, text, fatal=True)))
+
     def served(self, event: Event) -> None:
         """The application has served an event."""
         raise NotImplementedError
@@ -154,6 +159,8 @@ class ClassicMembership(Membership):
             group.join(member)
         except Refused as refusal:
             self._is_joining = False
+            if self._is_fenced(refusal):
+                return
             self._notify(Event("error", error=KafkaError(refusal.code)))
             return
         join = self._joins
@@ -163,7 +170,8 @@ class ClassicMembership(Membership):
                 return
             if group.members.get(member.member_id) is not member:
                 self._is_joining = False
-                self.member_id, self.generation = "", -1
+                if not group.is_replaced(member.member_id):
+                    self.member_id, self.generation = "", -1
                 self._join_soon()
             elif group.phase is not Phase.STABLE:
                 group.waiting[complete] = None
@@ -175,6 +183,14 @@ class ClassicMembership(Membership):
         else:
             group.waiting[complete] = None
             self._kernel.call_after(member.rebalance_s + 1, lambda: complete() if self._is_joining else None)
+
+    def _is_fenced(self, refusal: Refused) -> bool:
+        """Fail if another process has joined with this one's ``group.instance.id``."""
+        if refusal.code != KafkaError.FENCED_INSTANCE_ID:
+            return False
+        text = KafkaError(KafkaError.FENCED_INSTANCE_ID).str()
+        self._fail(f"Fatal error: {text}: Fatal consumer error: {text}")
+        return True
 
     def _joined(self, generation: int, member: Member) -> None:
         if not self._is_joining or self._group().members.get(member.member_id) is not member:
@@ -199,7 +215,8 @@ class ClassicMembership(Membership):
                     self._is_revoking = True
                     self._notify(Event("revoke", self.owned))
             else:
-                self._lose_and_join()
+                if not self._is_fenced(refusal):
+                    self._lose_and_join()
                 return
         self._beat_later()
 
@@ -251,7 +268,7 @@ class NextMembership(Membership):
             if refusal.code == KafkaError.UNRELEASED_INSTANCE_ID:
                 error = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID)
                 text = f"ConsumerGroupHeartbeat fatal error: {error.str()}"
-                self._notify(Event("error", error=KafkaError(KafkaError._FATAL, text, fatal=True)))
+                self._fail(text)
                 return
             self._lose()
             if not self.owned:
