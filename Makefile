@@ -15,19 +15,21 @@ SEEDS  ?= 1500
 
 env: $(VENV)/.warm
 
-# One environment that grows: what the demo needs, what the tests need, what linting needs.
+# One environment that grows: what the demo needs, what the tests need, what linting needs. pip would compile every
+# module of every package, which takes longer than the rest; the demo's first process compiles the few it imports.
 $(VENV)/.%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$*]'
 	touch $@
 
-# The loops compiled once: else each of the tests' processes would compile them at its start.
+# Modules and loops compiled once: else each of the tests' processes would compile them at its start.
 $(VENV)/.warm: $(VENV)/.test
+	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	$(BIN)/python tests/warm_up.py
 	touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/acktree demo --lines $(LINES)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/acktree demo --lines $(LINES)
 
 test: $(VENV)/.warm
 	$(PYTEST) -m 'not slow'
