@@ -1,4 +1,4 @@
-"""Which execution and which collector each kind of bolt gets.
+"""What a bolt is: its name in the topology, and which execution and which collector its kind gets.
 
 Invariant: only an exactly-once bolt that may ack in any order gets the transactional collector; the others
 are done with a tuple before the next commit.
@@ -9,7 +9,7 @@ import inspect
 from acktree.producers.arrow import ArrowBolt, ArrowExecution
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.collector import Collector
-from acktree.producers.errors import BadHandler
+from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.loading import check_written
 from acktree.producers.worker.async_execution import AsyncExecution
@@ -22,6 +22,7 @@ from acktree.producers.worker.execution import (
     ListExecution,
 )
 from acktree.producers.worker.transactional import TransactionalCollector
+from acktree.schemas.registry import Registry
 
 BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt, ArrowBolt, AsyncBolt)
 
@@ -34,6 +35,24 @@ def check_bolt(bolt: AnyBolt) -> None:
         raise BadHandler(f"{kind}.execute is async, but would never be awaited: subclass AsyncBolt")
     if isinstance(bolt, AsyncBolt) and not is_async:
         raise BadHandler(f"{kind}.execute cannot be awaited: write async def execute, or subclass BasicBolt")
+
+
+def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str:
+    """Return the bolt's name in the topology: ``wanted``, its class's ``name``, or the only bolt.
+
+    Raises:
+        UnknownComponent: the topology has no such bolt, or several to choose from.
+    """
+    latest = registry.history.latest
+    name = wanted or bolt.name
+    if not name and len(latest.bolts) == 1:
+        return next(iter(latest.bolts))
+    if name in latest.bolts:
+        return name
+    existing = ", ".join(latest.bolts) or "none"
+    if not name:
+        raise UnknownComponent(f"topology {latest.name} has several bolts, name one by --bolt: {existing}")
+    raise UnknownComponent(f"topology {latest.name} has no bolt {name!r}; it has: {existing}")
 
 
 def collector_of(bolt: AnyBolt, exactly_once: bool) -> type[Collector]:

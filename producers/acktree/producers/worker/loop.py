@@ -14,7 +14,7 @@ from functools import partial
 from confluent_kafka import KafkaException
 
 from acktree.producers.bolt import AnyBolt, Context
-from acktree.producers.errors import TransactionAborted, UnknownComponent
+from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
@@ -25,7 +25,7 @@ from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import BatchSizer, Turn
-from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
+from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, find_bolt_name, make_execution
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
@@ -48,24 +48,6 @@ NO_PARTITION = "no partition"
 log = logging.getLogger("acktree.bolt")
 
 Ready = Callable[[str], None]
-
-
-def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str:
-    """Return the bolt's name in the topology: ``wanted``, its class's ``name``, or the only bolt.
-
-    Raises:
-        UnknownComponent: the topology has no such bolt, or several to choose from.
-    """
-    latest = registry.history.latest
-    name = wanted or bolt.name
-    if not name and len(latest.bolts) == 1:
-        return next(iter(latest.bolts))
-    if name in latest.bolts:
-        return name
-    existing = ", ".join(latest.bolts) or "none"
-    if not name:
-        raise UnknownComponent(f"topology {latest.name} has several bolts, name one by --bolt: {existing}")
-    raise UnknownComponent(f"topology {latest.name} has no bolt {name!r}; it has: {existing}")
 
 
 class Worker:
