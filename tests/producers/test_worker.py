@@ -435,7 +435,7 @@ def test_a_join_with_one_side_full_still_reads_the_other(cluster: WorkerCluster)
 def test_a_partition_that_was_paused_when_it_was_revoked_is_read_when_it_comes_back(
     cluster: WorkerCluster, protocol: str
 ):
-    class Wait(Bolt):
+    class AckLater(Bolt):
         max_in_hand = 10
         tick_interval_s = 0.01
         is_over = False
@@ -447,7 +447,7 @@ def test_a_partition_that_was_paused_when_it_was_revoked_is_read_when_it_comes_b
             self.held.append(tup)
 
         def tick(self, collector):
-            if Wait.is_over:
+            if AckLater.is_over:
                 for tup in self.held:
                     collector.ack(tup)
                 self.held.clear()
@@ -456,14 +456,14 @@ def test_a_partition_that_was_paused_when_it_was_revoked_is_read_when_it_comes_b
     cluster.emit(range(100), 0)
     cluster.emit(range(100, 200), 1)
     user = {"group.protocol": protocol}
-    workers = [cluster.start(Wait(), user=user)]
+    workers = [cluster.start(AckLater(), user=user)]
     until(lambda: workers[0].worker._inputs.paused, "paused")
     paused = workers[0].worker._inputs.paused
-    workers.append(cluster.start(Wait(), user=user))
+    workers.append(cluster.start(AckLater(), user=user))
     until(lambda: workers[1].worker._inputs.paused, "both paused")
     assert workers[0].worker._inputs.paused < paused, "none was revoked"
     workers.pop().stop()
-    Wait.is_over = True
+    AckLater.is_over = True
     until(lambda: workers[0].acked == 200 or workers[0].error, "all acked")
     workers[0].stop()
     assert not cluster.open_roots()

@@ -21,6 +21,7 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.user_code import load_callable
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.class_archive import options_to_use
 from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
 from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.source import FORMAT, register
@@ -77,9 +78,10 @@ def load_function(place: str) -> Callable[..., Any]:
     return found
 
 
-def make_session(app_name: str) -> SparkSession:
+def make_session(app_name: str, jvm_options: str = "") -> SparkSession:
     """Return the session to run in: the one there is, else a local one on all cores.
 
+    The JVM starts from the archive of classes, if there is one, unless ``jvm_options`` say otherwise.
     Python workers run the interpreter that runs this, and find modules where this one does.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -99,6 +101,7 @@ def make_session(app_name: str) -> SparkSession:
     if "SPARK_CONF_DIR" not in os.environ:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}{_collector()}"
+        settings["spark.driver.extraJavaOptions"] += jvm_options or options_to_use()
     settings |= _SESSION
     with (
         _own_interrupts(),

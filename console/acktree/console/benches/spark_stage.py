@@ -26,6 +26,7 @@ from confluent_kafka.admin import NewTopic
 from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.devbroker.owner import die_with_owner
+from acktree.schemas.cache_folder import cache_folder
 from acktree.schemas.client_settings import producer_settings
 from acktree.schemas.clients import make_admin, make_producer
 from acktree.schemas.errors import AcktreeError
@@ -274,8 +275,7 @@ def _rival_script() -> str:
 
 
 def _rival_python() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "acktree" / f"spark-{RIVAL_VERSION}"
+    folder = cache_folder() / f"spark-{RIVAL_VERSION}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         venv.create(folder, with_pip=True)

@@ -5,13 +5,13 @@ while it was fetched is fetched again. Only one process fetches at a time.
 """
 
 import fcntl
-import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from acktree.schemas.cache_folder import cache_folder
 from acktree.schemas.errors import AcktreeError
 
 KAFKA_VERSION = "4.1.0"
@@ -35,14 +35,12 @@ def broker_jars() -> list[Path]:
 
 
 def _cache_folder() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "acktree"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return cache_folder()
     except OSError as cause:
         raise JarsUnavailable(
-            f"the folder {folder} cannot be made ({cause.strerror}): set XDG_CACHE_HOME"
+            f"the folder {cause.filename} cannot be made ({cause.strerror}): set XDG_CACHE_HOME"
         ) from cause
-    return folder
 
 
 @contextmanager
