@@ -34,9 +34,10 @@ demo: $(VENV)/.demo
 test: $(VENV)/.warm
 	$(PYTEST) -m 'not slow'
 
-# What `make test` leaves out, and the properties with more examples.
+# What `make test` leaves out, the properties with more examples, and on a real Kafka what it runs on the simulated one.
 test-slow: $(VENV)/.warm
-	HYPOTHESIS_PROFILE=full $(PYTEST) -m 'slow or hypothesis'
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m '(slow or hypothesis) and not simulated'
+	ACKTREE_TEST_REAL_KAFKA=1 $(PYTEST) -m simulated
 
 # Whole systems under random faults, in virtual time: so many seeds, on all cores.
 simulate: $(VENV)/.warm

@@ -21,12 +21,14 @@ from testcontainers.core.container import DockerContainer
 
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 import lacking
+import simulated_kafka
 from acktree.console.devbroker import ports
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.console.devbroker.broker_files import DEFAULTS
 from acktree.console.devbroker.jars import KAFKA_VERSION, JarsUnavailable
 from acktree.console.devbroker.java import MissingJava
 from security.secure_broker import SecureBroker
+from simulated_kafka import kafka, pytest_pyfunc_call, simulation  # noqa: F401  fixtures and a hook for every test
 
 SERVE_TIMEOUT_S = 60
 KAFKA_IMAGE = os.environ.get("ACKTREE_TEST_KAFKA_IMAGE", f"apache/kafka:{KAFKA_VERSION}")
@@ -48,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=allowed_s, reverse=True)  # nobody waits at the end for a long test that began last
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if BROKER_FIXTURES & fixtures:
+        if BROKER_FIXTURES & fixtures or ("kafka" in fixtures and not simulated_kafka.is_simulated(item)):
             item.add_marker(pytest.mark.broker)
         for one_of_a_run in sorted(ONE_PROCESS & fixtures):
             item.add_marker(pytest.mark.xdist_group(one_of_a_run))

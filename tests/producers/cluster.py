@@ -1,16 +1,16 @@
-"""A tester for workers on a real broker: a topology, tuples with inits, workers, the fold of T.ack."""
+"""A tester for workers on a real or simulated Kafka: a topology, tuples with inits, workers, their acks."""
 
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer, TopicPartition
 
 from acktree.producers import BasicBolt
 from acktree.producers.worker.loop import Worker
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.control_records import Ack
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -24,10 +24,10 @@ DEADLINE_S = 60.0
 
 def until(holds: Callable[[], Any], what: str = "condition", within_s: float = DEADLINE_S) -> None:
     """Wait until ``holds()``; fail after ``within_s``."""
-    deadline_s = time.monotonic() + within_s
+    deadline_s = world.monotonic_s() + within_s
     while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come true in {within_s} s"
-        time.sleep(0.02)
+        assert world.monotonic_s() < deadline_s, f"{what} did not come true in {within_s} s"
+        world.sleep(0.02)
 
 
 class Forward(BasicBolt):
@@ -50,8 +50,7 @@ class RunningWorker:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._thread = world.start_thread(self._run, worker.task)
 
     def _run(self) -> None:
         try:
@@ -84,7 +83,10 @@ class WorkerCluster:
         self.edges = EdgeSource()
         self.fold: dict[int, int] = defaultdict(int)
         self.running: list[RunningWorker] = []
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+
+    @cached_property
+    def _producer(self) -> Producer:
+        return make_producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
 
     def topic(self, short: str) -> str:
         return f"{self.name}.{short}"
@@ -129,7 +131,7 @@ class WorkerCluster:
 
     def start(self, bolt: Any, name: str | None = None, **more: Any) -> RunningWorker:
         """Run a bolt and wait until it is a member of its group."""
-        ready = threading.Event()
+        ready = world.event()
         worker = Worker(self.bootstrap, self.name, bolt, name=name, ready=lambda _: ready.set(), **more)
         started = RunningWorker(worker)
         self.running.append(started)
@@ -144,7 +146,7 @@ class WorkerCluster:
 
     def read(self, topic: str) -> list[Any]:
         """Return everything committed on a topic up to now."""
-        consumer = Consumer(
+        consumer = make_consumer(
             {
                 "bootstrap.servers": self.bootstrap,
                 "group.id": "reader",
@@ -179,7 +181,7 @@ class WorkerCluster:
     def committed(self, bolt: str, short: str = "a") -> dict[int, int]:
         """Return a bolt's committed offsets by partition."""
         topic = self.topic(short)
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.{bolt}"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.{bolt}"})
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         found = consumer.committed([TopicPartition(topic, partition) for partition in partitions], timeout=10)
         consumer.close()
@@ -188,7 +190,7 @@ class WorkerCluster:
     def ends(self, short: str = "a") -> dict[int, int]:
         """Return the end offsets of a topic that has records, by partition."""
         topic = self.topic(short)
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 10)[1] for p in partitions}
         consumer.close()
@@ -211,11 +213,11 @@ class WorkerCluster:
             for key, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.incremental_alter_configs([resource])[resource].result()
+        admin = make_admin(self.bootstrap, {})
+        world.wait_for(admin.incremental_alter_configs([resource])[resource], 30)
 
         def is_shown() -> bool:
-            shown = admin.describe_configs([resource])[resource].result()
+            shown = world.wait_for(admin.describe_configs([resource])[resource], 30)
             return all(shown[key].value == value for key, value in config.items())
 
         until(is_shown, f"{config} of {topic}")

@@ -7,13 +7,17 @@ import pytest
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 from producers.cluster import WorkerCluster
 from producers.conformance import Run, in_memory, on_broker
+from simulated_kafka import Simulation
 
 
 @pytest.fixture
-def cluster(bootstrap: str, unique: str) -> Iterator[WorkerCluster]:
-    made = WorkerCluster(bootstrap, unique)
+def cluster(kafka: str, unique: str, simulation: Simulation | None) -> Iterator[WorkerCluster]:
+    made = WorkerCluster(kafka, unique)
     yield made
-    made.close()
+    if simulation is None:
+        made.close()
+    else:
+        simulation.run(made.close)
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from acktree.producers.worker.execution import HELD_TOO_LONG
 from acktree.schemas.ids import origin_of
 from producers.cluster import WorkerCluster, until
 
+pytestmark = pytest.mark.simulated
+
 
 class Gate(AsyncBolt):
     """Emits what it gets; holds the tuples of some values until the gate is opened."""

@@ -25,6 +25,8 @@ from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.ids import MAX_RUN, MAX_SLOTS
 from producers.cluster import WorkerCluster, until
 
+pytestmark = pytest.mark.simulated
+
 CLAIMS = st.builds(
     Claim,
     epoch=st.integers(1, 10**15),
@@ -96,6 +98,7 @@ def test_any_other_text_is_refused(text):
         decode_claim(text, 0)
 
 
+@pytest.mark.real
 def test_a_group_with_a_member_cannot_be_claimed_and_the_error_names_it(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     group, topic = f"{cluster.name}.s", cluster.topic("spout-0")

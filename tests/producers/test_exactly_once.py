@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka import exactly_once
 from acktree.producers.kafka.claim import claim_run
 from acktree.producers.kafka.exactly_once import ExactlyOnce
+from acktree.schemas import world
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer, make_producer
 from producers.cluster import Forward, Sink, WorkerCluster, until
@@ -23,6 +23,9 @@ from producers.cluster import Forward, Sink, WorkerCluster, until
 BOLT = """
 import os
 from acktree.producers import BasicBolt
+from acktree.schemas import world
+
+pytestmark = pytest.mark.simulated
 
 class Pass(BasicBolt):
     def prepare(self, context):
@@ -112,12 +115,14 @@ def check_account(cluster: WorkerCluster) -> None:
     assert Counter(written()) == Counter(range(TOTAL))
 
 
+@pytest.mark.real
 def test_a_worker_killed_with_signal_9_leaves_no_residue_in_any_tree(cluster: WorkerCluster, tmp_path: Path):
     seen = run_and_kill(cluster, tmp_path, BOLT, lambda seen: seen.stat().st_size > 3_000)
     assert seen.stat().st_size < TOTAL
     check_account(cluster)
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_a_join_killed_with_signal_9_while_it_holds_tuples_leaves_no_residue(
     cluster: WorkerCluster, tmp_path: Path
@@ -203,7 +208,7 @@ def test_a_call_that_never_returns_costs_only_its_transaction(
                 self.timeouts += 1
                 with monkeypatch.context() as patch:
                     patch.setattr(exactly_once, "CALL_DEADLINE_S", 0.5)
-                    super().call_with_retries(partial(threading.Event().wait))
+                    super().call_with_retries(partial(world.event().wait))
             super().call_with_retries(call)
 
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))

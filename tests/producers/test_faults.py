@@ -22,6 +22,8 @@ from producers.conformance import (
     on_broker,
 )
 
+pytestmark = pytest.mark.simulated
+
 EMISSIONS = [
     ("NotSerializable: a value must be", {"a": 1}, {}),
     ("NotSerializable: a value must be", bytearray(b"x"), {}),
@@ -236,6 +238,7 @@ def test_a_swallowed_misuse_fails_the_tuple_that_is_executed(stranger, exactly_o
     check_misuses(in_memory(exactly_once), stranger, swallows)
 
 
+@pytest.mark.real
 @conformance_with_exactly_once()
 def test_a_misuse_fails_the_tuple_that_is_executed_and_no_other(run: Run, stranger):
     check_misuses(run, stranger, swallows=False)
@@ -336,6 +339,7 @@ def twice(tuples, collector):
     collector.fail(tuples[0], "again")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("does", "reason"), [(uneven, "UnevenBatch: "), (late, "UnevenBatch: mine"), (twice, "mine")]
 )
@@ -395,6 +399,7 @@ def test_emitting_for_an_earlier_batch_fails_the_current_one():
     assert double.failed[1].startswith("EmitAfterAck: ")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_calls_from_another_thread_are_refused_and_fail_their_tuples(
     cluster: WorkerCluster, exactly_once: bool

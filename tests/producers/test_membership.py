@@ -11,6 +11,8 @@ from acktree.producers.kafka.membership import group_settings
 from acktree.schemas.clients import make_consumer
 from producers.cluster import Forward, RunningWorker, WorkerCluster, until
 
+pytestmark = pytest.mark.simulated
+
 PROTOCOLS = {"classic": {}, "kip-848": {"group.protocol": "consumer"}}
 with_kip_848 = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 

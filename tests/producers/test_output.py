@@ -22,6 +22,8 @@ from acktree.schemas.errors import RefusedSetting
 from acktree.schemas.ids import root_id
 from producers.cluster import Forward, RunningWorker, Sink, WorkerCluster, until
 
+pytestmark = pytest.mark.simulated
+
 NOBODY = "127.0.0.1:1"
 
 
@@ -47,6 +49,7 @@ def test_workers_go_on_when_the_acker_count_grows(cluster: WorkerCluster, exactl
     assert partitions == set(range(5))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_a_stopped_worker_releases_its_threads_and_connections(cluster: WorkerCluster, exactly_once):
     cluster.apply(exactly_once, only=(["a"], []))
@@ -59,6 +62,7 @@ def test_a_stopped_worker_releases_its_threads_and_connections(cluster: WorkerCl
     assert find_output() is None
 
 
+@pytest.mark.real
 def test_a_packer_reaches_partitions_added_to_a_topic(cluster: WorkerCluster, producer: BufferedProducer):
     cluster.apply(only=(["a"], []))
     packer = AckPacker(cluster.history, "t", producer.send)
@@ -75,6 +79,7 @@ def test_a_packer_reaches_partitions_added_to_a_topic(cluster: WorkerCluster, pr
     assert sum(len(ack.acks) for ack in cluster.acks()) == 101
 
 
+@pytest.mark.real
 def test_a_partition_that_never_appears_is_a_clear_error(cluster: WorkerCluster, producer: BufferedProducer):
     cluster.apply(only=(["a"], []))
     producer.growth_timeout_s = 0.2
@@ -84,6 +89,7 @@ def test_a_partition_that_never_appears_is_a_clear_error(cluster: WorkerCluster,
         producer.send(cluster.topic("ack"), 7, b"x")
 
 
+@pytest.mark.real
 def test_a_rejected_record_fails_one_flush_and_not_the_next(
     cluster: WorkerCluster, producer: BufferedProducer
 ):
@@ -106,6 +112,7 @@ def test_a_flush_that_times_out_raises_and_drops_the_remaining_records():
     producer.flush(0.1)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_column", [False, True])
 def test_a_record_sent_after_a_flush_that_timed_out_is_not_dropped_with_the_others(
     cluster: WorkerCluster, producer: BufferedProducer, is_column: bool
@@ -145,6 +152,7 @@ class DataAway(SpoutOutput):
         self.producer = make_producer({**self.settings, "bootstrap.servers": NOBODY})
 
 
+@pytest.mark.real
 def test_acks_do_not_wait_for_data_that_cannot_be_delivered(cluster: WorkerCluster, monkeypatch):
     monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
     cluster.apply(only=(["a"], ["b"]))
@@ -160,6 +168,7 @@ def test_acks_do_not_wait_for_data_that_cannot_be_delivered(cluster: WorkerClust
     assert cluster.committed("only") == {}
 
 
+@pytest.mark.real
 def test_no_init_is_sent_for_data_that_cannot_be_delivered(cluster: WorkerCluster, monkeypatch):
     class HundredNumbers(Spout):
         left = iter(range(100))

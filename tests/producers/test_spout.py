@@ -22,6 +22,8 @@ from acktree.schemas.ids import MAX_OFFSET, origin_of
 from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
+pytestmark = pytest.mark.simulated
+
 
 class Once(Spout):
     """Emits each message of a list once, and again when it failed; records acks and fails."""
@@ -161,6 +163,7 @@ class Values(ValueSpout):
         self.failed[message_id] = values, failure
 
 
+@pytest.mark.real
 def test_a_value_spout_gets_its_values_back_and_keeps_no_more_than_its_limit(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Values(20), ScriptedAcker(cluster)
@@ -226,6 +229,7 @@ def test_a_record_that_the_broker_rejects_is_not_confirmed(cluster: WorkerCluste
     assert not confirmed
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_a_spout_waits_for_a_broker_that_is_away_and_continues(own_broker, unique, monkeypatch):
     """Also while its claim fails or its commit waits, which returns when there is a coordinator again."""
@@ -291,6 +295,7 @@ def run(worker: SpoutWorker, cluster: WorkerCluster) -> threading.Thread:
     return thread
 
 
+@pytest.mark.real
 def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Once("m0", "m1", "m2"), ScriptedAcker(cluster)
@@ -316,6 +321,7 @@ def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(
     assert second.claim.run == 2
 
 
+@pytest.mark.real
 def test_no_more_messages_are_pending_than_the_topology_allows(cluster: WorkerCluster):
     cluster.max_pending = 5
     cluster.apply(one=(["a"], []))
@@ -333,6 +339,7 @@ def test_no_more_messages_are_pending_than_the_topology_allows(cluster: WorkerCl
     thread.join()
 
 
+@pytest.mark.real
 def test_without_ackers_a_message_is_done_when_the_broker_has_it(cluster: WorkerCluster):
     cluster.ackers = 0
     cluster.apply(one=(["a"], []))
@@ -360,6 +367,7 @@ def test_a_spout_or_task_that_the_topology_does_not_have_is_refused(cluster: Wor
         SpoutWorker(cluster.bootstrap, cluster.name, Once(), **given)
 
 
+@pytest.mark.real
 def test_a_timeout_is_counted_as_such_and_not_as_a_failure(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Once("m0", "m1"), ScriptedAcker(cluster)

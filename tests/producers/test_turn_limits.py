@@ -1,13 +1,15 @@
 """A worker's turn has a limit: commits, a stop and a rebalance wait for one tuple only, a reset for none."""
 
-import threading
 from collections import Counter
 
 import pytest
 
 from acktree.producers import BasicBolt, Bolt
 from acktree.producers.testing import BoltDouble
+from acktree.schemas import world
 from producers.cluster import WorkerCluster, until
+
+pytestmark = pytest.mark.simulated
 
 FAST = 1_500
 SLOW_S = 0.02
@@ -18,7 +20,7 @@ class Slowing:
 
     def __init__(self):
         self.executed, self.after_stop = [], []
-        self.hurry, self.stopped = threading.Event(), threading.Event()
+        self.hurry, self.stopped = world.event(), world.event()
 
     def work(self, tup):
         (self.after_stop if self.stopped.is_set() else self.executed).append(tup.value)
@@ -60,7 +62,7 @@ def test_fast_tuples_are_committed_and_a_stop_works_while_thousands_of_slow_ones
 
 
 def test_a_stop_between_two_tuples_leaves_the_second_to_the_next_worker(cluster: WorkerCluster):
-    started = threading.Event()
+    started = world.event()
 
     class Stops(BasicBolt):
         def execute(self, tup, emit):
@@ -99,7 +101,7 @@ def test_records_read_but_not_executed_go_with_their_partition(cluster: WorkerCl
 def test_a_reset_is_sent_while_its_tuple_is_executed(cluster: WorkerCluster, exactly_once: bool):
     class BlockedBolt(Bolt):
         def __init__(self):
-            self.may_end = threading.Event()
+            self.may_end = world.event()
 
         def execute(self, tup, collector):
             collector.reset_timeout(tup)

@@ -20,6 +20,8 @@ from acktree.schemas.ids import origin_of
 from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
+pytestmark = pytest.mark.simulated
+
 LARGE = b"x" * 5_000
 REASON = "TooLarge: no"
 
@@ -204,6 +206,7 @@ def test_a_window_whose_child_is_rejected_fails_its_tuples_and_the_worker_goes_o
 HOUR_MS = 3_600_000
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", [BasicBolt, Bolt, BatchBolt, AsyncBolt])
 def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,13 @@ from acktree.producers.errors import DeliveryFailed, UnknownComponent
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.loop import Worker
+from acktree.schemas import world
 from acktree.schemas.header import Anchor, encode_header
 from acktree.schemas.ids import origin_of, root_id
 from acktree.schemas.stats import decode_report
 from producers.cluster import Sink, WorkerCluster, until
+
+pytestmark = pytest.mark.simulated
 
 
 class PassOrFail(BasicBolt):
@@ -204,6 +206,7 @@ class AsyncLarge(AsyncBolt):
         emit(LARGE if tup.value == b"3" else tup.value)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("bolt", [BasicLarge, HeldLarge, BatchLarge, AsyncLarge])
 def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(
@@ -283,6 +286,7 @@ class Slow(BasicBolt):
 """
 
 
+@pytest.mark.real
 def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp_path: Path):
     (tmp_path / "slow_bolt.py").write_text(SLOW_BOLT)
     seen = tmp_path / "seen"
@@ -313,8 +317,9 @@ def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp
     assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))
 
 
+@pytest.mark.real
 def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: WorkerCluster):
-    taken_over = threading.Event()
+    taken_over = world.event()
 
     class StuckBolt(Hold):
         def execute(self, tup, collector):
@@ -367,7 +372,7 @@ def test_ticks_come_without_any_input(cluster: WorkerCluster):
 
 
 def test_the_acks_of_a_slow_bolt_are_sent_while_it_executes_the_rest(cluster: WorkerCluster):
-    seen, never = threading.Event(), threading.Event()
+    seen, never = world.event(), world.event()
 
     class SlowUntilAcked(BasicBolt):
         left = 100
