@@ -102,6 +102,7 @@ def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
         {"index": 1},
         {"format": 2, "version": 1, "ranges": [[1]]},
         {"format": 2, "version": 1, "ranges": [], "replays": [[]]},
+        {"format": 3, "version": 1, "ranges": [], "replays": [["t", 0, 0, 17, 1, [1, 3], [[0, 2]]]]},
     ],
 )
 def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]) -> None:
