@@ -110,6 +110,11 @@ def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]
         PlannedBatch.from_json(data)
 
 
+def test_a_group_without_replays_is_logged_as_it_was_read() -> None:
+    batch = PlannedBatch(1, (), (Replays("t", 0, 0, 17, 1, ()),), attempts=(Attempts(0, 17, 1, ()),))
+    assert PlannedBatch.from_json(batch.to_json()) == batch
+
+
 def test_offsets_too_large_for_root_ids_are_refused_before_a_batch_is_planned() -> None:
     fits = Range("lines", 2, 0, 1, 2**40 - 5, 2**40)
     check_offsets(PlannedBatch(1, (fits,)))

@@ -126,7 +126,7 @@ def test_one_flipped_character_makes_the_metadata_ignored() -> None:
         assert decode_metadata(damaged, 10) is None, damaged
 
 
-@pytest.mark.parametrize("length", [2**36, 2**62, 2**64 - 1])
+@pytest.mark.parametrize("length", [2**33, 2**62, 2**64 - 1])
 def test_runs_that_nobody_has_done_are_not_read(length: int) -> None:
     text = seal("1", 1, "topic-id", "R" + b64encode(varint(1) + varint(length)).decode())
     assert decode_metadata(text, 10) is None

@@ -22,7 +22,7 @@ FORMAT = "1"
 MAX_METADATA_CHARS = 4_020
 EPOCH_CHARS, TOPIC_ID_CHARS, FRAME_CHARS = 20, 22, 15
 """Reserved for an epoch of any length: a longer one must not push out committed bits."""
-MAX_SPAN = 1 << 36
+MAX_SPAN = 1 << 33
 """Nobody commits offsets that far above a frontier; to read them would take gigabytes."""
 FEW = 10
 """Offsets that are added one by one in the time of a run of them."""

@@ -241,7 +241,7 @@ def _pairs(numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _deltas(offsets: tuple[int, ...]) -> list[int]:
-    return [offset - before for before, offset in zip((0, *offsets[:-1]), offsets, strict=True)]
+    return [offset - before for before, offset in zip((0, *offsets), offsets, strict=False)]
 
 
 def _sums(deltas: list[int]) -> tuple[int, ...]:
