@@ -33,7 +33,7 @@ from acktree.spark.ledger.done_set import decode_metadata, encode_metadata
 from acktree.spark.runtime.logged_batch import CheckpointMismatch, PlannedBatch
 
 FRONTIER = 40
-MANY_CHARS = 1 << 22
+MANY_CHARS = 1 << 14
 KINDS: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes]], ...] = (
     (codec.decode_ack_init, codec.encode_ack_init),
     (codec.decode_ack, codec.encode_ack),
