@@ -10,8 +10,9 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup
 
 SEEDS  ?= 1500
+CORE_SEEDS ?= 100000
 
-.PHONY: demo test test-slow simulate test-all check mutate check-containers docs env clean
+.PHONY: demo test test-slow simulate cores test-all check mutate check-containers docs env clean
 
 env: $(VENV)/.warm
 
@@ -43,7 +44,11 @@ test-slow: $(VENV)/.warm
 simulate: $(VENV)/.warm
 	$(BIN)/python -m acktree.testing.search --seeds $(SEEDS)
 
-test-all: test test-slow simulate
+# Each pure core alone against its model: so many short random scripts, on all cores.
+cores: $(VENV)/.warm
+	$(BIN)/python tests/cores/run.py --seeds $(CORE_SEEDS)
+
+test-all: test test-slow simulate cores
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

@@ -1,6 +1,9 @@
 """The acker in plain Python, a dict and ten rules: what the compiled table is compared with."""
 
 from dataclasses import dataclass
+from math import inf
+
+BUCKETS = 1 << 14
 
 
 @dataclass
@@ -15,11 +18,12 @@ class Held:
 
 
 class TableModel:
-    def __init__(self):
+    def __init__(self, max_entries=inf):
+        self.max_entries, self.may_insert = max_entries, True
         self.held = {}
         self.acked, self.failed, self.timed_out = [], [], []
-        self.duplicated_inits = self.dropped_orphans = self.late = 0
-        self.finished = set()
+        self.duplicated_inits = self.dropped_orphans = self.refused_orphans = self.late = 0
+        self.finished, self.finished_before = set(), set()
 
     def init(self, root, value, task, tick, bucket):
         held = self.held.setdefault(root, Held(bucket=bucket))
@@ -31,28 +35,48 @@ class TableModel:
         self._finish_if_done(root, held)
 
     def record(self, fails, acks, resets, tick, bucket):
+        self._make_room(len(fails) + len(acks) + len(resets), tick)
         for root, reason in fails:
-            if self._is_late(root):
+            if (held := self._held(root, tick, bucket)) is None:
                 continue
-            held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
             if not held.failed:
                 held.failed, held.reason = True, reason
             self._finish_if_done(root, held)
         for root, value in acks:
-            if self._is_late(root):
+            if (held := self._held(root, tick, bucket)) is None:
                 continue
-            held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
             held.value ^= value
             self._finish_if_done(root, held)
         for root in resets:
-            if self._is_late(root):
-                continue
-            held = self.held.setdefault(root, Held(tick=tick, bucket=bucket))
-            held.tick = max(held.tick, tick)
+            if (held := self._held(root, tick, bucket)) is not None:
+                held.tick = max(held.tick, tick)
 
-    def expire(self, now, message_ticks, orphan_ticks):
+    def _held(self, root, tick, bucket):
+        """Return the entry of a root, a new one if it may have one."""
+        if root in self.held:
+            return self.held[root]
+        if root in self.finished or root in self.finished_before:
+            self.late += 1
+            return None
+        if not self.may_insert:
+            self.refused_orphans += 1
+            return None
+        return self.held.setdefault(root, Held(tick=tick, bucket=bucket))
+
+    def _make_room(self, rows, now):
+        """Drop the oldest half of the orphans, or more, if a record could exceed the bound."""
+        if len(self.held) + rows > self.max_entries:
+            ages = sorted(
+                (now - held.tick for held in self.held.values() if not held.init_seen), reverse=True
+            )
+            if ages:
+                self.expire(now, inf, ages[min(len(ages), max(rows, len(ages) // 2, 1)) - 1] - 1)
+        self.may_insert = len(self.held) + rows <= self.max_entries
+
+    def expire(self, now, message_ticks, orphan_ticks, oldest_bucket=0, expired_buckets=0):
         for root, held in list(self.held.items()):
-            if now - held.tick > (message_ticks if held.init_seen else orphan_ticks):
+            is_old = now - held.tick > (message_ticks if held.init_seen else orphan_ticks)
+            if is_old or (held.bucket - oldest_bucket) % BUCKETS < expired_buckets:
                 del self.held[root]
                 if held.init_seen:
                     self.timed_out.append((held.task, root))
@@ -70,7 +94,11 @@ class TableModel:
         self.finished.add(root)
         del self.held[root]
 
-    def _is_late(self, root):
-        is_late = root in self.finished and root not in self.held
-        self.late += is_late
-        return is_late
+    def renew_orphans(self, now, hold_ticks, oldest_bucket, old_buckets, bucket):
+        for held in self.held.values():
+            is_old = (held.bucket - oldest_bucket) % BUCKETS < old_buckets
+            if not held.init_seen and now - held.tick > hold_ticks and is_old:
+                held.bucket = bucket
+
+    def clear_finished(self):
+        self.finished, self.finished_before = set(), self.finished

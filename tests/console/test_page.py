@@ -52,6 +52,12 @@ def test_a_page_that_needs_the_broker_reports_that_it_is_unreachable(path, monke
     assert "no Kafka broker answers" in answer.text
 
 
+@pytest.mark.parametrize("path", ["/dead-letters/x/0", f"/dead-letters/0/{'9' * 5_000}.json"])
+def test_a_dead_letter_of_a_number_that_is_none_is_not_there(path):
+    answer = page().get(path)
+    assert (answer.status_code, "must be a whole number" in answer.text) == (404, True)
+
+
 def test_without_a_token_only_loopback_host_names_are_served():
     client = page()
     for host in ("localhost", "127.0.0.1:9461", "[::1]:80", "localhost:1"):

@@ -21,6 +21,7 @@ from acktree.producers.kafka.claim import (
 from acktree.producers.kafka.outside_commit import GroupInUse
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer
+from acktree.schemas.commit_metadata import seal
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.ids import MAX_RUN, MAX_SLOTS
 from producers.cluster import WorkerCluster, until
@@ -90,6 +91,30 @@ def test_one_flipped_character_is_refused(claim, data):
     other = data.draw(st.characters(codec="utf-8").filter(lambda c: c != text[place]))
     with pytest.raises(DamagedClaim):
         decode_claim(text[:place] + other + text[place + 1 :], 0)
+
+
+def sealed(content: bytes, format_tag: str = "2", epoch: object = 1) -> str:
+    return seal(format_tag, epoch, 1, binascii.b2a_base64(zlib.compress(content), newline=False).decode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        seal("2", 1, 1, "no base64"),
+        seal("2", 1, 1, "AAAA"),
+        sealed(b"no JSON"),
+        sealed(b"[" * 9_000),
+        sealed(b"[[],[]]", epoch="x"),
+        sealed(b"[[[3,5]],7]"),
+        sealed(b'[[["3",5]],[]]'),
+        sealed(b"[[[3,256]],[]]"),
+        sealed(b"[[[4096,1]],[]]"),
+        sealed(b"[[80,[7,1.5]]]", "3"),
+    ],
+)
+def test_text_with_a_true_checksum_that_holds_no_claim_is_refused(text):
+    with pytest.raises(DamagedClaim):
+        decode_claim(text, 0)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=80))

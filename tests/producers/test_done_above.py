@@ -1,7 +1,7 @@
 """The metadata of a committed frontier: it lists only offsets that are done, and always fits."""
 
 import zlib
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from random import Random
 
 import hypothesis.strategies as st
@@ -16,6 +16,7 @@ from acktree.producers.kafka.done_above import (
     decode_owner,
     encode_done,
 )
+from acktree.schemas.commit_metadata import seal
 
 METADATA_CHARACTERS = 4_095
 OWNER = b"sixteen bytes, 1"
@@ -72,6 +73,23 @@ def test_text_with_one_changed_character_is_ignored(at, character):
 def test_foreign_text_is_ignored(text):
     assert decode_done(text, 0) is None
     assert decode_owner(text, 0) == b""
+
+
+@pytest.mark.parametrize(
+    ("span", "packed"),
+    [
+        (9, "AAAA"),
+        (9, "x"),
+        ("nine", b64encode(zlib.compress(b"ab")).decode()),
+        (-1, b64encode(zlib.compress(b"")).decode()),
+        (10**13, b64encode(zlib.compress(b"ab")).decode()),
+        (17, b64encode(zlib.compress(b"ab")).decode()),
+    ],
+)
+def test_text_with_a_true_checksum_that_is_not_ours_lists_nothing_and_names_nobody(span, packed):
+    text = seal("acktree-bolt-1", span, packed, about="10|")
+    assert decode_done(text, 10) is None
+    assert decode_owner(text, 10) == b""
 
 
 def test_text_committed_with_another_offset_is_ignored():

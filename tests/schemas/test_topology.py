@@ -111,8 +111,19 @@ def test_two_spouts_cannot_read_one_topic() -> None:
     assert "line 15: spouts.more.topics: topic 'lines' is already read by a spout" in sentence
 
 
-def test_text_that_is_not_toml_is_an_error() -> None:
-    assert "t.toml is not TOML" in error_of("name = ")
+@pytest.mark.parametrize("text", ["name = ", "name = " + "[" * 9_000, "ackers = " + "9" * 9_000])
+def test_text_that_is_not_toml_is_an_error(text: str) -> None:
+    assert "t.toml is not TOML" in error_of(text)
+
+
+@pytest.mark.parametrize("key", ["orphan_timeout_s", "message_timeout_s"])
+def test_a_number_larger_than_any_float_is_an_error(key: str) -> None:
+    assert key in error_of(f'name = "t"\n{key} = {"9" * 400}\n')
+
+
+@pytest.mark.parametrize("key", ["retry_initial_s", "retry_max_s"])
+def test_an_endless_back_off_is_an_error_for_it_could_not_be_published(key: str) -> None:
+    assert key in error_of(GOOD.replace('emits = ["words"]', f'emits = ["words"]\n{key} = inf'))
 
 
 def test_a_dotted_key_is_found_too() -> None:

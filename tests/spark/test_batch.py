@@ -102,11 +102,17 @@ def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
         {"index": 1},
         {"format": 2, "version": 1, "ranges": [[1]]},
         {"format": 2, "version": 1, "ranges": [], "replays": [[]]},
+        {"format": 3, "version": 1, "ranges": [], "replays": [["t", 0, 0, 17, 1, [1, 3], [[0, 2]]]]},
     ],
 )
 def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]) -> None:
     with pytest.raises(CheckpointMismatch, match="checkpoint"):
         PlannedBatch.from_json(data)
+
+
+def test_a_group_without_replays_is_logged_as_it_was_read() -> None:
+    batch = PlannedBatch(1, (), (Replays("t", 0, 0, 17, 1, ()),), attempts=(Attempts(0, 17, 1, ()),))
+    assert PlannedBatch.from_json(batch.to_json()) == batch
 
 
 def test_offsets_too_large_for_root_ids_are_refused_before_a_batch_is_planned() -> None:

@@ -1,6 +1,7 @@
 """Done sets: first absent offset, runs, and the metadata text that carries them."""
 
 import random
+from base64 import b64encode
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from acktree.schemas.avro import varint
+from acktree.schemas.commit_metadata import seal
 from acktree.spark.ledger.done_set import (
     MAX_METADATA_CHARS,
     decode_metadata,
@@ -121,6 +124,12 @@ def test_one_flipped_character_makes_the_metadata_ignored() -> None:
     for place in range(len(text)):
         damaged = text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :]
         assert decode_metadata(damaged, 10) is None, damaged
+
+
+@pytest.mark.parametrize("length", [2**33, 2**62, 2**64 - 1])
+def test_runs_that_nobody_has_done_are_not_read(length: int) -> None:
+    text = seal("1", 1, "topic-id", "R" + b64encode(varint(1) + varint(length)).decode())
+    assert decode_metadata(text, 10) is None
 
 
 def test_foreign_metadata_is_recognised() -> None:

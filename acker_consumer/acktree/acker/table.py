@@ -276,7 +276,7 @@ class Table:
     def _evict_orphans(self, rows: int, now_tick: int) -> None:
         """Drop the oldest orphans, at least half of them, so that eviction does not run for every record."""
         ages = sweep.orphan_ages(self.slots, now_tick)
-        wanted = min(len(ages), max(rows, len(ages) // 2))
+        wanted = min(len(ages), max(rows, len(ages) // 2, 1))
         limit = int(np.partition(ages, len(ages) - wanted)[len(ages) - wanted]) - 1
         none, no_tasks = np.empty(0, np.uint64), np.empty(0, np.int64)
         sweep.expire(self.state, now_tick, NO_LIMIT, limit, 0, 0, 0, none, no_tasks)

@@ -36,7 +36,7 @@ def decode_report(data: bytes) -> Report:
     try:
         fields = json.loads(data)
         report = Report(**fields)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"not a report: {error}") from error
     texts = (report.role, report.component, report.instance)
     if not (all(isinstance(text, str) for text in texts) and isinstance(report.values, dict)):

@@ -37,8 +37,8 @@ class SpoutTable(_Table):
     block: int = Field(1, ge=1, le=MAX_BLOCK, exclude_if=lambda block: block == 1)
     max_pending: int = Field(100_000, ge=1)
     max_attempts: int = Field(10, ge=1, le=1_000_000)
-    retry_initial_s: float = Field(1.0, ge=0)
-    retry_max_s: float = Field(60.0, ge=0)
+    retry_initial_s: float = Field(1.0, ge=0, allow_inf_nan=False)
+    retry_max_s: float = Field(60.0, ge=0, allow_inf_nan=False)
 
 
 class BoltTable(_Table):
@@ -75,7 +75,7 @@ class Topology(_Table):
         filled = {"orphan_timeout_s": ORPHAN_TIMEOUTS * (message or DEFAULT_TIMEOUT_S), **data}
         orphan = filled["orphan_timeout_s"]
         if isinstance(orphan, int | float):
-            filled.setdefault("control_retention_s", max(DEFAULT_RETENTION_S, 2.0 * orphan, 2.0 * message))
+            filled.setdefault("control_retention_s", max(DEFAULT_RETENTION_S, 2 * orphan, 2 * message))
         return filled
 
     @model_validator(mode="after")
@@ -189,7 +189,7 @@ def parse_topology(text: str, source: str = "topology") -> Topology:
     """Check the text of a topology file; ``source`` names it in errors."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
         raise BadTopology(f"{source} is not TOML: {error}") from error
     try:
         return Topology.model_validate(data)

@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from acktree.console.page.frame import Frame, wants_json
+from acktree.console.page.questions import whole_number
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import DeadLetter, dead_letter_of, read_dead_letters
 from acktree.console.view.documents import to_json
@@ -27,7 +28,9 @@ class DeadLetterPages:
         )
 
     async def dead_letter(self, request: Request) -> Response:
-        partition, offset = request.path_params["partition"], request.path_params["offset"]
+        partition, offset = (
+            whole_number(request.path_params[name], name) for name in ("partition", "offset")
+        )
 
         def read(cluster: Cluster) -> DeadLetter | None:
             record = cluster.record(cluster.topology.dead_letter_topic, partition, offset)

@@ -101,7 +101,7 @@ class Reports:
         """Add one record of the stats topic; a report dated far from its record counts as invalid, too."""
         try:
             report = decode_report(value or b"")
-        except (MalformedRecord, RecursionError):
+        except MalformedRecord:
             self.garbage += 1
             return
         if abs(report.time_ms - append_ms) > MAX_CLOCK_DIFFERENCE_MS:

@@ -8,9 +8,10 @@ error.
 import binascii
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
@@ -25,7 +26,7 @@ from acktree.schemas.clients import (
 )
 from acktree.schemas.commit_metadata import seal, unseal
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable
-from acktree.schemas.ids import next_run
+from acktree.schemas.ids import MAX_RUN, MAX_SLOTS, next_run
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
 FORMAT, COMPACT = "2", "3"
@@ -100,21 +101,36 @@ def _json(value: object) -> bytes:
 def decode_claim(text: str, next_offset: int) -> Claim:
     """Return the claim in metadata text; raise DamagedClaim for anything else."""
     parts = unseal(text, (FORMAT, COMPACT), 4)
-    if parts is None:
+    claim = None if parts is None else _decode(parts, next_offset)
+    if claim is None:
         raise DamagedClaim(
             f"the metadata {text!r} of a result topic's committed offset is damaged or not ours; if somebody "
             "committed it by hand, delete that offset of the group to begin with a new claim"
         )
+    return claim
+
+
+def _decode(parts: Sequence[str], next_offset: int) -> Claim | None:
+    """Return the claim in the parts of a sealed text, None if they are anything else."""
     unpacking = zlib.decompressobj()
-    content = unpacking.decompress(binascii.a2b_base64(parts[3]))
-    if parts[0] == FORMAT:
-        floors, replays = json.loads(content)
-    else:
-        table, _, by_slot = content.partition(b"\0")
-        floors, replays = ((slot, floor) for slot, floor in enumerate(by_slot) if floor), json.loads(table)
-    by_offset = {offset: (run, end) for offset, (run, end) in replays}
+    try:
+        content = unpacking.decompress(binascii.a2b_base64(parts[3]))
+        if parts[0] == FORMAT:
+            pairs, replays = json.loads(content)
+        else:
+            table, _, by_slot = content.partition(b"\0")
+            pairs, replays = ((slot, floor) for slot, floor in enumerate(by_slot) if floor), json.loads(table)
+        floors, by_offset = dict(pairs), {offset: (run, end) for offset, (run, end) in replays}
+        epoch, run = int(parts[1]), int(parts[2])
+    except (ValueError, TypeError, RecursionError, zlib.error):
+        return None
+    numbers = (*floors, *floors.values(), *by_offset, *chain(*by_offset.values()))
+    if not all(type(number) is int for number in numbers):
+        return None
+    if not all(0 <= slot < MAX_SLOTS and 0 <= floor <= MAX_RUN for slot, floor in floors.items()):
+        return None
     sequence = int.from_bytes(unpacking.unused_data[:SEQUENCE_BYTES], "big")
-    return Claim(int(parts[1]), int(parts[2]), next_offset, dict(floors), by_offset, sequence)
+    return Claim(epoch, run, next_offset, floors, by_offset, sequence)
 
 
 def read_claim(

@@ -86,5 +86,10 @@ def _unpack(text: str, frontier: int) -> tuple[int, bytes, bytes]:
     if parts is None:
         return 0, b"", b""
     stream = zlib.decompressobj()
-    packed = stream.decompress(binascii.a2b_base64(parts[2]))
-    return int(parts[1]), packed, stream.unused_data
+    try:
+        span, packed = int(parts[1]), stream.decompress(binascii.a2b_base64(parts[2]))
+    except (ValueError, zlib.error):
+        return 0, b"", b""
+    if not 0 <= span <= WINDOW_OFFSETS or len(packed) != (span + 7) // 8:  # a bit that is missing is no claim
+        return 0, b"", b""
+    return span, packed, stream.unused_data

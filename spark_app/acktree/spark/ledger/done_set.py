@@ -22,6 +22,8 @@ FORMAT = "1"
 MAX_METADATA_CHARS = 4_020
 EPOCH_CHARS, TOPIC_ID_CHARS, FRAME_CHARS = 20, 22, 15
 """Reserved for an epoch of any length: a longer one must not push out committed bits."""
+MAX_SPAN = 1 << 33
+"""Nobody commits offsets that far above a frontier; to read them would take gigabytes."""
 FEW = 10
 """Offsets that are added one by one in the time of a run of them."""
 
@@ -188,6 +190,8 @@ def _decode_runs(frontier: int, raw: bytes) -> BitMap64:
         length, at = read_varint(raw, at)
         lengths.append(length)
     for gap, length in zip(lengths[::2], lengths[1::2], strict=False):
+        if position + gap + length > frontier + MAX_SPAN:
+            raise MalformedRecord(f"offsets done up to {gap + length} above {position}")
         done.add_range(position + gap, position + gap + length)
         position += gap + length
     return done

@@ -166,7 +166,7 @@ class PlannedBatch:
             blocks = tuple(EmittedBlocks(*fields) for fields in data.get("blocks", ()))
             frontiers = tuple(Frontier(*fields) for fields in data.get("frontiers", ()))
             return cls(data["version"], ranges, replays, again, progress, attempts, blocks, frontiers)
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointMismatch(
                 "the checkpoint was written by another source; start this query with a checkpoint of its own"
             ) from error
@@ -241,7 +241,7 @@ def _pairs(numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _deltas(offsets: tuple[int, ...]) -> list[int]:
-    return [offset - before for before, offset in zip((0, *offsets[:-1]), offsets, strict=True)]
+    return [offset - before for before, offset in zip((0, *offsets), offsets, strict=False)]
 
 
 def _sums(deltas: list[int]) -> tuple[int, ...]:

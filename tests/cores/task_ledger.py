@@ -1,0 +1,214 @@
+"""A spout task against single records of two slots: shared limits, results of any run, dead letters."""
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+
+from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
+from acktree.schemas.ids import generation_of, next_run, root_id
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.result_cut import BlockEmission
+from acktree.spark.ledger.retries import FailureOutcome
+from acktree.spark.ledger.task import Effect, ExhaustedRecord, SourceSlot, TaskLedger
+from acktree.spark.runtime.logged_batch import MAX_RANGES_PER_SLOT
+from cores.retry_model import POLICY
+from cores.script import Core, Did, holds, same
+from cores.slot_model import SlotModel
+
+FOREIGN = 7
+"""A slot of another task."""
+TIMEOUT_S = 10.0
+MAX_RUN = 255
+
+
+class TaskScript:
+    """A task of two slots; ``roots`` are the emissions (slot, generation, first offset) so far."""
+
+    def __init__(self, draw: Random, did: Did) -> None:
+        self.draw, self.did = draw, did
+        self.run, self.now_s, self.acked_s = draw.choice((1, 100, 254)), 0.0, None
+        self.size, self.counted = draw.choice((1, 1, 3)), Counter[str]()
+        slots = {slot: PartitionLedger(0, 0, self.run, POLICY, self.size) for slot in (0, 1)}
+        sources = {slot: SourceSlot(slot, "t", slot, "id") for slot in slots}
+        self.task = TaskLedger(0, self.run, sources, slots, TIMEOUT_S)
+        self.models = {slot: SlotModel(0, self.run) for slot in slots}
+        self.roots: list[tuple[int, int, int]] = [(FOREIGN, generation_of(self.run, 0), 1)]
+        self.exhausted: list[ExhaustedRecord] = []
+        self.ends = dict.fromkeys(slots, 0)
+        self.emit()
+
+    def step(self) -> None:
+        kind = self.draw.random()
+        self.now_s += self.draw.choice((0, 0, 1, 5, 20))
+        if kind < 0.2:
+            self.emit()
+        elif kind < 0.6:
+            self.apply()
+        elif kind < 0.75:
+            self.replay()
+        elif kind < 0.85:
+            self.absent()
+        elif kind < 0.92:
+            self.rewind()
+        elif self.exhausted:
+            self.finish_record()
+        self.compare()
+
+    def emit(self) -> None:
+        for slot in self.ends:
+            self.ends[slot] += self.draw.choice((0, 1, 4))
+        limit = self.draw.choice((0, 1, 5, 30))
+        self.did("emit", self.ends, limit, self.now_s)
+        ranges = self.task.emit(self.ends, limit, self.now_s)
+        waiting = {slot: max(0, self.ends[slot] - model.next) for slot, model in self.models.items()}
+        for number, slot in enumerate(
+            sorted(waiting, key=lambda slot: self.ends[slot] - self.models[slot].next)
+        ):
+            model, quota = self.models[slot], limit // (2 - number)
+            end = model.next + min(quota, waiting[slot])
+            if quota < waiting[slot]:
+                end = max(model.next, end - end % self.size)
+            parts = model.emit(end, MAX_RANGES_PER_SLOT, self.now_s, self.run, self.size)
+            mine = [(each.start, each.end) for each in ranges if each.slot == slot]
+            same(f"ranges of slot {slot}", mine, parts or [(model.next, model.next)])
+            fresh = sum(stop - start for start, stop in parts)
+            limit -= fresh
+            self.counted["emitted"] += fresh
+            firsts = sorted({model.blocks.first(o) for start, stop in parts for o in range(start, stop)})
+            self.roots += [(slot, generation_of(self.run, 0), first) for first in firsts]
+
+    def apply(self) -> None:
+        """Apply one result of some roots, each acked or failed."""
+        roots = [self.draw.choice(self.roots) for _ in range(self.draw.choice((1, 1, 2, 3)))]
+        if self.draw.random() < 0.1:
+            roots.append(self.stray())
+        acked = [root for root in roots if self.draw.random() < 0.5]
+        causes = {root: self.draw.choice((*Cause,)) for root in roots if root not in acked}
+        failures = [Failure(root_id(*root), cause, "bolt", "no") for root, cause in causes.items()]
+        self.did("apply", acked, "failed", *causes.items(), self.now_s)
+        ids = np.array([root_id(*root) for root in acked], np.uint64)
+        effect = self.task.apply(Result(0, ids, failures), self.now_s, 0.0)
+        self.check_acked(acked, effect)
+        opened, exhausted = [], []
+        for root, cause in causes.items():
+            outcome = self.fail(root, cause)
+            if outcome is not FailureOutcome.IGNORED:
+                opened.append(BlockEmission(*root))
+            if outcome is FailureOutcome.EXHAUSTED:
+                exhausted += [(root[0], offset) for offset in sorted(self.models[root[0]].left(*root[1:]))]
+        same("opened", [each.emission for each in effect.opened], opened)
+        for emission, last in effect.opened:
+            holds("last of a failure", last >= max(self.models[emission.slot].left(*emission[1:])))
+        same("exhausted", [(each.source.slot, each.offset) for each in effect.exhausted], exhausted)
+        self.exhausted += effect.exhausted
+
+    def stray(self) -> tuple[int, int, int]:
+        """Return a root of a run that is over, or of a driver that this one does not know."""
+        slot, _, first = self.draw.choice(self.roots)
+        run = (self.run + self.draw.choice((-130, -2, 1, 2)) - 1) % MAX_RUN + 1
+        return slot, generation_of(run, 0), first
+
+    def is_between(self, run: int, floor: int) -> bool:
+        """Return whether a run is one of those from the floor to the current run."""
+        while run != floor:
+            if floor == self.run:
+                return False
+            floor = floor % MAX_RUN + 1
+        return True
+
+    def check_acked(self, acked: list[tuple[int, int, int]], effect: Effect) -> None:
+        before = {slot: set(model.done) for slot, model in self.models.items()}
+        for slot, generation, first in acked:
+            model = self.models.get(slot)
+            if model is not None and self.is_between(generation // 16, model.floor):
+                model.acked(generation // 16, first)
+        newly = {slot: model.done - before[slot] for slot, model in self.models.items()}
+        self.counted["completed"] += sum(map(len, newly.values()))
+        if any(newly.values()):
+            self.acked_s = self.now_s
+        same("slots", set(effect.highest), {slot for slot, _, _ in acked if slot in self.models})
+        holds("highest done", all(effect.highest[slot] >= max(new) for slot, new in newly.items() if new))
+
+    def fail(self, root: tuple[int, int, int], cause: Cause) -> FailureOutcome:
+        slot, generation, first = root
+        model = self.models.get(slot)
+        if model is None or not self.is_between(generation // 16, model.floor):
+            return FailureOutcome.IGNORED
+        left = model.left(generation, first)
+        if not left:
+            return FailureOutcome.IGNORED
+        is_alive = self.acked_s is not None and self.now_s - self.acked_s <= TIMEOUT_S
+        outcome = model.retries.fail(generation, first, self.now_s, cause is Cause.FAILED or is_alive)
+        if outcome is not FailureOutcome.IGNORED:
+            self.counted["failed" if cause is Cause.FAILED else "timed_out"] += len(left)
+        return outcome
+
+    def replay(self) -> None:
+        if self.task.is_run_used_up:
+            self.run = self.task.run = next_run(self.run)
+        limit = self.draw.choice((1, 9))
+        self.did("replay_due", self.now_s, limit)
+        emitted = sorted(
+            (group.slot, group.generation, first, offset)
+            for group in self.task.replay_due(self.now_s, limit)
+            for offset, first in group.emitted()
+        )
+        expected = []
+        for slot, model in self.models.items():
+            due = model.emit_due(self.now_s, self.run, limit)
+            limit -= len(due)
+            self.roots += [(slot, generation, first) for first, generation, _ in due]
+            for first, generation, _ in due:
+                expected += [(slot, generation, first, offset) for offset in model.block(first)]
+        same("replayed", emitted, sorted(expected))
+        self.counted["replayed"] += len(expected)
+
+    def absent(self) -> None:
+        slot, first = self.draw.choice((0, 1, FOREIGN)), self.draw.randrange(8)
+        span, run = Span(first, first + self.draw.randint(1, 3)), self.draw.choice((None, self.run, 1, 200))
+        self.did("absent", slot, span, run)
+        effect = self.task.apply_absent(Absent(slot, [span], run))
+        model = self.models.get(slot)
+        if model is not None and (run is None or self.is_between(run, model.floor)):
+            self.counted["absent"] += model.finish(range(*span), run)
+            same("highest absent", effect.highest, {slot: span.next - 1})
+        else:
+            same("highest absent", effect.highest, {})
+
+    def rewind(self) -> None:
+        slot, offset = self.draw.choice((0, 1)), self.draw.randrange(6)
+        model = self.models[slot]
+        if offset < model.frontier:
+            self.run = self.task.run = next_run(self.run)
+        self.did("rewind", slot, offset, self.run)
+        self.task.slots[slot].rewind(offset, self.run)
+        model.rewind(offset, self.run)
+
+    def finish_record(self) -> None:
+        record = self.exhausted.pop()
+        self.did("finish_record", record.source.slot, record.offset)
+        self.task.finish_record(record)
+        newly = self.models[record.source.slot].finish([record.offset])
+        self.counted["dead_lettered"] += newly
+
+    def compare(self) -> None:
+        task = self.task
+        same("counters", {name: n for name, n in task.counters.items() if n}, dict(+self.counted))
+        same("pending", task.pending, sum(len(model.open) for model in self.models.values()))
+        for slot, model in self.models.items():
+            ledger = task.slots[slot]
+            same(f"slot {slot}", (ledger.frontier, ledger.next_offset), (model.frontier, model.next))
+        root = self.draw.choice(self.roots)
+        model = self.models.get(root[0])
+        same("open", task.is_open(BlockEmission(*root)), model is not None and bool(model.left(*root[1:])))
+
+
+def run_seed(draw: Random, did: Did) -> None:
+    """Run one script of up to twelve operations."""
+    script = TaskScript(draw, did)
+    for _ in range(draw.randint(2, 12)):
+        script.step()
+
+
+CORE = Core(run_seed)
