@@ -47,7 +47,7 @@ class Run:
                 self.operations += len(script)
                 if difference is not None:
                     self.differences[seed] = difference
-                    click.echo(f"seed {seed}: operation {difference.index} {difference.operation[0]} differs")
+                    click.echo(f"\nseed {seed}, {difference.results}\n")
 
     def shrink(self, seed: int) -> Difference:
         """Return the difference of a seed in a script that is as short as possible."""

@@ -66,7 +66,7 @@ def remove_consumer(session: Session, name: str) -> Result:
 def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
     """Assign partitions, each from an offset."""
     reader = session.readers.get(name)
-    if reader is None or reader.topics:
+    if reader is None or reader.topics or _is_looked_up_paused(reader, places):
         return SKIPPED
     wanted = session.partitions(places)
     result = outcome(lambda: reader.client.assign(wanted))
@@ -78,10 +78,19 @@ def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
     return result
 
 
+def _is_looked_up_paused(reader: Reader, places: Sequence[Sequence[Any]]) -> bool:
+    """Return whether a paused partition would start where something has to be looked up.
+
+    The client does so in the background, and nothing says when.
+    """
+    return any((topic, partition) in reader.paused and offset < 0 for topic, partition, offset, *_ in places)
+
+
 def _needs_the_log(session: Session, place: Sequence[Any]) -> bool:
-    """Return whether a start depends on where the log ends at present."""
+    """Return whether a start depends on where the log begins or ends at present."""
     topic, partition, offset = place[:3]
-    return bool(offset < 0 or offset >= session.ends.get((topic, partition), 0))
+    start, end = session.starts.get((topic, partition), 0), session.ends.get((topic, partition), 0)
+    return bool(offset < start or offset >= end or offset < 0)
 
 
 def unassign(session: Session, name: str) -> Result:
@@ -109,6 +118,8 @@ def seek(session: Session, name: str, topic: str, partition: int, offset: int) -
     if reader is None or reader.topics:
         return SKIPPED
     if (topic, partition) in reader.assigned and topic not in session.topics:
+        return SKIPPED
+    if _is_looked_up_paused(reader, [(topic, partition, offset)]):
         return SKIPPED
     is_valid = 0 <= offset <= session.ends.get((topic, partition), 0)
     if not reader.can_reset and ((topic, partition) in reader.stuck or not is_valid):
@@ -144,6 +155,8 @@ def resume(session: Session, name: str, places: list[list[Any]]) -> Result:
         return SKIPPED
     result = outcome(lambda: reader.client.resume(session.partitions(places)))
     reader.paused -= {(topic, partition) for topic, partition in places}
+    if is_ok(result) and any((topic, partition) in session.starts for topic, partition in places):
+        result.append(drain(session, reader))  # where it stands may be gone
     return result
 
 
@@ -303,6 +316,9 @@ def commit_later(session: Session, name: str, places: list[list[Any]]) -> Result
             receive(session, reader, reader.client.poll(POLL_S))
         result.append(reader.commits)
         reader.commits = []
+        if not reader.topics:
+            # How much it has read while it waited is a matter of timing; so it goes on to the end.
+            result.append(drain(session, reader))
     return result
 
 

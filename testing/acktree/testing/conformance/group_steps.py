@@ -97,7 +97,14 @@ def settle(session: Session, group: str, *, before: bool = False) -> Result:
     events = sorted(reader.events for reader in mine if not reader.is_next)
     for reader in mine:
         reader.events = []
-    return [sorted(sorted(reader.assigned) for reader in mine), events]
+    return [_shares(mine, [list(reader.assigned) for reader in mine]), events]
+
+
+def _shares(mine: list[Reader], shares: list[list[Place]]) -> Result:
+    """Return who has what, without names; with KIP-848 how much, as members keep what they have."""
+    if any(reader.is_next for reader in mine):
+        return sorted(map(len, shares))
+    return sorted(map(sorted, shares))
 
 
 def _share(partitions: int, members: int, index: int) -> int:
@@ -142,6 +149,4 @@ def group_assignment(session: Session, group: str) -> Result:
     mine = members(session, group)
     if not mine:
         return SKIPPED
-    return sorted(
-        sorted(list(session.place(place)) for place in reader.client.assignment()) for reader in mine
-    )
+    return _shares(mine, [list(map(session.place, reader.client.assignment())) for reader in mine])

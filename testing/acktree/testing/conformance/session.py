@@ -117,6 +117,8 @@ class Session:
         """How often each topic was created, deleted or grown."""
         self.created: dict[str, int] = {}
         """How often each topic was created."""
+        self.starts: dict[Place, int] = {}
+        """Where logs begin that are cut off."""
         self.ends: dict[Place, int] = {}
         self.base_ms = int(world.wall_s() * 1000)
         self._observers: dict[str, Any] = {}

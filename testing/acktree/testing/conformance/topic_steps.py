@@ -17,8 +17,8 @@ from acktree.testing.conformance.consumer_steps import drain
 from acktree.testing.conformance.group_steps import settle
 from acktree.testing.conformance.producer_steps import flush_all
 from acktree.testing.conformance.results import Result, is_ok, outcome
-from acktree.testing.conformance.script import SKIPPED
-from acktree.testing.conformance.session import LIMIT_S, Session
+from acktree.testing.conformance.script import SKIPPED, Place
+from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Session
 
 DESCRIBED = ("cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.ms")
 
@@ -87,8 +87,9 @@ def delete_topic(session: Session, topic: str) -> Result:
         del session.topics[topic]
         session.versions[topic] += 1
         session.until(lambda: _partitions_of(session, topic) == 0)
-        for place in [place for place in session.ends if place[0] == topic]:
-            del session.ends[place]
+        for bounds in (session.starts, session.ends):
+            for place in [place for place in bounds if place[0] == topic]:
+                del bounds[place]
     return result
 
 
@@ -97,7 +98,20 @@ def delete_records(session: Session, topic: str, partition: int, offset: int) ->
     _finish_reading(session, topic)
     session.log_ends([(topic, partition)], is_committed_only=False)  # until the client knows the topic
     request = session.partitions([(topic, partition, offset)])
-    return outcome(lambda: answer(session.admin.delete_records(request)).low_watermark)
+    result = outcome(lambda: answer(session.admin.delete_records(request)).low_watermark)
+    if is_ok(result):
+        session.starts[topic, partition] = result[1]
+        _await_start(session, (topic, partition), result[1])
+    return result
+
+
+def _await_start(session: Session, place: Place, start: int) -> None:
+    """Wait until everyone who reads a partition knows its start: an assignment from there relies on it."""
+    (asked,) = session.partitions([place])
+    for reader in session.readers.values():
+        if not reader.is_closed and place in reader.active and place in reader.ends:
+            client = reader.client
+            session.until(lambda: client.get_watermark_offsets(asked, cached=True)[0] == start, SHORT_S)  # noqa: B023
 
 
 def list_offsets(session: Session, topic: str, partition: int, spec: str, is_committed_only: bool) -> Result:
