@@ -15,6 +15,8 @@ from acktree.testing.conformance.script import SKIPPED
 from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Reader, Session
 
 POLL_S = 0.05
+SESSION_MS = 6000
+"""How long a group keeps a static member that has left."""
 
 
 def consumer(session: Session, name: str, group: str, settings: dict[str, str]) -> Result:
@@ -22,9 +24,10 @@ def consumer(session: Session, name: str, group: str, settings: dict[str, str]) 
     if name in session.readers:
         return SKIPPED
     is_next = settings.get("group.protocol") == "consumer"
-    classic = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 150}
+    classic = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 150}
     is_committed_only = settings.get("isolation.level", "read_committed") == "read_committed"
     reader = Reader(None, group, is_committed_only, is_next)
+    reader.settings = settings
     reader.can_reset = settings.get("auto.offset.reset") != "error"
 
     def committed(error: KafkaError | None, places: list[TopicPartition]) -> None:
@@ -51,6 +54,8 @@ def close_consumer(session: Session, name: str) -> Result:
     reader.topics = ()
     if not is_member:
         return result
+    if reader.instance is not None:
+        session.world.sleep(SESSION_MS / 1000 + 1)
     return [*result, [] if reader.is_next else reader.events, settle(session, reader.group)]
 
 
@@ -66,7 +71,9 @@ def remove_consumer(session: Session, name: str) -> Result:
 def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
     """Assign partitions, each from an offset."""
     reader = session.readers.get(name)
-    if reader is None or reader.topics or _is_looked_up_paused(reader, places):
+    if reader is None or reader.topics or _is_looked_up_paused(session, reader, places):
+        return SKIPPED
+    if not reader.can_reset and any(place[1] >= session.topics.get(place[0], 0) for place in places):
         return SKIPPED
     wanted = session.partitions(places)
     result = outcome(lambda: reader.client.assign(wanted))
@@ -78,12 +85,12 @@ def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
     return result
 
 
-def _is_looked_up_paused(reader: Reader, places: Sequence[Sequence[Any]]) -> bool:
-    """Return whether a paused partition would start where something has to be looked up.
-
-    The client does so in the background, and nothing says when.
-    """
-    return any((topic, partition) in reader.paused and offset < 0 for topic, partition, offset, *_ in places)
+def _is_looked_up_paused(session: Session, reader: Reader, places: Sequence[Sequence[Any]]) -> bool:
+    """Return whether a paused partition would start where the client looks in the background."""
+    return any(
+        (topic, partition) in reader.paused and not 0 <= offset <= session.ends.get((topic, partition), 0)
+        for topic, partition, offset, *_ in places
+    )
 
 
 def _needs_the_log(session: Session, place: Sequence[Any]) -> bool:
@@ -119,7 +126,7 @@ def seek(session: Session, name: str, topic: str, partition: int, offset: int) -
         return SKIPPED
     if (topic, partition) in reader.assigned and topic not in session.topics:
         return SKIPPED
-    if _is_looked_up_paused(reader, [(topic, partition, offset)]):
+    if _is_looked_up_paused(session, reader, [(topic, partition, offset)]):
         return SKIPPED
     is_valid = 0 <= offset <= session.ends.get((topic, partition), 0)
     if not reader.can_reset and ((topic, partition) in reader.stuck or not is_valid):

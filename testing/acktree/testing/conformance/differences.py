@@ -120,7 +120,7 @@ AVOIDED: tuple[tuple[str, str], ...] = (
         "librdkafka ignores or obeys it, by whether it has got the topic's metadata meanwhile",
     ),
     (
-        "a paused partition that starts at the end, or where the group has committed",
+        "a paused partition that starts at the end or beyond it, or where the group has committed",
         "librdkafka looks that up in the background, and nothing says when",
     ),
     (
@@ -130,6 +130,14 @@ AVOIDED: tuple[tuple[str, str], ...] = (
     (
         "a start before the first record that is left, before the log grows",
         "librdkafka finds out in the background, and goes to what is the end then; scripts read at once",
+    ),
+    (
+        "a partition that does not exist yet, in a consumer with auto.offset.reset=error",
+        "librdkafka may have given up its start before the partition is there; the simulated consumer waits",
+    ),
+    (
+        "when a consumer finds a partition that was missing when it was assigned",
+        "by its refresh interval; scripts let it read at once when the partition is there",
     ),
     (
         "callbacks on the way to an assignment with KIP-848, and which member gets what",

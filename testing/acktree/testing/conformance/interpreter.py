@@ -21,6 +21,8 @@ VERBS: dict[str, Callable[..., Result]] = {
         topic_steps.describe_configs,
         topic_steps.alter_config,
         producer_steps.producer,
+        producer_steps.impatient_producer,
+        producer_steps.wait_out,
         producer_steps.drop_producer,
         producer_steps.produce,
         producer_steps.flush,
@@ -49,6 +51,9 @@ VERBS: dict[str, Callable[..., Result]] = {
         consumer_steps.commit_later,
         consumer_steps.committed,
         group_steps.subscribe,
+        group_steps.take_over,
+        group_steps.pause_as_group,
+        group_steps.resume_as_group,
         group_steps.read_as_group,
         group_steps.group_assignment,
     )

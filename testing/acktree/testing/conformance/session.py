@@ -65,9 +65,16 @@ class Reader:
     """The answers to its asynchronous commits."""
     events: list[Result] = field(default_factory=list)
     """Calls of its callbacks that are not in a result yet."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What the script has made it with."""
     can_reset: bool = True
     """Whether it goes on from somewhere else where there is no valid offset."""
     is_closed: bool = False
+
+    @property
+    def instance(self) -> str | None:
+        """The name of a static member, None of another."""
+        return self.settings.get("group.instance.id")
 
     @property
     def active(self) -> list[Place]:
@@ -89,6 +96,8 @@ class Writer:
     transactional_id: str | None
     reports: dict[int, Any] = field(default_factory=dict)
     """Error and message of the delivery reports that are not in a result yet, by the record's number."""
+    has_short_timeout: bool = False
+    """Whether its transactions run into their timeout."""
     queued: set[int] = field(default_factory=set)
     """The records that have no report yet."""
     known: set[tuple[str, int]] = field(default_factory=set)

@@ -38,7 +38,17 @@ def create_topic(session: Session, topic: str, partitions: int, config: dict[str
         session.topics[topic] = partitions
         session.versions[topic] = session.versions.get(topic, 0) + 1
         session.until(lambda: _partitions_of(session, topic) == partitions)
+        result.append(_read_what_was_missing(session, topic))
     return result
+
+
+def _read_what_was_missing(session: Session, topic: str) -> Result:
+    """Let consumers that had this topic assigned already find it: until then their starts are open."""
+    return {
+        name: drain(session, reader)
+        for name, reader in session.readers.items()
+        if not reader.topics and any(place[0] == topic for place in reader.assigned)
+    }
 
 
 def _partitions_of(session: Session, topic: str) -> int:
@@ -70,6 +80,7 @@ def grow_topic(session: Session, topic: str, partitions: int) -> Result:
         session.versions[topic] = session.versions.get(topic, 0) + 1
         session.until(lambda: _partitions_of(session, topic) == partitions)
         result.append([settle(session, group) for group in _subscribed_groups(session, topic)])
+        result.append(_read_what_was_missing(session, topic))
     return result
 
 

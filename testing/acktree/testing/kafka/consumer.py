@@ -233,7 +233,7 @@ class SimulatedConsumer:
         wanted = [with_error(place, None) for place in offsets if place.offset >= 0]
         if not wanted:
             raise KafkaException(KafkaError(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored"))
-        if self._membership.is_fatal:
+        if self._membership.is_fatal and not self._is_closed:
             raise KafkaException(KafkaError(KafkaError._FATAL, "Commit failed: Local: Fatal error"))
         if not asynchronous:
             self._request("consumer.commit", 60.0)

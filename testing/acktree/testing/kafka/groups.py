@@ -158,18 +158,27 @@ class Group:
         self.is_incremental = False
         if member.member_id in self._replaced:
             raise Refused(KafkaError.FENCED_INSTANCE_ID)
-        if member.instance_id:
-            for other in list(self.members.values()):
-                if other.instance_id == member.instance_id and other.member_id != member.member_id:
-                    member.assigned = other.assigned
-                    self._replaced.add(other.member_id)
-                    del self.members[other.member_id]
+        if (older := self._of_instance(member)) is not None:
+            self._replaced.add(older.member_id)
+            del self.members[older.member_id]
+            if self.phase is Phase.STABLE and older.topics == member.topics:
+                member.assigned = older.assigned  # it comes back to what it had, and nobody else notices
+                self.members[member.member_id] = member
+                self._watch(member)
+                return
         known = self.members.get(member.member_id)
         self.members[member.member_id] = member
         if known is not member:
             self._watch(member)
         member.heard_s, member.has_joined = self._kernel.now_s, True
         self._begin_join()
+
+    def _of_instance(self, member: Member) -> Member | None:
+        """Return the present member of the same ``group.instance.id`` in another process, None for none."""
+        for other in self.members.values():
+            if member.instance_id and other.instance_id == member.instance_id:
+                return None if other.member_id == member.member_id else other
+        return None
 
     def heartbeat(self, member_id: str, generation: int) -> None:
         """A member is alive; raise Refused where it has to do something."""

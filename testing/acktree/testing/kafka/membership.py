@@ -117,7 +117,7 @@ class Membership:
     def _fail(self, text: str) -> None:
         """End for good: this client can do nothing in the group any more."""
         self.is_active, self.is_fatal = False, True
-        self._notify(Event("error", error=KafkaError(KafkaError._FATAL, text, fatal=True)))
+        self._notify(Event("error", error=KafkaError(KafkaError._FATAL, text)))  # a message's has no flags
 
     def served(self, event: Event) -> None:
         """The application has served an event."""

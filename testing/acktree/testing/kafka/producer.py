@@ -176,10 +176,7 @@ class SimulatedProducer(Sender):
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         while True:
             self._ask("producer.init_transactions", until_s)
-            try:
-                identity = self._cluster.transactions.init(state.name, state.timeout_ms, state.identity)
-            except Refused as refusal:
-                raise self._transactional(refusal) from None
+            identity = self._cluster.transactions.init(state.name, state.timeout_ms)
             if identity is not None:
                 break
             if self._kernel.now_s >= until_s:
@@ -273,8 +270,6 @@ class SimulatedProducer(Sender):
                     self._cluster.before_commit(self._network.process)
                 self._cluster.transactions.end(state.name, *state.identity, is_commit)
             except Refused as refusal:
-                if not is_commit and self._bump(state):
-                    break
                 raise self._transactional(refusal) from None
             self._network.respond(call, is_retriable=True)
             break
@@ -283,15 +278,3 @@ class SimulatedProducer(Sender):
 
     def _ask(self, call: str, until_s: float) -> None:
         self._network.request(call, until_s - self._kernel.now_s, is_retriable=True)
-
-    def _bump(self, state: TransactionState) -> bool:
-        """Get a new epoch after a transaction that ran into its timeout, as KIP-360 says."""
-        try:
-            identity = self._cluster.transactions.init(state.name, state.timeout_ms, state.identity)
-        except Refused:
-            return False
-        while identity is None:
-            self._kernel.sleep(RETRY_S / 4)
-            identity = self._cluster.transactions.init(state.name, state.timeout_ms)
-        state.start(identity)
-        return True
