@@ -31,7 +31,7 @@ def consumer(session: Session, name: str, group: str, settings: dict[str, str]) 
     reader.can_reset = settings.get("auto.offset.reset") != "error"
 
     def committed(error: KafkaError | None, places: list[TopicPartition]) -> None:
-        reader.commits.append([error_result(error), _places(session, places)])
+        reader.commits.append([error_result(error), places_of(session, places)])
 
     reader.client = session.consumer(
         group, on_commit=committed, **{**({} if is_next else classic), **settings}
@@ -116,7 +116,7 @@ def assignment(session: Session, name: str) -> Result:
     reader = session.readers.get(name)
     if reader is None or reader.topics:
         return SKIPPED
-    return outcome(lambda: _places(session, reader.client.assignment()))
+    return outcome(lambda: places_of(session, reader.client.assignment()))
 
 
 def seek(session: Session, name: str, topic: str, partition: int, offset: int) -> Result:
@@ -200,7 +200,8 @@ def drain(session: Session, reader: Reader, limit: int | None = None) -> Result:
     waits = session.is_pending(reader.group, reader.active) or (
         reader.is_committed_only and session.is_open(reader.active)
     )
-    until_s = session.world.monotonic_s() + (SHORT_S if waits else LIMIT_S)
+    limit_s = SHORT_S if waits else LIMIT_S
+    until_s = session.world.monotonic_s() + limit_s
 
     def is_done() -> bool:
         if limit is not None and sum(map(len, reader.seen.values())) >= limit:
@@ -209,7 +210,10 @@ def drain(session: Session, reader: Reader, limit: int | None = None) -> Result:
 
     is_late = False
     while not is_done() and not is_late:
-        receive(session, reader, reader.client.poll(POLL_S))
+        message = reader.client.poll(POLL_S)
+        receive(session, reader, message)
+        if message is not None:
+            until_s = session.world.monotonic_s() + limit_s  # there may be more
         is_late = session.world.monotonic_s() >= until_s
     result = collected(session, reader, is_whole=limit is None)
     return {**result, **({"unfinished": True} if is_late else {})}
@@ -260,7 +264,7 @@ def position(session: Session, name: str, places: list[list[Any]]) -> Result:
     reader = session.readers.get(name)
     if reader is None or reader.topics:
         return SKIPPED
-    return outcome(lambda: _places(session, reader.client.position(session.partitions(places))))
+    return outcome(lambda: places_of(session, reader.client.position(session.partitions(places))))
 
 
 def watermarks(session: Session, name: str, topic: str, partition: int) -> Result:
@@ -301,46 +305,8 @@ def cached_watermarks(session: Session, name: str) -> Result:
     return [result, known]
 
 
-def commit(session: Session, name: str, places: list[list[Any]]) -> Result:
-    """Commit offsets and wait for the answer."""
-    reader = session.readers.get(name)
-    if reader is None:
-        return SKIPPED
-    offsets = session.partitions(places)
-    return outcome(lambda: _places(session, reader.client.commit(offsets=offsets, asynchronous=False)))
-
-
-def commit_later(session: Session, name: str, places: list[list[Any]]) -> Result:
-    """Commit offsets; the answer comes to the callback."""
-    reader = session.readers.get(name)
-    if reader is None:
-        return SKIPPED
-    offsets = session.partitions(places)
-    result = outcome(lambda: reader.client.commit(offsets=offsets, asynchronous=True))
-    if is_ok(result):
-        until_s = session.world.monotonic_s() + LIMIT_S
-        while not reader.commits and session.world.monotonic_s() < until_s:
-            receive(session, reader, reader.client.poll(POLL_S))
-        result.append(reader.commits)
-        reader.commits = []
-        if not reader.topics:
-            # How much it has read while it waited is a matter of timing; so it goes on to the end.
-            result.append(drain(session, reader))
-    return result
-
-
-def committed(session: Session, name: str, places: list[list[Any]]) -> Result:
-    """Ask what the consumer's group has committed."""
-    reader = session.readers.get(name)
-    if reader is None:
-        return SKIPPED
-    asked = session.partitions(places)
-    held = session.is_pending(reader.group, [session.place(place) for place in asked])
-    limit_s = SHORT_S if held and reader.is_committed_only else LIMIT_S
-    return outcome(lambda: _places(session, reader.client.committed(asked, timeout=limit_s)))
-
-
-def _places(session: Session, places: Sequence[TopicPartition] | None) -> Result:
+def places_of(session: Session, places: Sequence[TopicPartition] | None) -> Result:
+    """Return partitions with offset, metadata and error, in order."""
     if places is None:
         return None
     return sorted(

@@ -79,7 +79,7 @@ AVOIDED: tuple[tuple[str, str], ...] = (
     (
         "producing to a topic that was deleted, or that a producer already knows to be missing",
         "librdkafka says _UNKNOWN_TOPIC, UNKNOWN_TOPIC_OR_PART or _UNKNOWN_PARTITION, raised or in a report, "
-        "by what its metadata says at that moment",
+        "by what its metadata says at that moment; scripts produce once to a topic that never was, and soon",
     ),
     (
         "producing to a topic that was created again, by a producer that wrote to the one before",

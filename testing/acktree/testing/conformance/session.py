@@ -184,7 +184,7 @@ class Session:
                 "partitioner": "murmur2_random",
                 "linger.ms": 60_000,
                 "transaction.timeout.ms": 600_000,
-                "topic.metadata.propagation.max.ms": 300,
+                "topic.metadata.propagation.max.ms": 1500,
                 **settings,
             },
             _log,

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 
 from acktree.testing.conformance.consumer_steps import drain
-from acktree.testing.conformance.group_steps import settle
+from acktree.testing.conformance.group_steps import read_as_group, settle
 from acktree.testing.conformance.producer_steps import flush_all
 from acktree.testing.conformance.results import Result, is_ok, outcome
 from acktree.testing.conformance.script import SKIPPED, Place
@@ -40,12 +40,12 @@ def create_topic(session: Session, topic: str, partitions: int, config: dict[str
         session.topics[topic] = partitions
         session.versions[topic] = session.versions.get(topic, 0) + 1
         session.until(lambda: _partitions_of(session, topic) == partitions)
-        result.append(_read_what_was_missing(session, topic))
+        result.append(_read_alone(session, topic))
     return result
 
 
-def _read_what_was_missing(session: Session, topic: str) -> Result:
-    """Let consumers that had this topic assigned already find it: until then their starts are open."""
+def _read_alone(session: Session, topic: str) -> Result:
+    """Let the consumers that chose a topic themselves read on: its bounds may decide where they are."""
     return {
         name: drain(session, reader)
         for name, reader in session.readers.items()
@@ -82,7 +82,7 @@ def grow_topic(session: Session, topic: str, partitions: int) -> Result:
         session.versions[topic] = session.versions.get(topic, 0) + 1
         session.until(lambda: _partitions_of(session, topic) == partitions)
         result.append([settle(session, group) for group in _subscribed_groups(session, topic)])
-        result.append(_read_what_was_missing(session, topic))
+        result.append(_read_alone(session, topic))
     return result
 
 
@@ -116,6 +116,8 @@ def delete_records(session: Session, topic: str, partition: int, offset: int) ->
     if is_ok(result):
         session.starts[topic, partition] = result[1]
         _await_start(session, (topic, partition), result[1])
+        result.append(_read_alone(session, topic))
+        result.append([read_as_group(session, group) for group in _subscribed_groups(session, topic)])
     return result
 
 
