@@ -17,8 +17,13 @@ from acktree.testing.conformance.generator import generate
 from acktree.testing.conformance.script import Script, shrink
 
 PROGRESS_S = 10.0
-BROKER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-"""For scripts that wait for the timeout of a transaction: by default, a broker looks every 10 s."""
+BROKER = {
+    # By default a broker looks only every 10 s for transactions that have run into their timeout.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    # On a busy machine it is late, and must not lose its partitions' leadership for that.
+    "broker.session.timeout.ms": "60000",
+    "file.delete.delay.ms": "1000",
+}
 
 
 class Run:
