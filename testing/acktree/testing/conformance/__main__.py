@@ -17,6 +17,13 @@ from acktree.testing.conformance.generator import generate
 from acktree.testing.conformance.script import Script, shrink
 
 PROGRESS_S = 10.0
+BROKER = {
+    # By default a broker looks only every 10 s for transactions that have run into their timeout.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    # On a busy machine it is late, and must not lose its partitions' leadership for that.
+    "broker.session.timeout.ms": "60000",
+    "file.delete.delay.ms": "1000",
+}
 
 
 class Run:
@@ -47,7 +54,7 @@ class Run:
                 self.operations += len(script)
                 if difference is not None:
                     self.differences[seed] = difference
-                    click.echo(f"seed {seed}: operation {difference.index} {difference.operation[0]} differs")
+                    click.echo(f"\nseed {seed}, {difference.results}\n")
 
     def shrink(self, seed: int) -> Difference:
         """Return the difference of a seed in a script that is as short as possible."""
@@ -68,14 +75,14 @@ class Run:
 @click.command(help=__doc__)
 @click.option("--scripts", default=1000, show_default=True, help="How many scripts.")
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
-@click.option("--jobs", default=16, show_default=True, help="How many scripts at a time.")
+@click.option("--jobs", default=32, show_default=True, help="How many scripts at a time.")
 @click.option("--shrunk", default=3, show_default=True, help="How many differences are shrunk.")
 @click.option("--bootstrap-server", help="A real Kafka; without it, one is started for the run.")
 def main(scripts: int, seed: int, jobs: int, shrunk: int, bootstrap_server: str | None) -> None:
     """Run the command."""
     started_s = time.monotonic()
     with ExitStack() as running:
-        bootstrap = bootstrap_server or running.enter_context(LocalBroker()).bootstrap
+        bootstrap = bootstrap_server or running.enter_context(LocalBroker(settings=BROKER)).bootstrap
         run = Run(bootstrap, iter(range(seed, seed + scripts)))
         with ThreadPoolExecutor(jobs) as pool:
             workers = [pool.submit(run.work) for _ in range(jobs)]

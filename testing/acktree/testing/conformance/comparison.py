@@ -31,13 +31,17 @@ class Difference:
         """The operation."""
         return self.script[self.index]
 
-    def __str__(self) -> str:
+    @property
+    def results(self) -> str:
+        """The operation and its results."""
         return (
-            f"{show(self.script)}\n"
             f"operation {self.index}: {self.operation!r}\n"
             f"simulated: {self.simulated!r}\n"
             f"real:      {self.real!r}"
         )
+
+    def __str__(self) -> str:
+        return f"{show(self.script)}\n{self.results}"
 
 
 def run_simulated(script: Script) -> list[Result]:

@@ -15,6 +15,8 @@ from acktree.testing.conformance.script import SKIPPED
 from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Reader, Session
 
 POLL_S = 0.05
+SESSION_MS = 6000
+"""How long a group keeps a static member that has left."""
 
 
 def consumer(session: Session, name: str, group: str, settings: dict[str, str]) -> Result:
@@ -22,13 +24,14 @@ def consumer(session: Session, name: str, group: str, settings: dict[str, str]) 
     if name in session.readers:
         return SKIPPED
     is_next = settings.get("group.protocol") == "consumer"
-    classic = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 150}
+    classic = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 150}
     is_committed_only = settings.get("isolation.level", "read_committed") == "read_committed"
     reader = Reader(None, group, is_committed_only, is_next)
+    reader.settings = settings
     reader.can_reset = settings.get("auto.offset.reset") != "error"
 
     def committed(error: KafkaError | None, places: list[TopicPartition]) -> None:
-        reader.commits.append([error_result(error), _places(session, places)])
+        reader.commits.append([error_result(error), places_of(session, places)])
 
     reader.client = session.consumer(
         group, on_commit=committed, **{**({} if is_next else classic), **settings}
@@ -51,6 +54,8 @@ def close_consumer(session: Session, name: str) -> Result:
     reader.topics = ()
     if not is_member:
         return result
+    if reader.instance is not None:
+        session.world.sleep(SESSION_MS / 1000 + 1)
     return [*result, [] if reader.is_next else reader.events, settle(session, reader.group)]
 
 
@@ -66,7 +71,9 @@ def remove_consumer(session: Session, name: str) -> Result:
 def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
     """Assign partitions, each from an offset."""
     reader = session.readers.get(name)
-    if reader is None or reader.topics:
+    if reader is None or reader.topics or _is_looked_up_paused(session, reader, places):
+        return SKIPPED
+    if not reader.can_reset and any(place[1] >= session.topics.get(place[0], 0) for place in places):
         return SKIPPED
     wanted = session.partitions(places)
     result = outcome(lambda: reader.client.assign(wanted))
@@ -78,10 +85,19 @@ def assign(session: Session, name: str, places: list[list[Any]]) -> Result:
     return result
 
 
+def _is_looked_up_paused(session: Session, reader: Reader, places: Sequence[Sequence[Any]]) -> bool:
+    """Return whether a paused partition would start where the client looks in the background."""
+    return any(
+        (topic, partition) in reader.paused and not 0 <= offset <= session.ends.get((topic, partition), 0)
+        for topic, partition, offset, *_ in places
+    )
+
+
 def _needs_the_log(session: Session, place: Sequence[Any]) -> bool:
-    """Return whether a start depends on where the log ends at present."""
+    """Return whether a start depends on where the log begins or ends at present."""
     topic, partition, offset = place[:3]
-    return bool(offset < 0 or offset >= session.ends.get((topic, partition), 0))
+    start, end = session.starts.get((topic, partition), 0), session.ends.get((topic, partition), 0)
+    return bool(offset < start or offset >= end or offset < 0)
 
 
 def unassign(session: Session, name: str) -> Result:
@@ -100,7 +116,7 @@ def assignment(session: Session, name: str) -> Result:
     reader = session.readers.get(name)
     if reader is None or reader.topics:
         return SKIPPED
-    return outcome(lambda: _places(session, reader.client.assignment()))
+    return outcome(lambda: places_of(session, reader.client.assignment()))
 
 
 def seek(session: Session, name: str, topic: str, partition: int, offset: int) -> Result:
@@ -109,6 +125,8 @@ def seek(session: Session, name: str, topic: str, partition: int, offset: int) -
     if reader is None or reader.topics:
         return SKIPPED
     if (topic, partition) in reader.assigned and topic not in session.topics:
+        return SKIPPED
+    if _is_looked_up_paused(session, reader, [(topic, partition, offset)]):
         return SKIPPED
     is_valid = 0 <= offset <= session.ends.get((topic, partition), 0)
     if not reader.can_reset and ((topic, partition) in reader.stuck or not is_valid):
@@ -144,6 +162,8 @@ def resume(session: Session, name: str, places: list[list[Any]]) -> Result:
         return SKIPPED
     result = outcome(lambda: reader.client.resume(session.partitions(places)))
     reader.paused -= {(topic, partition) for topic, partition in places}
+    if is_ok(result) and any((topic, partition) in session.starts for topic, partition in places):
+        result.append(drain(session, reader))  # where it stands may be gone
     return result
 
 
@@ -180,7 +200,8 @@ def drain(session: Session, reader: Reader, limit: int | None = None) -> Result:
     waits = session.is_pending(reader.group, reader.active) or (
         reader.is_committed_only and session.is_open(reader.active)
     )
-    until_s = session.world.monotonic_s() + (SHORT_S if waits else LIMIT_S)
+    limit_s = SHORT_S if waits else LIMIT_S
+    until_s = session.world.monotonic_s() + limit_s
 
     def is_done() -> bool:
         if limit is not None and sum(map(len, reader.seen.values())) >= limit:
@@ -189,7 +210,10 @@ def drain(session: Session, reader: Reader, limit: int | None = None) -> Result:
 
     is_late = False
     while not is_done() and not is_late:
-        receive(session, reader, reader.client.poll(POLL_S))
+        message = reader.client.poll(POLL_S)
+        receive(session, reader, message)
+        if message is not None:
+            until_s = session.world.monotonic_s() + limit_s  # there may be more
         is_late = session.world.monotonic_s() >= until_s
     result = collected(session, reader, is_whole=limit is None)
     return {**result, **({"unfinished": True} if is_late else {})}
@@ -240,7 +264,7 @@ def position(session: Session, name: str, places: list[list[Any]]) -> Result:
     reader = session.readers.get(name)
     if reader is None or reader.topics:
         return SKIPPED
-    return outcome(lambda: _places(session, reader.client.position(session.partitions(places))))
+    return outcome(lambda: places_of(session, reader.client.position(session.partitions(places))))
 
 
 def watermarks(session: Session, name: str, topic: str, partition: int) -> Result:
@@ -281,43 +305,8 @@ def cached_watermarks(session: Session, name: str) -> Result:
     return [result, known]
 
 
-def commit(session: Session, name: str, places: list[list[Any]]) -> Result:
-    """Commit offsets and wait for the answer."""
-    reader = session.readers.get(name)
-    if reader is None:
-        return SKIPPED
-    offsets = session.partitions(places)
-    return outcome(lambda: _places(session, reader.client.commit(offsets=offsets, asynchronous=False)))
-
-
-def commit_later(session: Session, name: str, places: list[list[Any]]) -> Result:
-    """Commit offsets; the answer comes to the callback."""
-    reader = session.readers.get(name)
-    if reader is None:
-        return SKIPPED
-    offsets = session.partitions(places)
-    result = outcome(lambda: reader.client.commit(offsets=offsets, asynchronous=True))
-    if is_ok(result):
-        until_s = session.world.monotonic_s() + LIMIT_S
-        while not reader.commits and session.world.monotonic_s() < until_s:
-            receive(session, reader, reader.client.poll(POLL_S))
-        result.append(reader.commits)
-        reader.commits = []
-    return result
-
-
-def committed(session: Session, name: str, places: list[list[Any]]) -> Result:
-    """Ask what the consumer's group has committed."""
-    reader = session.readers.get(name)
-    if reader is None:
-        return SKIPPED
-    asked = session.partitions(places)
-    held = session.is_pending(reader.group, [session.place(place) for place in asked])
-    limit_s = SHORT_S if held and reader.is_committed_only else LIMIT_S
-    return outcome(lambda: _places(session, reader.client.committed(asked, timeout=limit_s)))
-
-
-def _places(session: Session, places: Sequence[TopicPartition] | None) -> Result:
+def places_of(session: Session, places: Sequence[TopicPartition] | None) -> Result:
+    """Return partitions with offset, metadata and error, in order."""
     if places is None:
         return None
     return sorted(

@@ -79,7 +79,7 @@ AVOIDED: tuple[tuple[str, str], ...] = (
     (
         "producing to a topic that was deleted, or that a producer already knows to be missing",
         "librdkafka says _UNKNOWN_TOPIC, UNKNOWN_TOPIC_OR_PART or _UNKNOWN_PARTITION, raised or in a report, "
-        "by what its metadata says at that moment",
+        "by what its metadata says at that moment; scripts produce once to a topic that never was, and soon",
     ),
     (
         "producing to a topic that was created again, by a producer that wrote to the one before",
@@ -96,7 +96,8 @@ AVOIDED: tuple[tuple[str, str], ...] = (
     ),
     (
         "producing right after purge() or abort_transaction()",
-        "librdkafka goes on purging when the call has returned, and may drop the new records, too",
+        "librdkafka goes on purging when the call has returned, and may drop the new records, too; "
+        "confluent-kafka's purge(blocking=True) asks for just that, as it passes the flag inverted",
     ),
     (
         "settings of a topic that decide what the broker accepts, changed while it is written to",
@@ -119,8 +120,28 @@ AVOIDED: tuple[tuple[str, str], ...] = (
         "librdkafka ignores or obeys it, by whether it has got the topic's metadata meanwhile",
     ),
     (
+        "a paused partition that starts at the end or beyond it, or where the group has committed",
+        "librdkafka looks that up in the background, and nothing says when",
+    ),
+    (
+        "an assignment from the beginning right after records were deleted there",
+        "librdkafka begins where its last fetch saw the log begin; scripts wait for the next fetch",
+    ),
+    (
+        "a start before the first record that is left, before the log grows",
+        "librdkafka finds out in the background, and goes to what is the end then; scripts read at once",
+    ),
+    (
+        "a partition that does not exist yet, in a consumer with auto.offset.reset=error",
+        "librdkafka may have given up its start before the partition is there; the simulated consumer waits",
+    ),
+    (
+        "when a consumer finds a partition that was missing when it was assigned",
+        "by its refresh interval; scripts let it read at once when the partition is there",
+    ),
+    (
         "callbacks on the way to an assignment with KIP-848, and which member gets what",
-        "both depend on member ids that the broker draws; who has how much in the end is compared",
+        "both depend on member ids that are drawn; how much the members have in the end is compared",
     ),
     (
         "topics that are deleted while somebody reads them",

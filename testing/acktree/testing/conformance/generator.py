@@ -4,90 +4,26 @@ A seed allows a random part of the verbs only (swarm testing): with all of them 
 hardly ever meet each other.
 """
 
-import random
 from collections.abc import Callable
-from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
+from confluent_kafka import OFFSET_END, OFFSET_STORED
 
+from acktree.testing.conformance.arguments import (
+    CONFIGS,
+    CONSUMERS,
+    GROUPS,
+    PRODUCERS,
+    TOO_LARGE,
+    TOO_LARGE_FOR_TOPIC,
+    TOPICS,
+    TRANSACTIONAL_IDS,
+    Arguments,
+)
 from acktree.testing.conformance.script import MAX_OPERATIONS, Operation, Script
 
-TOPICS, GROUPS, CONSUMERS, PRODUCERS = (
-    ("t0", "t1", "t2"),
-    ("g0", "g1"),
-    ("c0", "c1", "c2", "c3"),
-    ("p0", "p1", "p2"),
-)
-TRANSACTIONAL_IDS = ("x0", "x1")
-TOO_LONG, TOO_LARGE_FOR_TOPIC, TOO_LARGE = 4097, 1_500, 1_000_001
-LOGICAL = (OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, OFFSET_INVALID)
-CONFIGS: tuple[dict[str, str], ...] = (
-    {},
-    {},
-    {},
-    {"cleanup.policy": "compact"},
-    {"message.timestamp.type": "LogAppendTime"},
-    {"max.message.bytes": "1000"},
-    {"retention.ms": "3600000000"},
-)
 
-
-class Generator:
-    """What a script is about, as far as it is known without running it."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.partitions: dict[str, int] = {}
-        self.producers: dict[str, bool] = {}
-        """Producers, and whether they are transactional."""
-        self.consumers: list[str] = []
-        self.slots: list[str] = []
-        self.written = 0
-        self.reset = self.random.choice(["earliest", "earliest", "latest", "error"])
-
-    # Arguments.
-
-    def chance(self, of: float) -> bool:
-        """Return True with a probability."""
-        return self.random.random() < of
-
-    def topic(self) -> str:
-        """Return a topic, seldom one that does not exist."""
-        if not self.partitions or self.chance(0.03):
-            return self.random.choice(TOPICS)
-        return self.random.choice(sorted(self.partitions))
-
-    def place(self) -> tuple[str, int]:
-        """Return a partition, seldom one that does not exist."""
-        topic = self.topic()
-        return topic, self.random.randrange(self.partitions.get(topic, 1)) + (3 if self.chance(0.02) else 0)
-
-    def places(self) -> list[tuple[str, int]]:
-        """Return some partitions."""
-        return sorted({self.place() for _ in range(self.random.randint(1, 3))})
-
-    def offset(self) -> int:
-        """Return where to read from."""
-        return self.random.choice(LOGICAL) if self.chance(0.5) else self.random.randrange(12)
-
-    def commits(self) -> list[list[Any]]:
-        """Return offsets to commit, with metadata or not."""
-        found: list[list[Any]] = []
-        for topic, partition in self.places():
-            metadata = self.random.choice(["", "m", "x" * (TOO_LONG if self.chance(0.2) else 10)])
-            found.append([topic, partition, self.random.randrange(12), metadata])
-        return found
-
-    def consumer_name(self) -> str:
-        """Return a consumer."""
-        return self.random.choice(self.consumers or list(CONSUMERS))
-
-    def producer_name(self, *, is_transactional: bool | None = None) -> str:
-        """Return a producer, rather one of a kind."""
-        fitting = [name for name, kind in self.producers.items() if kind is is_transactional]
-        return self.random.choice(fitting or list(self.producers) or list(PRODUCERS))
-
-    # Operations; each returns one or a few that belong together.
+class Generator(Arguments):
+    """The operations; each method returns one or a few that belong together."""
 
     def create_topic(self) -> Script:
         topic = self.random.choice(TOPICS)
@@ -210,6 +146,26 @@ class Generator:
         ]
         return [*found, *self.random.sample(after, 3)]
 
+    def expire(self) -> Script:
+        """Let a transaction run into its timeout, and go on with its producer."""
+        name, transactional_id = "late", "late"
+        found: Script = [
+            ("drop_producer", name),
+            ("impatient_producer", name, transactional_id),
+            ("init", name),
+        ]
+        found += [("begin", name), self._record(name), ("flush", name), ("wait_out", name)]
+        after: list[Operation] = [
+            ("begin", name),
+            self._record(name),
+            ("flush", name),
+            ("commit_transaction", name),
+            ("abort_transaction", name),
+            ("init", name),
+        ]
+        found += self.random.sample(after, self.random.randint(1, 5))
+        return [*found, ("wait_out", name), ("drop_producer", name)]
+
     def send_offsets(self) -> Script:
         if not self.slots:
             return self.remember_membership()
@@ -298,6 +254,35 @@ class Generator:
             found += [("consumer", name, group, settings), ("subscribe", name, [topic])]
         return [*found, ("read_as_group", group)]
 
+    def static_group(self) -> Script:
+        """Let static members come, and a second process with the name of one of them."""
+        group, topic = self.random.choice(GROUPS), self.topic()
+        found: Script = []
+        free = [name for name in CONSUMERS if name not in self.consumers]
+        for name in free[: self.random.randint(1, 2)]:
+            settings = {
+                "auto.offset.reset": "earliest",
+                "group.protocol": "classic",
+                "group.instance.id": name,
+            }
+            self.consumers.append(name)
+            found += [("consumer", name, group, settings), ("subscribe", name, [topic])]
+        if len(free) < 2:
+            return found
+        if self.chance(0.5):
+            found += self.produce()
+        if self.chance(0.5):
+            found.append(("read_as_group", group))
+        other = f"{free[0]}, too"
+        self.consumers.append(other)
+        return [*found, ("take_over", free[0], other), ("read_as_group", group)]
+
+    def pause_as_group(self) -> Script:
+        return [("pause_as_group", self.random.choice(GROUPS), *self.place())]
+
+    def resume_as_group(self) -> Script:
+        return [("resume_as_group", self.random.choice(GROUPS))]
+
     def read_as_group(self) -> Script:
         return [("read_as_group", self.random.choice(GROUPS))]
 
@@ -311,12 +296,15 @@ WEIGHTS = {
     "describe_configs": 0.3, "alter_config": 0.4,
     "producer": 3.0, "drop_producer": 0.5, "produce": 8.0, "flush": 1.0, "purge": 0.5,
     "transaction": 8.0, "one_transactional_call": 1.5, "fence": 1.0, "send_offsets": 1.0,
-    "remember_membership": 1.0, "consumer": 3.0, "close_consumer": 0.6, "assign": 3.0,
+    "remember_membership": 1.0, "expire": 0.2, "consumer": 3.0, "close_consumer": 0.6, "assign": 3.0,
     "unassign": 0.3, "assignment": 0.3, "seek": 3.0, "pause": 1.0, "resume": 1.0, "take": 3.0,
     "read": 6.0, "position": 1.5, "watermarks": 1.0, "cached_watermarks": 1.0,
     "commit": 4.0, "committed": 3.0,
 }  # fmt: skip
-GROUP_WEIGHTS = {"group": 1.5, "read_as_group": 3.0, "group_assignment": 1.0}
+GROUP_WEIGHTS = {
+    "group": 1.5, "static_group": 0.4, "read_as_group": 3.0, "group_assignment": 1.0,
+    "pause_as_group": 1.0, "resume_as_group": 0.7,
+}  # fmt: skip
 ALWAYS = {"create_topic", "producer", "consumer", "produce", "read"}
 GROUP_SHARE = 0.2
 """Of the scripts that have group members: a real group takes seconds to settle."""

@@ -6,10 +6,10 @@ and only when every member has what the assignor's rule gives it.
 
 from typing import Any
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from acktree.testing.conformance import consumer_steps
-from acktree.testing.conformance.results import Result, is_ok, outcome
+from acktree.testing.conformance.results import Result, error_result, is_ok, outcome
 from acktree.testing.conformance.script import SKIPPED, Place
 from acktree.testing.conformance.session import Reader, Session
 
@@ -36,6 +36,7 @@ def subscribe(session: Session, name: str, topics: list[str]) -> Result:
         return SKIPPED
     if any(other.is_next != reader.is_next or other.topics != tuple(topics) for other in others):
         return SKIPPED
+    _resume_all(others, session)
     settle(session, reader.group, before=True)
 
     def on_assign(_client: Any, partitions: list[TopicPartition]) -> None:
@@ -65,6 +66,63 @@ def subscribe(session: Session, name: str, topics: list[str]) -> Result:
         reader.topics = tuple(topics)
         result.append(settle(session, reader.group))
     return result
+
+
+def take_over(session: Session, name: str, other: str) -> Result:
+    """Let a second process join with the name of a static member; return what the first one hears of it."""
+    reader = session.readers.get(name)
+    if reader is None or reader.is_closed or not reader.topics or not reader.instance:
+        return SKIPPED
+    if other in session.readers:
+        return SKIPPED
+    settle(session, reader.group, before=True)
+    topics, ends = reader.topics, [[*place, end] for place, end in sorted(reader.ends.items())]
+    reader.topics, reader.events = (), []
+    reader.assigned.clear()
+    consumer_steps.consumer(session, other, reader.group, reader.settings)
+    joined = subscribe(session, other, list(topics))
+    errors: list[Result] = []
+
+    def is_fenced() -> bool:
+        message = reader.client.poll(POLL_S)
+        error = None if message is None else message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            errors.append(error_result(error))
+        return bool(errors)
+
+    session.until(is_fenced)
+    offsets = session.partitions(ends or [(topics[0], 0, 0)])
+    committed = outcome(lambda: reader.client.commit(offsets=offsets, asynchronous=False) and None)
+    closed = outcome(reader.client.close)
+    reader.is_closed = True
+    return [joined, errors, committed, closed, reader.events]
+
+
+def pause_as_group(session: Session, group: str, topic: str, partition: int) -> Result:
+    """Let the only member of a group read a partition no longer, through rebalances, too."""
+    mine = members(session, group)
+    if len(mine) != 1 or (topic, partition) not in mine[0].active or (topic, partition) not in mine[0].ends:
+        return SKIPPED
+    result = outcome(lambda: mine[0].client.pause(session.partitions([(topic, partition)])))
+    mine[0].paused.add((topic, partition))
+    return result
+
+
+def resume_as_group(session: Session, group: str) -> Result:
+    """Let the members of a group read everything again."""
+    mine = members(session, group)
+    return _resume_all(mine, session) if mine else SKIPPED
+
+
+def _resume_all(mine: list[Reader], session: Session) -> Result:
+    paused = [reader for reader in mine if reader.paused]
+    results = [
+        outcome(lambda: reader.client.resume(session.partitions(sorted(reader.paused))))  # noqa: B023
+        for reader in paused
+    ]
+    for reader in paused:
+        reader.paused.clear()
+    return results
 
 
 def settle(session: Session, group: str, *, before: bool = False) -> Result:
@@ -97,7 +155,14 @@ def settle(session: Session, group: str, *, before: bool = False) -> Result:
     events = sorted(reader.events for reader in mine if not reader.is_next)
     for reader in mine:
         reader.events = []
-    return [sorted(sorted(reader.assigned) for reader in mine), events]
+    return [_shares(mine, [list(reader.assigned) for reader in mine]), events]
+
+
+def _shares(mine: list[Reader], shares: list[list[Place]]) -> Result:
+    """Return who has what, without names; with KIP-848 how much, as members keep what they have."""
+    if any(reader.is_next for reader in mine):
+        return sorted(map(len, shares))
+    return sorted(map(sorted, shares))
 
 
 def _share(partitions: int, members: int, index: int) -> int:
@@ -142,6 +207,4 @@ def group_assignment(session: Session, group: str) -> Result:
     mine = members(session, group)
     if not mine:
         return SKIPPED
-    return sorted(
-        sorted(list(session.place(place)) for place in reader.client.assignment()) for reader in mine
-    )
+    return _shares(mine, [list(map(session.place, reader.client.assignment())) for reader in mine])

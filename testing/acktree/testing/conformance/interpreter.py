@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from acktree.testing.conformance import consumer_steps, group_steps, producer_steps, topic_steps
+from acktree.testing.conformance import consumer_steps, group_steps, offset_steps, producer_steps, topic_steps
 from acktree.testing.conformance.results import Result
 from acktree.testing.conformance.script import Script
 from acktree.testing.conformance.session import Session, World
@@ -21,6 +21,8 @@ VERBS: dict[str, Callable[..., Result]] = {
         topic_steps.describe_configs,
         topic_steps.alter_config,
         producer_steps.producer,
+        producer_steps.impatient_producer,
+        producer_steps.wait_out,
         producer_steps.drop_producer,
         producer_steps.produce,
         producer_steps.flush,
@@ -45,10 +47,13 @@ VERBS: dict[str, Callable[..., Result]] = {
         consumer_steps.position,
         consumer_steps.watermarks,
         consumer_steps.cached_watermarks,
-        consumer_steps.commit,
-        consumer_steps.commit_later,
-        consumer_steps.committed,
+        offset_steps.commit,
+        offset_steps.commit_later,
+        offset_steps.committed,
         group_steps.subscribe,
+        group_steps.take_over,
+        group_steps.pause_as_group,
+        group_steps.resume_as_group,
         group_steps.read_as_group,
         group_steps.group_assignment,
     )

@@ -9,6 +9,10 @@ from acktree.testing.conformance.script import SKIPPED, Place
 from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Session, Writer
 
 HOUR_MS = 3_600_000
+TRANSACTION_TIMEOUT_MS = 3_000
+"""A broker looks for such transactions only now and then, by default every 10 s."""
+NOT_SENT = (KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.UNKNOWN_TOPIC_OR_PART)
+"""Errors of the broker's that leave a partition out of the transaction."""
 
 
 def producer(session: Session, name: str, transactional_id: str | None) -> Result:
@@ -17,6 +21,29 @@ def producer(session: Session, name: str, transactional_id: str | None) -> Resul
         return SKIPPED
     settings = {"transactional.id": session.name(transactional_id)} if transactional_id else {}
     session.writers[name] = Writer(session.producer(**settings), transactional_id)
+    return "ok"
+
+
+def impatient_producer(session: Session, name: str, transactional_id: str) -> Result:
+    """Make a producer whose transactions run into their timeout; only what waits for that may use it."""
+    if name in session.writers:
+        return SKIPPED
+    settings = {
+        "transactional.id": session.name(transactional_id),
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "linger.ms": TRANSACTION_TIMEOUT_MS // 2,
+    }
+    session.writers[name] = Writer(session.producer(**settings), transactional_id, has_short_timeout=True)
+    return "ok"
+
+
+def wait_out(session: Session, name: str) -> Result:
+    """Let an open transaction run into its timeout."""
+    writer = session.writers.get(name)
+    if writer is None or not writer.has_short_timeout or not writer.touched:
+        return SKIPPED
+    session.await_markers(writer.touched)
+    writer.touched, writer.pending = set(), {}
     return "ok"
 
 
@@ -105,7 +132,7 @@ def _reported(session: Session, writer: Writer) -> Result:
         place = session.script_name(message.topic()) or "", message.partition()
         if error is None:
             session.appended(place, message.offset() + 1)
-        if error is None or (error.code() > 0 and error.code() != KafkaError.INVALID_PRODUCER_EPOCH):
+        if error is None or (error.code() > 0 and error.code() not in NOT_SENT):
             writer.touched.add(place)
         found[number] = [
             error_result(error),

@@ -65,9 +65,16 @@ class Reader:
     """The answers to its asynchronous commits."""
     events: list[Result] = field(default_factory=list)
     """Calls of its callbacks that are not in a result yet."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What the script has made it with."""
     can_reset: bool = True
     """Whether it goes on from somewhere else where there is no valid offset."""
     is_closed: bool = False
+
+    @property
+    def instance(self) -> str | None:
+        """The name of a static member, None of another."""
+        return self.settings.get("group.instance.id")
 
     @property
     def active(self) -> list[Place]:
@@ -89,6 +96,8 @@ class Writer:
     transactional_id: str | None
     reports: dict[int, Any] = field(default_factory=dict)
     """Error and message of the delivery reports that are not in a result yet, by the record's number."""
+    has_short_timeout: bool = False
+    """Whether its transactions run into their timeout."""
     queued: set[int] = field(default_factory=set)
     """The records that have no report yet."""
     known: set[tuple[str, int]] = field(default_factory=set)
@@ -117,6 +126,8 @@ class Session:
         """How often each topic was created, deleted or grown."""
         self.created: dict[str, int] = {}
         """How often each topic was created."""
+        self.starts: dict[Place, int] = {}
+        """Where logs begin that are cut off."""
         self.ends: dict[Place, int] = {}
         self.base_ms = int(world.wall_s() * 1000)
         self._observers: dict[str, Any] = {}
@@ -173,7 +184,7 @@ class Session:
                 "partitioner": "murmur2_random",
                 "linger.ms": 60_000,
                 "transaction.timeout.ms": 600_000,
-                "topic.metadata.propagation.max.ms": 300,
+                "topic.metadata.propagation.max.ms": 1500,
                 **settings,
             },
             _log,

@@ -14,12 +14,14 @@ from confluent_kafka.admin import (
 )
 
 from acktree.testing.conformance.consumer_steps import drain
-from acktree.testing.conformance.group_steps import settle
+from acktree.testing.conformance.group_steps import read_as_group, settle
 from acktree.testing.conformance.producer_steps import flush_all
 from acktree.testing.conformance.results import Result, is_ok, outcome
-from acktree.testing.conformance.script import SKIPPED
-from acktree.testing.conformance.session import LIMIT_S, Session
+from acktree.testing.conformance.script import SKIPPED, Place
+from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Session
 
+FETCHED_S = 0.05
+"""By then, the last fetch of a partition that nobody reads any more is answered: it may show the deletion."""
 DESCRIBED = ("cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.ms")
 
 
@@ -38,7 +40,17 @@ def create_topic(session: Session, topic: str, partitions: int, config: dict[str
         session.topics[topic] = partitions
         session.versions[topic] = session.versions.get(topic, 0) + 1
         session.until(lambda: _partitions_of(session, topic) == partitions)
+        result.append(_read_alone(session, topic))
     return result
+
+
+def _read_alone(session: Session, topic: str) -> Result:
+    """Let the consumers that chose a topic themselves read on: its bounds may decide where they are."""
+    return {
+        name: drain(session, reader)
+        for name, reader in session.readers.items()
+        if not reader.topics and any(place[0] == topic for place in reader.assigned)
+    }
 
 
 def _partitions_of(session: Session, topic: str) -> int:
@@ -70,6 +82,7 @@ def grow_topic(session: Session, topic: str, partitions: int) -> Result:
         session.versions[topic] = session.versions.get(topic, 0) + 1
         session.until(lambda: _partitions_of(session, topic) == partitions)
         result.append([settle(session, group) for group in _subscribed_groups(session, topic)])
+        result.append(_read_alone(session, topic))
     return result
 
 
@@ -87,17 +100,34 @@ def delete_topic(session: Session, topic: str) -> Result:
         del session.topics[topic]
         session.versions[topic] += 1
         session.until(lambda: _partitions_of(session, topic) == 0)
-        for place in [place for place in session.ends if place[0] == topic]:
-            del session.ends[place]
+        for bounds in (session.starts, session.ends):
+            for place in [place for place in bounds if place[0] == topic]:
+                del bounds[place]
     return result
 
 
 def delete_records(session: Session, topic: str, partition: int, offset: int) -> Result:
     """Delete the records before an offset; -1 deletes all."""
     _finish_reading(session, topic)
+    session.world.sleep(FETCHED_S)
     session.log_ends([(topic, partition)], is_committed_only=False)  # until the client knows the topic
     request = session.partitions([(topic, partition, offset)])
-    return outcome(lambda: answer(session.admin.delete_records(request)).low_watermark)
+    result = outcome(lambda: answer(session.admin.delete_records(request)).low_watermark)
+    if is_ok(result):
+        session.starts[topic, partition] = result[1]
+        _await_start(session, (topic, partition), result[1])
+        result.append(_read_alone(session, topic))
+        result.append([read_as_group(session, group) for group in _subscribed_groups(session, topic)])
+    return result
+
+
+def _await_start(session: Session, place: Place, start: int) -> None:
+    """Wait until everyone who reads a partition knows its start: an assignment from there relies on it."""
+    (asked,) = session.partitions([place])
+    for reader in session.readers.values():
+        if not reader.is_closed and place in reader.active and place in reader.ends:
+            client = reader.client
+            session.until(lambda: client.get_watermark_offsets(asked, cached=True)[0] == start, SHORT_S)  # noqa: B023
 
 
 def list_offsets(session: Session, topic: str, partition: int, spec: str, is_committed_only: bool) -> Result:

@@ -11,10 +11,10 @@ from enum import Enum
 
 from confluent_kafka import KafkaError
 
+from acktree.testing.kafka.assignors import Member, Place, assign
 from acktree.testing.kafka.transactions import Refused
 from acktree.testing.kernel import Kernel, Timer
 
-Place = tuple[str, int]
 METADATA_BYTES = 4096
 """offset.metadata.max.bytes of a broker."""
 SESSION_TIMEOUT_S, HEARTBEAT_S, REBALANCE_TIMEOUT_S = 45.0, 5.0, 300.0
@@ -28,25 +28,6 @@ class Phase(Enum):
     JOINING = "joining"
     SYNCING = "syncing"
     STABLE = "stable"
-
-
-@dataclass(eq=False)
-class Member:
-    """One member, as the coordinator sees it."""
-
-    member_id: str
-    topics: tuple[str, ...]
-    session_s: float
-    rebalance_s: float
-    instance_id: str | None = None
-    assignor: str = "range"
-    heard_s: float = 0.0
-    has_joined: bool = False
-    assigned: tuple[Place, ...] = ()
-    epoch: int = 0
-    """KIP-848: the epoch that the member has confirmed."""
-    owned: frozenset[Place] = frozenset()
-    """KIP-848: what the member says that it still has."""
 
 
 @dataclass(slots=True)
@@ -104,7 +85,7 @@ class Group:
 
     def check_commit(self, member_id: str, generation: int, *, in_transaction: bool = False) -> None:
         """Raise Refused unless this member, or a stranger to an empty group, may commit."""
-        if not member_id and generation < 0 and (not self.members or in_transaction):
+        if generation < 0 and (not self.members or (in_transaction and not member_id)):
             return
         member = self._member(member_id)
         if self.is_incremental:
@@ -177,18 +158,27 @@ class Group:
         self.is_incremental = False
         if member.member_id in self._replaced:
             raise Refused(KafkaError.FENCED_INSTANCE_ID)
-        if member.instance_id:
-            for other in list(self.members.values()):
-                if other.instance_id == member.instance_id and other.member_id != member.member_id:
-                    member.assigned = other.assigned
-                    self._replaced.add(other.member_id)
-                    del self.members[other.member_id]
+        if (older := self._of_instance(member)) is not None:
+            self._replaced.add(older.member_id)
+            del self.members[older.member_id]
+            if self.phase is Phase.STABLE and older.topics == member.topics:
+                member.assigned = older.assigned  # it comes back to what it had, and nobody else notices
+                self.members[member.member_id] = member
+                self._watch(member)
+                return
         known = self.members.get(member.member_id)
         self.members[member.member_id] = member
         if known is not member:
             self._watch(member)
         member.heard_s, member.has_joined = self._kernel.now_s, True
         self._begin_join()
+
+    def _of_instance(self, member: Member) -> Member | None:
+        """Return the present member of the same ``group.instance.id`` in another process, None for none."""
+        for other in self.members.values():
+            if member.instance_id and other.instance_id == member.instance_id:
+                return None if other.member_id == member.member_id else other
+        return None
 
     def heartbeat(self, member_id: str, generation: int) -> None:
         """A member is alive; raise Refused where it has to do something."""
@@ -287,9 +277,8 @@ class Group:
         self.generation += 1
         self.rebalances += 1
         self._known = self._partitions_of(self._topics())
-        self.targets = {
-            name: tuple(places) for name, places in assign(self.members.values(), self._known).items()
-        }
+        assigned = assign(self.members.values(), self._known, self.targets)
+        self.targets = {name: tuple(places) for name, places in assigned.items()}
 
     def _reconcile(self, member: Member) -> tuple[int, tuple[Place, ...]]:
         """Give a member what is its own and free; a partition that another still has comes later."""
@@ -308,28 +297,3 @@ class Group:
         member.assigned = tuple(sorted(target - elsewhere))
         member.epoch = self.generation
         return member.epoch, member.assigned
-
-
-def assign(members: Iterable[Member], partitions: dict[str, int]) -> dict[str, list[Place]]:
-    """Assign by range or round robin, as Kafka's own assignors do."""
-    everyone = sorted(members, key=lambda member: member.instance_id or member.member_id)
-    found: dict[str, list[Place]] = {member.member_id: [] for member in everyone}
-    if everyone and all(member.assignor == "roundrobin" for member in everyone):
-        turn = 0
-        for topic in sorted(partitions):
-            mine = [member for member in everyone if topic in member.topics]
-            for partition in range(partitions[topic] if mine else 0):
-                found[mine[turn % len(mine)].member_id].append((topic, partition))
-                turn += 1
-        return found
-    for topic in sorted(partitions):
-        mine = [member for member in everyone if topic in member.topics]
-        if not mine:
-            continue
-        each, more = divmod(partitions[topic], len(mine))
-        first = 0
-        for index, member in enumerate(mine):
-            count = each + (index < more)
-            found[member.member_id] += [(topic, partition) for partition in range(first, first + count)]
-            first += count
-    return found

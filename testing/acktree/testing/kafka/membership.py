@@ -10,18 +10,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from acktree.testing.kafka.groups import (
-    HEARTBEAT_S,
-    REBALANCE_TIMEOUT_S,
-    SESSION_TIMEOUT_S,
-    Group,
-    Member,
-    Phase,
-)
+from acktree.testing.kafka.assignors import Member, Place
+from acktree.testing.kafka.groups import HEARTBEAT_S, REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S, Group, Phase
 from acktree.testing.kafka.network import Network
 from acktree.testing.kafka.transactions import Refused
-
-Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +82,7 @@ class Membership:
     def _new_member(self) -> Member:
         self._joins += 1
         instance = self._settings.get("group.instance.id")
-        if not self.member_id:
-            name = self._network.process.name
-            self.member_id = (
-                f"{instance or name}-{self._network.process.number}-{self._kernel.random.getrandbits(32):08x}"
-            )
+        self.member_id = self.member_id or self._draw_member_id()
         assignors = str(self._settings.get("partition.assignment.strategy", "range,roundrobin"))
         return Member(
             self.member_id,
@@ -104,6 +92,11 @@ class Membership:
             instance,
             assignors.split(",")[0],
         )
+
+    def _draw_member_id(self) -> str:
+        process = self._network.process
+        name = self._settings.get("group.instance.id") or process.name
+        return f"{name}-{process.number}-{self._kernel.random.getrandbits(32):08x}"
 
     def _is_poll_late(self) -> bool:
         """Leave the group if the application has not polled for too long."""
@@ -124,7 +117,7 @@ class Membership:
     def _fail(self, text: str) -> None:
         """End for good: this client can do nothing in the group any more."""
         self.is_active, self.is_fatal = False, True
-        self._notify(Event("error", error=KafkaError(KafkaError._FATAL, text, fatal=True)))
+        self._notify(Event("error", error=KafkaError(KafkaError._FATAL, text)))  # a message's has no flags
 
     def served(self, event: Event) -> None:
         """The application has served an event."""
@@ -241,6 +234,12 @@ class NextMembership(Membership):
         super().__init__(*arguments)
         self._is_reconciling = self._has_revoked = False
         self._beats = 0
+        self.member_id = self._draw_member_id()  # the client's own choice, and for good
+
+    def _lose(self) -> None:
+        member_id = self.member_id
+        super()._lose()
+        self.member_id = member_id
 
     def _join_soon(self) -> None:
         self._after(0.0, lambda: self._beat(self._beats))
@@ -260,7 +259,7 @@ class NextMembership(Membership):
                 float(group.config.get("consumer.session.timeout.ms", 0)) / 1000 or SESSION_TIMEOUT_S
             )
             member.rebalance_s = REBALANCE_TIMEOUT_S
-            member.assignor = str(self._settings.get("group.remote.assignor", "range"))
+            member.assignor = str(self._settings.get("group.remote.assignor", "uniform"))
         member.topics = self._topics
         try:
             self.generation, target = group.next_heartbeat(member, epoch, frozenset(self.owned))

@@ -15,6 +15,9 @@ from acktree.testing.kafka.network import RETRY_S, Network, timed_out
 from acktree.testing.kafka.sender import Place, Sender
 from acktree.testing.kafka.transactions import Refused
 
+OFFSETS_RETRY_S = 0.5
+"""How long librdkafka waits before it sends offsets of a partition again that the broker does not know."""
+
 
 @dataclass(eq=False)
 class GroupMetadata:
@@ -41,16 +44,23 @@ class TransactionState:
     """How many of its records were not written."""
     places: set[Place] = field(default_factory=set)
     """Where it writes."""
-
+    written: set[Place] = field(default_factory=set)
+    """Where this epoch has written."""
     gaps: set[Place] = field(default_factory=set)
-    """Where a refused batch has left a gap in the sequence numbers: librdkafka does not close it, so the next
-    transaction that writes there fails, too, with OUT_OF_ORDER_SEQUENCE_NUMBER; only then it starts anew."""
+    """Where a refused or purged batch has left a gap in the sequence numbers: librdkafka does not close it,
+    so the next batch there fails, too, with OUT_OF_ORDER_SEQUENCE_NUMBER; only then it starts anew."""
+
+    def start(self, identity: tuple[int, int]) -> None:
+        """Go on with a new epoch."""
+        self.identity = identity
+        self.written.clear()
 
     def clear(self) -> None:
         """Forget the last transaction."""
         error = self.abortable
         if error is not None and error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self.gaps.clear()
+            self.written.clear()
         self.abortable, self.has_content, self.failed = None, False, 0
         self.places.clear()
 
@@ -99,6 +109,13 @@ class SimulatedProducer(Sender):
         is_known = state is not None and place in state.places
         return KafkaError.INVALID_PRODUCER_EPOCH if is_known else KafkaError._PURGE_QUEUE
 
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Drop what is queued; the broker misses its sequence numbers then."""
+        if self._transaction is not None:
+            queued = {place for place, queue in self._queues.items() if queue}
+            self._transaction.gaps |= queued & self._transaction.written
+        super().purge(in_queue, in_flight, blocking)
+
     # Transactions.
 
     def _open_transaction(self, place: Place) -> Any:
@@ -112,6 +129,7 @@ class SimulatedProducer(Sender):
             return False
         state.has_content = True
         state.places.add(place)
+        state.written.add(place)
         try:
             log = self._cluster.log(*place)
         except Refused:
@@ -158,16 +176,13 @@ class SimulatedProducer(Sender):
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         while True:
             self._ask("producer.init_transactions", until_s)
-            try:
-                identity = self._cluster.transactions.init(state.name, state.timeout_ms, state.identity)
-            except Refused as refusal:
-                raise self._transactional(refusal) from None
+            identity = self._cluster.transactions.init(state.name, state.timeout_ms)
             if identity is not None:
                 break
             if self._kernel.now_s >= until_s:
                 raise timed_out(is_retriable=True)
             self._kernel.sleep(RETRY_S / 4)
-        state.identity = identity
+        state.start(identity)
         self._network.respond("producer.init_transactions", is_retriable=True)
         state.phase = "ready"
 
@@ -201,15 +216,18 @@ class SimulatedProducer(Sender):
                 raise timed_out(is_retriable=True)
             self._kernel.sleep(RETRY_S / 4)
         state.has_content = True
-        codes = set()
-        for place in positions:
-            offset = place.topic, place.partition, place.offset, place.metadata
-            codes.add(code := self._cluster.why_unacceptable(offset))
-            if code is None:
-                self._cluster.transactions.add_offsets(entry, [(group.group, *offset)])
-        self._network.respond("producer.send_offsets_to_transaction", is_retriable=True)
+        offsets = [(place.topic, place.partition, place.offset, place.metadata) for place in positions]
+        while True:
+            codes = {self._cluster.why_unacceptable(offset) for offset in offsets}
+            good = [offset for offset in offsets if self._cluster.why_unacceptable(offset) is None]
+            self._cluster.transactions.add_offsets(entry, [(group.group, *offset) for offset in good])
+            self._network.respond("producer.send_offsets_to_transaction", is_retriable=True)
+            if KafkaError.UNKNOWN_TOPIC_OR_PART not in codes or self._kernel.now_s >= until_s:
+                break
+            self._kernel.sleep(OFFSETS_RETRY_S)
+            self._ask("producer.send_offsets_to_transaction", until_s)
         if refused := codes - {None}:
-            raise self._transactional(Refused(max(code or 0 for code in refused)))
+            raise self._transactional(Refused(min(code or 0 for code in refused)))
 
     def commit_transaction(self, timeout: float = -1, /) -> None:
         """Flush and commit."""
@@ -223,9 +241,11 @@ class SimulatedProducer(Sender):
         state = self._state(call, "open", "ending")
         until_s = float("inf") if timeout is None or timeout < 0 else self._kernel.now_s + timeout
         if is_commit:
+            if state.abortable is not None:
+                raise KafkaException(state.abortable)
             self._send_now()
         else:
-            self.purge()
+            super().purge()  # this one leaves no gap
         self._interrupted = call
         while self._open or self._sending:
             self._serve()
@@ -250,8 +270,6 @@ class SimulatedProducer(Sender):
                     self._cluster.before_commit(self._network.process)
                 self._cluster.transactions.end(state.name, *state.identity, is_commit)
             except Refused as refusal:
-                if not is_commit and self._bump(state):
-                    break
                 raise self._transactional(refusal) from None
             self._network.respond(call, is_retriable=True)
             break
@@ -260,15 +278,3 @@ class SimulatedProducer(Sender):
 
     def _ask(self, call: str, until_s: float) -> None:
         self._network.request(call, until_s - self._kernel.now_s, is_retriable=True)
-
-    def _bump(self, state: TransactionState) -> bool:
-        """Get a new epoch after a transaction that ran into its timeout, as KIP-360 says."""
-        try:
-            identity = self._cluster.transactions.init(state.name, state.timeout_ms, state.identity)
-        except Refused:
-            return False
-        while identity is None:
-            self._kernel.sleep(RETRY_S / 4)
-            identity = self._cluster.transactions.init(state.name, state.timeout_ms)
-        state.identity = identity
-        return True

@@ -5,13 +5,12 @@ nothing, a prefix or everything arrives, partition by partition.
 """
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from acktree.testing.kafka.log import Header, StoredRecord, Transaction
+from acktree.testing.kafka.batches import OnDelivery, Queued, as_bytes, as_headers, refusals_of, size_of
+from acktree.testing.kafka.log import StoredRecord, Transaction
 from acktree.testing.kafka.message import SimulatedMessage
 from acktree.testing.kafka.metadata import list_topics
 from acktree.testing.kafka.murmur2 import murmur2
@@ -19,33 +18,9 @@ from acktree.testing.kafka.network import RETRY_S, Network
 from acktree.testing.kafka.transactions import Refused
 from acktree.testing.kernel import Timer
 
-OnDelivery = Callable[[KafkaError | None, SimulatedMessage], object]
 Place = tuple[str, int]
 Answer = tuple[StoredRecord | None, KafkaError | None]
 CLIENT_MAX_BYTES = 1_000_000
-RECORD_OVERHEAD_BYTES = 70
-"""Roughly what a batch of one record adds to key and value."""
-
-
-@dataclass(eq=False, slots=True)
-class Queued:
-    """A record on its way."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...]
-    timestamp_ms: int | None
-    on_delivery: OnDelivery | None
-    queued_s: float
-
-    def message(self, stored: StoredRecord | None, error: KafkaError | None) -> SimulatedMessage:
-        """Return the message of the delivery report."""
-        if stored is None:
-            stored = StoredRecord(-1, 1, self.timestamp_ms or 0, self.key, self.value, self.headers)
-        offset = None if error is not None else stored.offset
-        return SimulatedMessage(self.topic, self.partition, offset, stored, error)
 
 
 class Sender:
@@ -126,8 +101,8 @@ class Sender:
         self._check_produce()
         if len(self) >= self._max_queued:
             raise BufferError("Local: Queue full")
-        keyed, valued = _bytes(key), _bytes(value)
-        if len(keyed or b"") + len(valued or b"") + RECORD_OVERHEAD_BYTES > self._max_bytes:
+        keyed, valued = as_bytes(key), as_bytes(value)
+        if size_of(keyed, valued) > self._max_bytes:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Broker: Message size too large"))
         number = self._partition_of(topic, partition, keyed)
         record = Queued(
@@ -135,7 +110,7 @@ class Sender:
             number,
             keyed,
             valued,
-            _headers(headers),
+            as_headers(headers),
             timestamp or None,
             on_delivery or callback or self._on_delivery,
             self._kernel.now_s,
@@ -229,7 +204,7 @@ class Sender:
             self._send_later(place, RETRY_S / 4)
             return
         records, self._queues[place] = list(queue), deque()
-        refusals = self._refusals(records)
+        refusals = refusals_of(self._cluster, records)
         has_gap = self._has_gap(place)
         if not self._is_lost() and (refusals[0] is not None or has_gap):
             missed = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -242,22 +217,6 @@ class Sender:
         ]
         self._sending[place] = len(records)
         self._kernel.call_after(self._network.delay_s(), lambda: self._answered(place, records, answers))
-
-    def _refusals(self, records: list[Queued]) -> list[KafkaError | None]:
-        """Return why the broker refuses the records of a batch: one bad record is enough to refuse all."""
-        try:
-            config = self._cluster.log(records[0].topic, records[0].partition).topic.config
-        except Refused as refusal:
-            return [KafkaError(refusal.code)] * len(records)
-        size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
-        if size + RECORD_OVERHEAD_BYTES > int(config["max.message.bytes"]):
-            return [KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)] * len(records)
-        bad = [record.key is None and "compact" in config["cleanup.policy"] for record in records]
-        if not any(bad):
-            return [None] * len(records)
-        refused = KafkaError(KafkaError.INVALID_RECORD)
-        other = KafkaError(KafkaError._INVALID_DIFFERENT_RECORD) if sum(bad) > 1 else refused
-        return [refused if is_bad else other for is_bad in bad]
 
     def _append(self, record: Queued, transaction: Transaction | None) -> StoredRecord:
         log = self._cluster.log(record.topic, record.partition)
@@ -319,7 +278,7 @@ class Sender:
             if transaction is False:
                 continue
             records = list(queue)[: self._kernel.random.randint(0, len(queue))]
-            for record in records if records and not any(self._refusals(records)) else ():
+            for record in records if records and not any(refusals_of(self._cluster, records)) else ():
                 self._append(record, transaction)
 
     # Serving.
@@ -384,12 +343,3 @@ class Sender:
             else:
                 self._partitions.pop(name, None)
         return found
-
-
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
-
-
-def _headers(headers: Any) -> tuple[Header, ...]:
-    items = headers.items() if isinstance(headers, dict) else headers or ()
-    return tuple((name, _bytes(value)) for name, value in items)

@@ -2,7 +2,7 @@
 
 Invariant: at most one producer of a transactional id may write, that of the newest epoch; a transaction ends
 once, by its producer, by the next one's start, or by its timeout. Its markers reach the partitions one by
-one. The protocol is that of KIP-98 and KIP-360, as librdkafka speaks it.
+one. The protocol is that of KIP-98, as librdkafka speaks it.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,6 @@ class TransactionalId:
     partitions: dict[PartitionLog, None] = field(default_factory=dict)
     offsets: list[Pending] = field(default_factory=list)
     groups: dict[str, None] = field(default_factory=dict)
-    fenced_epoch: int = -1
-    """The epoch whose transaction ran into its timeout: its producer may start again, as KIP-360 says."""
     timer: Timer | None = None
     at_end: list[Callable[[], None]] = field(default_factory=list)
 
@@ -68,19 +66,11 @@ class TransactionCoordinator:
         self._next_producer_id += 1
         return self._next_producer_id
 
-    def init(
-        self, name: str, timeout_ms: int, known: tuple[int, int] | None = None
-    ) -> tuple[int, int] | None:
-        """Return producer id and epoch for a producer that starts, None while its predecessor is being ended.
-
-        ``known``: the id and epoch of a producer that goes on after an error (KIP-360).
-        """
+    def init(self, name: str, timeout_ms: int) -> tuple[int, int] | None:
+        """Return id and epoch for a producer that starts, None while its predecessor is being ended."""
         entry = self.ids.get(name)
         if entry is None:
             entry = self.ids[name] = TransactionalId(name, self.new_producer_id())
-        latest = (entry.producer_id, entry.epoch), (entry.producer_id, entry.fenced_epoch)
-        if known is not None and known not in latest:
-            raise Refused(KafkaError.PRODUCER_FENCED, "a newer producer has this transactional id")
         if entry.is_ending:
             return None
         if entry.transaction is not None:
@@ -88,7 +78,7 @@ class TransactionCoordinator:
             self._end(entry, Outcome.ABORTED)
             return None
         entry.epoch += 1
-        entry.timeout_ms, entry.fenced_epoch = timeout_ms, -1
+        entry.timeout_ms = timeout_ms
         return entry.producer_id, entry.epoch
 
     def check(self, name: str, producer_id: int, epoch: int, code: int) -> TransactionalId:
@@ -135,8 +125,7 @@ class TransactionCoordinator:
     def time_out(self, entry: TransactionalId) -> None:
         """Abort a transaction that its producer has not ended in time."""
         if entry.transaction is not None and not entry.is_ending:
-            entry.fenced_epoch = entry.epoch
-            entry.epoch += 1
+            entry.epoch += 1  # this fences the producer: librdkafka does not start anew by itself
             self._end(entry, Outcome.ABORTED)
 
     def _end(self, entry: TransactionalId, outcome: Outcome) -> None:

@@ -1,0 +1,47 @@
+"""Operations on the offsets that groups have committed."""
+
+from typing import Any
+
+from acktree.testing.conformance.consumer_steps import POLL_S, drain, places_of, receive
+from acktree.testing.conformance.results import Result, is_ok, outcome
+from acktree.testing.conformance.script import SKIPPED
+from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Session
+
+
+def commit(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Commit offsets and wait for the answer."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    offsets = session.partitions(places)
+    return outcome(lambda: places_of(session, reader.client.commit(offsets=offsets, asynchronous=False)))
+
+
+def commit_later(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Commit offsets; the answer comes to the callback."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    offsets = session.partitions(places)
+    result = outcome(lambda: reader.client.commit(offsets=offsets, asynchronous=True))
+    if is_ok(result):
+        until_s = session.world.monotonic_s() + LIMIT_S
+        while not reader.commits and session.world.monotonic_s() < until_s:
+            receive(session, reader, reader.client.poll(POLL_S))
+        result.append(reader.commits)
+        reader.commits = []
+        if not reader.topics:
+            # How much it has read while it waited is a matter of timing; so it goes on to the end.
+            result.append(drain(session, reader))
+    return result
+
+
+def committed(session: Session, name: str, places: list[list[Any]]) -> Result:
+    """Ask what the consumer's group has committed."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    asked = session.partitions(places)
+    held = session.is_pending(reader.group, [session.place(place) for place in asked])
+    limit_s = SHORT_S if held and reader.is_committed_only else LIMIT_S
+    return outcome(lambda: places_of(session, reader.client.committed(asked, timeout=limit_s)))
