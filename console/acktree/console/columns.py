@@ -1,6 +1,42 @@
-"""Rows of text in columns, as Kafka's own tools print them."""
+"""Text for a terminal: rows in columns, as Kafka's own tools print them; figures; text that others wrote.
 
+Invariant: no control character that came out of a topic reaches the terminal.
+"""
+
+import unicodedata
 from collections.abc import Iterable, Sequence
+
+REASON_CHARS = 80
+"""How much of a reason a list shows."""
+LINES = "\n\t"
+"""What stays in a text that may have several lines."""
+_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""They change the order in which the rest of a line is shown."""
+
+
+def printable(text: object, keep: str = "") -> str:
+    r"""Return text with its control characters escaped, but for those to ``keep``.
+
+    >>> printable("a\x1b]0;title\x07\n"), printable("a\n\tb", keep="\n\t")
+    ('a\\x1b]0;title\\x07\\n', 'a\n\tb')
+    """
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character not in keep
+        and (character in _DIRECTIONS or unicodedata.category(character) in ("Cc", "Cs"))
+        else character
+        for character in str(text)
+    )
+
+
+def short_reason(text: str) -> str:
+    """Return the beginning of a reason's first line.
+
+    >>> short_reason("no such word\\nTraceback"), short_reason("x" * 100) == "x" * 79 + "…"
+    ('no such word', True)
+    """
+    line = text.partition("\n")[0]
+    return line if len(line) <= REASON_CHARS else f"{line[: REASON_CHARS - 1]}…"
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -11,7 +47,7 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     count  words
     sum    -
     """
-    cells = [[str(cell) if str(cell) else "-" for cell in row] for row in (head, *rows)]
+    cells = [[printable(cell) or "-" for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from acktree.console.columns import LINES, printable
 from acktree.schemas.errors import AcktreeError
 
 EXIT_CRASH, EXIT_ERROR = 1, 2
@@ -72,7 +73,7 @@ class LazyGroup(click.Group):
         except Exception as error:
             if (sentence := _as_sentence(error)) is None:
                 raise
-            click.echo(f"error: {sentence}", err=True)
+            click.echo(f"error: {printable(sentence, LINES)}", err=True)
             ctx.exit(EXIT_ERROR)
 
 

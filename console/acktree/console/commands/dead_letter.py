@@ -5,7 +5,7 @@ import time
 
 import click
 
-from acktree.console.columns import columns
+from acktree.console.columns import LINES, columns, printable, short_reason
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
@@ -56,8 +56,7 @@ def list_dead_letters(
 def _row(found: DeadLetter) -> tuple[object, ...]:
     place = (found.topic, found.source_partition, found.source_offset) if found.topic else ("", "", "")
     attempts = "" if found.attempts is None else found.attempts
-    reason = found.reason.partition("\n")[0]
-    return (name_of(found), clock(found.time_ms), *place, attempts, found.cause, reason)
+    return (name_of(found), clock(found.time_ms), *place, attempts, found.cause, short_reason(found.reason))
 
 
 def name_of(found: DeadLetter) -> str:
@@ -119,7 +118,7 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
             if not name.startswith("acktree-")
         ),
     ]
-    click.echo("\n".join(f"{name:<16} {text}" for name, text in rows))
+    click.echo("\n".join(f"{printable(name):<16} {printable(text, keep=LINES)}" for name, text in rows))
     if found.topic:
         click.echo(f"\ntrace it: acktree trace --topology {topology} --dead-letter {name_of(found)}")
 

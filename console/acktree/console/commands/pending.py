@@ -4,7 +4,7 @@ import json
 
 import click
 
-from acktree.console.columns import columns, duration
+from acktree.console.columns import columns, duration, short_reason
 from acktree.console.commands.describe import EXIT_STUCK
 from acktree.console.commands.options import (
     bootstrap_option,
@@ -78,7 +78,7 @@ def in_text(found: list[PendingRecord]) -> str:
             duration(record.age_s),
             "" if record.attempt is None else record.attempt,
             record.root or "",
-            (record.reason or "").partition("\n")[0],
+            short_reason(record.reason or ""),
         )
         for record in found
     ]

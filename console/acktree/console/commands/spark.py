@@ -1,5 +1,6 @@
 """`acktree spark`: a user's transform between a spout's topics and its tuples; its start prepared."""
 
+import json
 from pathlib import Path
 
 import click
@@ -7,6 +8,7 @@ import click
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
+    format_option,
     metrics_options,
     topology_option,
 )
@@ -72,7 +74,8 @@ def run(
 
 
 @spark.command(name="warm-up")
-def warm_up() -> None:
+@format_option
+def warm_up(style: str) -> None:
     """Compile once what every start of `spark run` needs: about a minute, kept in ~/.cache/acktree.
 
     Starts then take a quarter less CPU time. Run it again after Spark or Java were updated.
@@ -86,4 +89,8 @@ def warm_up() -> None:
     except NoColumns as reason:
         click.echo(f"not compiled: {reason}", err=True)
     path = make_archive()
-    click.echo(f"wrote {path}, {path.stat().st_size / 1e6:.0f} MB")
+    size = path.stat().st_size
+    if style == "json":
+        click.echo(json.dumps({"archive": str(path), "bytes": size}))
+    else:
+        click.echo(f"wrote {path}, {size / 1e6:.0f} MB")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from acktree.console.columns import duration
+from acktree.console.columns import LINES, duration, printable
 from acktree.console.commands.describe import EXIT_STUCK
 from acktree.console.commands.options import (
     bootstrap_option,
@@ -111,7 +111,7 @@ def in_text(found: Trace) -> Tree:
         _add_emission(tree, emission)
     for each in found.dead_letters:
         text = f"dead letter {each.partition}/{each.offset} at {_clock(each.time_ms)} after "
-        tree.add(Text(f"{text}{each.attempts} attempt(s): {each.reason}", "red"))
+        tree.add(Text(f"{text}{each.attempts} attempt(s): {printable(each.reason, LINES)}", "red"))
     for note in found.notes:
         tree.add(Text(f"note: {note}", "dim"))
     size = f"{found.searched_records:,} records, {found.searched_bytes / 1e6:,.1f} MB in {found.took_s:.1f} s"
@@ -136,7 +136,7 @@ def _add_emission(tree: Tree, emission: TracedEmission) -> None:
         branch.add(_message(message))
     if emission.verdict is not None:
         result = emission.verdict
-        details = "".join(f", {part}" for part in (result.task, result.reason) if part)
+        details = "".join(f", {printable(part, LINES)}" for part in (result.task, result.reason) if part)
         by = f" by acker {result.acker}{_place(result.at)}"
         text = f"{_clock(result.at.time_ms)} {result.kind}{details}{by}"
         branch.add(Text(text, color))
@@ -155,11 +155,10 @@ def _add_tuple(branch: Tree, found: TracedTuple) -> None:
 
 
 def _message(message: ControlEntry) -> Text:
-    reason = f": {message.reason}" if message.reason else ""
+    reason = f": {printable(message.reason, LINES)}" if message.reason else ""
     color = "red" if message.kind == "fail" else ""
-    return Text(
-        f"{_clock(message.at.time_ms)} {message.kind} by {message.task}{reason}{_place(message.at)}", color
-    )
+    by = f"{message.kind} by {printable(message.task)}"
+    return Text(f"{_clock(message.at.time_ms)} {by}{reason}{_place(message.at)}", color)
 
 
 def _place(at: At) -> str:

@@ -33,7 +33,7 @@ def find_stuck(
     groups: Mapping[str, GroupStatus],
 ) -> tuple[Stuck, ...]:
     """Return everything that does not move."""
-    found = [*_held(partitions, after_s), *_no_spout(spouts), *_no_bolt(bolts)]
+    found = [*_held(topology.name, partitions, after_s), *_no_spout(spouts), *_no_bolt(bolts)]
     members = groups.get(topology.acker_group)
     if topology.ackers and acker_lag and not ackers and not (members and members.members):
         text = f"{acker_lag} control records wait and no acker runs; start: acktree acker run"
@@ -47,7 +47,7 @@ def held_ages(partition: PartitionStatus) -> list[float]:
     return [age for age in (partition.held_s, held.age_s if held else None) if age is not None]
 
 
-def _held(partitions: Iterable[PartitionStatus], after_s: float) -> Iterable[Stuck]:
+def _held(topology: str, partitions: Iterable[PartitionStatus], after_s: float) -> Iterable[Stuck]:
     for partition in partitions:
         ages = held_ages(partition)
         if partition.pending and ages and max(ages) > after_s:
@@ -59,9 +59,8 @@ def _held(partitions: Iterable[PartitionStatus], after_s: float) -> Iterable[Stu
             )
             text = f"the frontier {partition.frontier} has been held for {max(ages):.0f} s; {what}"
             if partition.held_by:
-                text += (
-                    f"look: acktree trace {partition.topic} {partition.partition} {partition.held_by.offset}"
-                )
+                where = f"{partition.topic} {partition.partition} {partition.held_by.offset}"
+                text += f"look: acktree trace --topology {topology} {where}"
             yield Stuck("held-frontier", place, text)
 
 
