@@ -23,6 +23,12 @@ SCRIPTS: dict[str, Script] = {
         *[("purge", "p"), record("p", "3"), ("abort_transaction", "p"), ("begin", "p"), record("p", "4")],
         ("commit_transaction", "p"),
     ],
+    "a transaction that has to be aborted drops its records before it learns that it is fenced": [
+        *[TOPIC, ("consumer", "c", "g", {}), ("remember_membership", "c", "s")],
+        *[("producer", "p", "x"), ("init", "p"), ("begin", "p"), record("p", "1"), ("flush", "p")],
+        *[record("p", "2"), ("send_offsets", "p", "s", [["t", 0, 1, LONG]])],
+        *[("producer", "q", "x"), ("init", "q"), ("flush", "p"), ("abort_transaction", "p")],
+    ],
     "a commit fails by the last answer, that of a partition that is missing": [
         *[TOPIC, ("consumer", "c", "g", {}), ("commit", "c", [["t", 0, 3, LONG], ["u", 1, 7, ""]])],
     ],

@@ -89,7 +89,7 @@ class Fetcher:
 
     def drop(self, places: Iterable[Place]) -> None:
         """Read these partitions no longer."""
-        self._note_bounds()
+        self._record_bounds()
         for place in places:
             self.fetches.pop(place, None)
 
@@ -99,7 +99,7 @@ class Fetcher:
 
     def pause(self, places: Iterable[Place]) -> None:
         """Return no records of these for now."""
-        self._note_bounds()
+        self._record_bounds()
         self._paused |= {place for place in places if place[0] in self._seen}
 
     def resume(self, places: Iterable[Place]) -> None:
@@ -133,11 +133,11 @@ class Fetcher:
 
     def cached_bounds(self, place: Place) -> tuple[int, int]:
         """Return where the log began and ended when it was fetched last, without regard to isolation."""
-        self._note_bounds()
+        self._record_bounds()
         return self._bounds.get(place, (OFFSET_INVALID, OFFSET_INVALID))
 
-    def _note_bounds(self) -> None:
-        """Note the bounds of what is fetched at present: that goes on in the background."""
+    def _record_bounds(self) -> None:
+        """Record the bounds of what is fetched at present: that goes on in the background."""
         for place, fetch in self.fetches.items():
             is_fetched = fetch.next_offset is not None and fetch.ready_s <= self._kernel.now_s
             if is_fetched and place not in self._paused and (log := self.log(place)) is not None:

@@ -251,8 +251,10 @@ class Sender:
             self._reports.append((record.on_delivery, error, record.message(stored, error)))
 
     def _refuse(self, place: Place, queue: deque[Queued], refusal: Refused) -> None:
-        is_fenced = refusal.code == KafkaError.PRODUCER_FENCED
-        error = KafkaError(self._unwritten(place) if is_fenced else refusal.code)
+        is_lost = self._is_lost()  # then the client drops the records and asks nobody
+        is_fenced = refusal.code == KafkaError.PRODUCER_FENCED and not is_lost
+        unsent = KafkaError._PURGE_QUEUE if is_lost else refusal.code
+        error = KafkaError(self._unwritten(place) if is_fenced else unsent)
         self._queues[place] = deque()
         for record in queue:
             self._report(record, None, error)
