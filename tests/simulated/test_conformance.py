@@ -35,7 +35,7 @@ SCRIPTS = 60
 def differences(bootstrap: str, seeds: range) -> list[Difference]:
     """Compare the scripts of seeds, several at a time.
 
-    On a busy machine a real client may see too late what it waits for: what differs has to differ again, alone.
+    On a busy machine a real client may be late: what differs has to differ again, alone.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
