@@ -50,6 +50,16 @@ SCRIPTS: dict[str, Script] = {
             ("send_offsets", "p", "s", [["t", 0, 1, ""]]),
         ],
     ],
+    "a static member that has not joined is unknown to a group with members": [
+        *[TOPIC, ("consumer", "a", "g", {}), ("subscribe", "a", ["t"])],
+        *[("consumer", "c", "g", {"group.instance.id": "c"}), ("remember_membership", "c", "s")],
+        *[
+            ("producer", "p", "x"),
+            ("init", "p"),
+            ("begin", "p"),
+            ("send_offsets", "p", "s", [["t", 0, 1, ""]]),
+        ],
+    ],
     "a consumer remembers where a log began, and resets from there": [
         *[TOPIC, ("producer", "p", None), *[record("p", str(number)) for number in range(6)], ("flush", "p")],
         *[("consumer", "c", "g", {"auto.offset.reset": "latest"}), ("assign", "c", [["t", 0, 0]])],

@@ -108,6 +108,9 @@ def delete_topic(session: Session, topic: str) -> Result:
 
 def delete_records(session: Session, topic: str, partition: int, offset: int) -> Result:
     """Delete the records before an offset; -1 deletes all."""
+    waiting = [reader for reader in session.readers.values() if (topic, partition) in reader.active]
+    if session.is_open([(topic, partition)]) and any(reader.is_committed_only for reader in waiting):
+        return SKIPPED
     _finish_reading(session, topic)
     session.world.sleep(FETCHED_S)
     session.log_ends([(topic, partition)], is_committed_only=False)  # until the client knows the topic

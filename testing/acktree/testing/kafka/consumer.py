@@ -79,7 +79,8 @@ class SimulatedConsumer:
     def consumer_group_metadata(self) -> GroupMetadata:
         """Return what a transactional producer needs."""
         self._enter("consumer.consumer_group_metadata")
-        return GroupMetadata(self._group_name, self._membership.member_id, self._membership.generation)
+        member, instance = self._membership, self._settings.get("group.instance.id")
+        return GroupMetadata(self._group_name, member.member_id, member.generation, instance)
 
     def _serve(self) -> None:
         """Serve what the group and the broker have sent."""

@@ -26,6 +26,7 @@ class GroupMetadata:
     group: str
     member_id: str = ""
     generation: int = -1
+    instance_id: str | None = None
 
 
 @dataclass
@@ -208,7 +209,8 @@ class SimulatedProducer(Sender):
                 entry = self._cluster.transactions.begin(state.name, *state.identity)
                 if entry is not None:
                     committer = self._cluster.group(group.group)
-                    committer.check_commit(group.member_id, group.generation, in_transaction=True)
+                    name = group.member_id or group.instance_id or ""
+                    committer.check_commit(name, group.generation, in_transaction=True)
                     break
             except Refused as refusal:
                 raise self._transactional(refusal) from None
