@@ -241,6 +241,8 @@ class PartitionScript:
 
     def _may_be_let_pass(self, tree: ModelTree) -> bool:
         """Return whether the root may have been an orphan for so long that it is dropped or holds no cut."""
+        if tree.root in self.misdated:
+            return True
         places = [*tree.arrived.get(0, []), *tree.said_by_workers]
         age_ms = self.tester.now_ms - min(ms for _, ms in places)
         silence_ms = tree.longest_silence_ms(self.tester.now_ms)
