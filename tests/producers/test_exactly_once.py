@@ -20,12 +20,11 @@ from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer, make_producer
 from producers.cluster import Forward, Sink, WorkerCluster, until
 
+pytestmark = pytest.mark.simulated
+
 BOLT = """
 import os
 from acktree.producers import BasicBolt
-from acktree.schemas import world
-
-pytestmark = pytest.mark.simulated
 
 class Pass(BasicBolt):
     def prepare(self, context):

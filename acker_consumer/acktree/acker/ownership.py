@@ -227,8 +227,10 @@ class Ownership:
 
     def _drop(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         # The client would keep a partition paused until it comes back, and then never read it.
-        consumer.resume(places)
-        self._paused -= {(place.topic, place.partition) for place in places}
+        held = [place for place in places if (place.topic, place.partition) in self._paused]
+        if held:
+            consumer.resume(held)
+            self._paused -= {(place.topic, place.partition) for place in held}
         for place in places:
             owned = self._owned.get(place.partition)
             if owned is None:
