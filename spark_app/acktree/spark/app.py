@@ -118,8 +118,8 @@ def make_session(app_name: str, jvm_options: str = "") -> SparkSession:
 def _collector() -> str:
     """Return the JVM's option for its garbage collector.
 
-    Without an archive of classes a first record cost 18.4 CPU seconds with the serial collector, 20.2 with G1,
-    on two cores (`acktree bench spark --start`).
+    A first record cost 18.4 CPU seconds with the serial collector, 20.2 with G1, on two cores and without an
+    archive of classes (`acktree bench spark --start`).
     """
     return " -XX:+UseSerialGC" if (os.cpu_count() or 2) <= 2 else ""
 
