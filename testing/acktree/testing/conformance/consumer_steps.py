@@ -9,7 +9,6 @@ from typing import Any
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from acktree.testing.conformance.group_steps import settle
 from acktree.testing.conformance.results import Result, error_result, is_ok, outcome, text, timestamp
 from acktree.testing.conformance.script import SKIPPED
 from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Reader, Session
@@ -37,34 +36,6 @@ def consumer(session: Session, name: str, group: str, settings: dict[str, str]) 
         group, on_commit=committed, **{**({} if is_next else classic), **settings}
     )
     session.readers[name] = reader
-    return "ok"
-
-
-def close_consumer(session: Session, name: str) -> Result:
-    """Close a consumer; the members that are left share what it had."""
-    reader = session.readers.get(name)
-    if reader is None:
-        return SKIPPED
-    is_member = bool(reader.topics) and not reader.is_closed
-    if is_member:
-        settle(session, reader.group, before=True)
-    result = outcome(reader.client.close)
-    reader.is_closed = True
-    reader.assigned.clear()
-    reader.topics = ()
-    if not is_member:
-        return result
-    if reader.instance is not None:
-        session.world.sleep(SESSION_MS / 1000 + 1)
-    return [*result, [] if reader.is_next else reader.events, settle(session, reader.group)]
-
-
-def remove_consumer(session: Session, name: str) -> Result:
-    """Forget a closed consumer, so that its name is free."""
-    reader = session.readers.get(name)
-    if reader is None or not reader.is_closed:
-        return SKIPPED
-    del session.readers[name]
     return "ok"
 
 

@@ -125,6 +125,34 @@ def _resume_all(mine: list[Reader], session: Session) -> Result:
     return results
 
 
+def close_consumer(session: Session, name: str) -> Result:
+    """Close a consumer; the members that are left share what it had."""
+    reader = session.readers.get(name)
+    if reader is None:
+        return SKIPPED
+    is_member = bool(reader.topics) and not reader.is_closed
+    if is_member:
+        settle(session, reader.group, before=True)
+    result = outcome(reader.client.close)
+    reader.is_closed = True
+    reader.assigned.clear()
+    reader.topics = ()
+    if not is_member:
+        return result
+    if reader.instance is not None:
+        session.world.sleep(consumer_steps.SESSION_MS / 1000 + 1)
+    return [*result, [] if reader.is_next else reader.events, settle(session, reader.group)]
+
+
+def remove_consumer(session: Session, name: str) -> Result:
+    """Forget a closed consumer, so that its name is free."""
+    reader = session.readers.get(name)
+    if reader is None or not reader.is_closed:
+        return SKIPPED
+    del session.readers[name]
+    return "ok"
+
+
 def settle(session: Session, group: str, *, before: bool = False) -> Result:
     """Poll all members until the partitions are shared out by the rule; return who got what, without names.
 
