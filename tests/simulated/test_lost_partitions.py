@@ -6,7 +6,6 @@ Both were found by the search: a process that stood still for longer than its se
 import pytest
 
 from acktree.producers import BasicBolt, Emit, Tuple
-from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.loop import Worker
 from acktree.schemas.topology import BoltTable, SpoutTable, Topology
@@ -84,7 +83,6 @@ def test_a_commit_that_is_due_with_the_revocation_does_not_pass_what_the_abort_h
     stages = {"lines": lambda row: [row.value]}
     parts = {"bolts": {"copy": CopyOnce}, "stages": stages, "workers": {"copy": 2}}
     user = {"group.protocol": "consumer"}
-    parts |= {"restart_on": (DeliveryFailed,)}  # its successor fences it: it has left without a commit
     with TopologyTester(TOPOLOGY, user=user, partitions=4, **parts) as tester:
         tester.kill("copy-1", restart_after_s=70.0)
         tester.run_for(65.0)
