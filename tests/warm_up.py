@@ -1,6 +1,6 @@
 """Compiles all loops, and keeps the machine code on disk for the processes that the tests start.
 
-The same for the classes of Spark: a JVM starts with a third less work, and the tests start dozens.
+The same for the classes of Spark: a start takes a quarter less CPU time, and the tests start dozens.
 """
 
 import sys

@@ -3,6 +3,9 @@
 Both were found by the search: a process that stood still for longer than its session, and came back.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from acktree.producers import BasicBolt, Emit, Tuple
@@ -54,8 +57,9 @@ def test_children_of_lost_partitions_are_committed_once(monkeypatch, protocol):
         assert sorted(tester.values("out")) == ["0", "1", "2"]
 
 
-def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_again(monkeypatch):
-    """KIP-848 takes some partitions away and leaves others: an abort concerns all of them."""
+@contextmanager
+def before_a_revocation(monkeypatch) -> Iterator[TopologyTester]:
+    """One of two workers has executed 20 tuples; five seconds later it loses some of its partitions."""
     monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 20.0)  # the revocation comes first
     monkeypatch.setattr("acktree.producers.kafka.exactly_once.TRANSACTION_TIMEOUT_MS", 60_000)
     CopyOnce.executed = 0
@@ -68,6 +72,12 @@ def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_ag
         for number in range(20):
             tester.send("lines", str(number), key=str(number))
         tester.run_until(lambda: CopyOnce.executed == 20, what="the execution")
+        yield tester
+
+
+def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_again(monkeypatch):
+    """KIP-848 takes some partitions away and leaves others: an abort concerns all of them."""
+    with before_a_revocation(monkeypatch) as tester:
         worker_of(tester).output.must_abort = True
         began_s = tester.now_s
         tester.run_until_done()
@@ -77,18 +87,7 @@ def test_what_an_aborted_transaction_has_lost_of_partitions_that_stay_is_read_ag
 
 def test_a_commit_that_is_due_with_the_revocation_does_not_pass_what_the_abort_has_lost(monkeypatch):
     """The turn goes on after a revocation has aborted: it must read again before it executes or commits."""
-    monkeypatch.setattr(ExactlyOnce, "commit_interval_s", 20.0)
-    monkeypatch.setattr("acktree.producers.kafka.exactly_once.TRANSACTION_TIMEOUT_MS", 60_000)
-    CopyOnce.executed = 0
-    stages = {"lines": lambda row: [row.value]}
-    parts = {"bolts": {"copy": CopyOnce}, "stages": stages, "workers": {"copy": 2}}
-    user = {"group.protocol": "consumer"}
-    with TopologyTester(TOPOLOGY, user=user, partitions=4, **parts) as tester:
-        tester.kill("copy-1", restart_after_s=70.0)
-        tester.run_for(65.0)
-        for number in range(20):
-            tester.send("lines", str(number), key=str(number))
-        tester.run_until(lambda: CopyOnce.executed == 20, what="the execution")
+    with before_a_revocation(monkeypatch) as tester:
         worker, before = worker_of(tester), tester.kernel.on_call
 
         def make_a_commit_due(process, call):

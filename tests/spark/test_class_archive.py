@@ -29,6 +29,8 @@ def test_none_is_used_where_its_name_cannot_be_an_option_or_no_folder_can_be_mad
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with blank"))
     archive_path().touch()
     assert options_to_use() == ""
+    with pytest.raises(NoArchive, match="at blanks"):
+        make_archive()
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
     assert options_to_use() == ""
 

@@ -29,7 +29,7 @@ EXIT_TIMEOUT_S = 120
 
 
 class FewRows(DataSourceStreamReader):
-    """Three batches of one row."""
+    """Three batches of two rows."""
 
     def initialOffset(self) -> dict[str, int]:
         """See DataSourceStreamReader."""

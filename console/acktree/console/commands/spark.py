@@ -76,7 +76,7 @@ def run(
 @spark.command(name="warm-up")
 @format_option
 def warm_up(style: str) -> None:
-    """Compile once what every start of `spark run` needs: about a minute, kept in ~/.cache/acktree.
+    """Compile once what every start of `spark run` needs: half a minute or more, kept in ~/.cache/acktree.
 
     Starts then take a quarter less CPU time. Run it again after Spark or Java were updated.
     """

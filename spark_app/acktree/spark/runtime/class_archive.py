@@ -55,10 +55,12 @@ def make_archive() -> Path:
     """Run a small query in a process of its own, and keep the classes that it loaded; about half a minute.
 
     Raises:
-        NoArchive: the JVM wrote none.
+        NoArchive: the JVM wrote none, or could not be given the name of one.
         OSError: the cache folder cannot be written.
     """
     path = archive_path()
+    if " " in str(path):
+        raise NoArchive(f"Spark splits the JVM's options at blanks, as in {path}: set XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory(prefix=f"{path.name}-", dir=path.parent) as folder:
         new = Path(folder, path.name)
         command = [sys.executable, "-m", "acktree.spark.class_archive_query", str(new)]

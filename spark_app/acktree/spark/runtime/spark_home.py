@@ -11,10 +11,11 @@ its classes needs it (``class_archive.py``). Only where no folder can be kept, a
 
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -47,8 +48,10 @@ def _home(package: Path) -> Path:
         if not home.is_dir():
             whole = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=home.parent))
             _link(package, whole)
-            with suppress(OSError):  # another process was faster
+            try:
                 whole.rename(home)
+            except OSError:  # another process was faster
+                shutil.rmtree(whole)
         return home
     except OSError:
         return Path(_own_home(package).name)

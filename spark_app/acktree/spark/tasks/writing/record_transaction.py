@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
 from acktree.producers.kafka.output import POLL_INTERVAL_S
 from acktree.schemas import world
@@ -121,8 +120,8 @@ class RecordTransaction(TaskProducer):
 
     def close(self) -> None:
         """Close it."""
-        with suppress(DeliveryFailed, KafkaException):
-            self.flush(POLL_INTERVAL_S)
+        with suppress(KafkaException):
+            self.producer.flush(POLL_INTERVAL_S)  # what is left belongs to no transaction that will commit
 
 
 def _retry_while_retriable(call: Any) -> None:
