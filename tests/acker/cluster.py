@@ -1,28 +1,22 @@
-"""A topology on a real broker: ackers to start, stop and kill, records to send, results to wait for."""
+"""A topology on a real or simulated Kafka: ackers to start, stop and kill, records, results to wait for."""
 
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 from contextlib import ExitStack
 from itertools import count
 
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
+from acker.running import DEADLINE_S, AckerProcess, RunningAcker, SimulatedAckerProcess, wait_for
 from acker.tester import entries, xor
-from acktree.acker.service import Acker
+from acktree.schemas import world
+from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.codec import decode_result, encode_ack, encode_ack_init
 from acktree.schemas.control_records import ID, Ack, AckInit, Cause, Fail
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import parse_topology
 
-DEADLINE_S = 40
 IDLE_ROOTS = 10**9
-COMPILE_DEADLINE_S = 90  # the first start on a machine compiles
 TOPOLOGY = """
 name = "{name}"
 ackers = {ackers}
@@ -36,94 +30,13 @@ reads = ["{name}.words"]
 """
 
 
-def wait_for(condition, what, deadline_s=DEADLINE_S, step=lambda: time.sleep(0.02)):
-    """Wait until condition() is true; step() is called in between."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {deadline_s} s for {what}"
-        step()
-
-
-class RunningAcker:
-    """An acker in a thread of this process."""
-
-    def __init__(self, bootstrap, name, **settings):
-        self.ready, self.error = [], None
-        self.acker = Acker(bootstrap, name, user=settings, ready=self.ready.append)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        try:
-            self.acker.run()
-        except BaseException as error:
-            self.error = error
-
-    def await_ready(self):
-        wait_for(lambda: self.ready or self.error, "the acker to be ready")
-        assert self.error is None, self.error
-        return self
-
-    @property
-    def partitions(self):
-        return sorted(self.acker.ownership.partitions)
-
-    def leave(self):
-        """Begin to stop, without waiting for the end."""
-        self.acker.stop()
-
-    @property
-    def is_gone(self):
-        return not self._thread.is_alive()
-
-    def stop(self):
-        self.acker.stop()
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
-
-
-class AckerProcess:
-    """An acker as users run it, to be killed."""
-
-    def __init__(self, bootstrap, name, folder, options=(), **settings):
-        options = [*options, *(text for item in settings.items() for text in ("-X", "=".join(item)))]
-        command = [os.path.join(os.path.dirname(sys.executable), "acktree"), "acker", "run"]
-        self._log = folder / f"acker-{time.monotonic_ns()}.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, "--topology", name, "-b", bootstrap, *options], stderr=log, stdout=log
-            )
-
-    def log(self):
-        return self._log.read_text()
-
-    def await_ready(self):
-        is_decided = lambda: "ready " in self.log() or self._process.poll() is not None  # noqa: E731
-        wait_for(is_decided, "the acker to be ready", COMPILE_DEADLINE_S)
-        assert self._process.poll() is None, self.log()
-        return self
-
-    def kill(self):
-        self._process.kill()
-        self._process.wait()
-
-    def pause(self):
-        self._process.send_signal(signal.SIGSTOP)
-
-    def go_on(self):
-        self._process.send_signal(signal.SIGCONT)
-
-    def stop(self):
-        self._process.send_signal(signal.SIGCONT)
-        self._process.terminate()
-        return self._process.wait(DEADLINE_S)
-
-
 class AckerCluster:
     """One topology: ``init``, ``ack`` and so on send at once; results are collected while waiting."""
 
-    def __init__(self, bootstrap, name, folder=None, *, ackers=2, timeout_s=30, orphan_s=300, tasks=1):
-        self.bootstrap, self.name, self.folder = bootstrap, name, folder
+    def __init__(
+        self, bootstrap, name, folder=None, simulation=None, *, ackers=2, timeout_s=30, orphan_s=300, tasks=1
+    ):
+        self.bootstrap, self.name, self.folder, self.simulation = bootstrap, name, folder, simulation
         self.running, self.ackers, self.version = ExitStack(), {}, 0
         self.settings = {"timeout_s": timeout_s, "orphan_s": orphan_s, "tasks": tasks}
         self.apply(ackers)
@@ -139,10 +52,10 @@ class AckerCluster:
         self.version += 1
         self.ackers[self.version] = ackers
         # A producer that has seen a topic does not learn of new partitions for minutes.
-        self.producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
+        self.producer = make_producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
 
     def reader(self, topics):
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.test"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.test"})
         consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
         self.running.callback(consumer.close)
         return consumer
@@ -161,8 +74,12 @@ class AckerCluster:
         self.running.callback(acker.stop)
         return acker
 
-    def start_process(self, **settings):
-        acker = AckerProcess(self.bootstrap, self.name, self.folder, **settings)
+    def start_process(self, *options, **settings):
+        """Start an acker in a process, to be killed; a simulated one in a simulation."""
+        if self.simulation is None:
+            acker = AckerProcess(self.bootstrap, self.name, self.folder, options, settings)
+        else:
+            acker = SimulatedAckerProcess(self.simulation, self.name, settings)
         self.running.callback(acker.kill)
         return acker
 
@@ -222,7 +139,7 @@ class AckerCluster:
             lambda: self.appended_ms >= until_ms,
             f"log time to go on by {ms} ms",
             DEADLINE_S + ms / 1000,
-            lambda: (time.sleep(0.02), self.init(next(self._idle), 0).sent()),
+            lambda: (world.sleep(0.02), self.init(next(self._idle), 0).sent()),
         )
         return self
 
@@ -268,7 +185,7 @@ class AckerCluster:
         return [TopicPartition(topic, number) for topic in topics for number in range(most)]
 
     def committed(self):
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.acker"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.acker"})
         try:
             return [max(place.offset, 0) for place in consumer.committed(self.places(), 10)]
         finally:

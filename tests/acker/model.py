@@ -14,6 +14,7 @@ class Held:
     task: int = 0
     bucket: int = 0
     tick: int = 0
+    was_reset: bool = False
     reason: str = ""
 
 
@@ -31,7 +32,8 @@ class TableModel:
             self.duplicated_inits += 1
             return
         held.value ^= value
-        held.init_seen, held.task, held.tick = True, task, tick
+        held.init_seen, held.task = True, task
+        held.tick = max(held.tick, tick) if held.was_reset else tick
         self._finish_if_done(root, held)
 
     def record(self, fails, acks, resets, tick, bucket):
@@ -49,7 +51,7 @@ class TableModel:
             self._finish_if_done(root, held)
         for root in resets:
             if (held := self._held(root, tick, bucket)) is not None:
-                held.tick = max(held.tick, tick)
+                held.tick, held.was_reset = max(held.tick, tick), True
 
     def _held(self, root, tick, bucket):
         """Return the entry of a root, a new one if it may have one."""

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
 
 from acker.cluster import wait_for
 from acker.tester import entries
 from acktree.acker.alignment import AHEAD_MS, NEAR_MS, TopicAlignment
 from acktree.acker.clock import UNKNOWN_MS
+from acktree.schemas.clients import make_producer
 from acktree.schemas.codec import encode_ack
 from acktree.schemas.control_records import Ack
 
@@ -102,6 +102,7 @@ def test_a_backlog_is_read_evenly_and_to_its_end(make, narrow, monkeypatch):
     wait_for(lambda: not acker.acker.ownership.paused, "nothing paused")
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize("waits_again", [True, False])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_topic_that_waited_when_its_partition_was_revoked_is_read_when_it_comes_back(
@@ -126,11 +127,12 @@ def test_a_topic_that_waited_when_its_partition_was_revoked_is_read_when_it_come
     cluster.sent().await_acked(roots)
 
 
-def test_inits_do_not_wait_for_acks_held_back_by_an_open_transaction(make, bootstrap, narrow):
+@pytest.mark.simulated
+def test_inits_do_not_wait_for_acks_held_back_by_an_open_transaction(make, kafka, narrow):
     cluster = make(ackers=1)
     acker = cluster.start()
     cluster.init(1, 1).ack(1, 1).await_acked([1])
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": cluster.name})
+    producer = make_producer({"bootstrap.servers": kafka, "transactional.id": cluster.name})
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(f"{cluster.name}.ack", encode_ack(Ack("t", 1, entries([(9, 9)]))), partition=0)

@@ -10,16 +10,21 @@ from acker.cluster import wait_for
 from acktree.console.devbroker.owner import die_with_owner
 from acktree.schemas.errors import BrokerRefused
 
+pytestmark = pytest.mark.simulated
+
 STEPS_A_CHANGE, CHANGES = 6, 12
 MOST_CHANGES, ACKED_MEANWHILE, BURNERS = 60, 200, 2
 PROTOCOLS = {"classic": {}, "kip-848": {"group.protocol": "consumer"}}
 
 
 @pytest.fixture
-def busy():
-    """Keep the processors busy with processes that do nothing else; they end with us."""
+def busy(simulation):
+    """Keep the processors busy with processes that do nothing else, if that costs time; they end with us."""
     command = [sys.executable, "-c", "while True: pass"]
-    burners = [subprocess.Popen(command, preexec_fn=die_with_owner()) for _ in range(BURNERS)]
+    burners = [
+        subprocess.Popen(command, preexec_fn=die_with_owner())
+        for _ in range(BURNERS if simulation is None else 0)
+    ]
     yield burners
     for burner in burners:
         burner.kill()
@@ -87,9 +92,9 @@ def test_the_acker_count_changes_up_and_down_under_load_without_a_replay(make):
     ("protocol", "is_static"),
     [
         pytest.param(PROTOCOLS["classic"], False, id="classic-dynamic"),
-        pytest.param(PROTOCOLS["classic"], True, id="classic-static", marks=pytest.mark.slow),
-        pytest.param(PROTOCOLS["kip-848"], False, id="kip-848-dynamic", marks=pytest.mark.slow),
-        pytest.param(PROTOCOLS["kip-848"], True, id="kip-848-static", marks=pytest.mark.slow),
+        pytest.param(PROTOCOLS["classic"], True, id="classic-static"),
+        pytest.param(PROTOCOLS["kip-848"], False, id="kip-848-dynamic"),
+        pytest.param(PROTOCOLS["kip-848"], True, id="kip-848-static"),
     ],
 )
 def test_nothing_times_out_while_ackers_join_and_leave_every_few_records_on_a_busy_machine(
@@ -125,7 +130,6 @@ def test_nothing_times_out_while_ackers_join_and_leave_every_few_records_on_a_bu
     assert cluster.failed == {}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_ackers_killed_ten_times_under_load_ack_nothing_early_and_time_out_nothing(make):
     """Static members: who comes back under its name has its partitions at once, in the midst of any step."""
@@ -177,6 +181,7 @@ def test_an_acker_fenced_by_another_of_the_same_name_stops_with_one_sentence(mak
     cluster.init(1, 0).await_acked([1], deadline_s=120)
 
 
+@pytest.mark.real
 @pytest.mark.timeout(240)
 def test_the_other_of_two_ackers_takes_over_when_the_session_of_a_killed_one_ends(make):
     cluster = make(ackers=2, timeout_s=120)

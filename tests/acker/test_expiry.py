@@ -112,3 +112,12 @@ def test_a_leap_delays_timeouts_by_its_length_and_a_message_timeout_at_most(leap
     end_ms = 10_000 + leap_ms + held_ms
     assert advance(expiry, 10_000 + leap_ms, end_ms - 1) == (not held_ms)
     assert advance(expiry, end_ms - 1, end_ms)
+
+
+def test_a_reset_that_is_folded_before_the_init_counts():
+    tester = Tester(LIMITS, eager=False).observe().init(A, 1).init(B, 1)
+    tester.now_ms += 900
+    tester.reset(A)
+    tester.fold(0, 1).fold(2, 1)
+    assert tester.wait(2500, 500).timed_out == [(0, B)]
+    assert tester.wait(1500, 500).timed_out == [(0, B), (0, A)]

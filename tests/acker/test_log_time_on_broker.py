@@ -1,17 +1,20 @@
-"""Timeouts in log time, on a real broker: early, late, away, stalled, held back. Nothing sleeps for luck."""
+"""Timeouts in log time: early, late, away, stalled, held back. Nothing sleeps for luck."""
 
 import pytest
-from confluent_kafka import Producer
 
 from acker.cluster import wait_for
 from acker.tester import entries
+from acktree.schemas.clients import make_producer
 from acktree.schemas.codec import encode_ack
 from acktree.schemas.control_records import Ack
+
+pytestmark = pytest.mark.simulated
 
 T_S = 2.0
 RESET_T_S = 3.0  # more than a busy machine keeps this process from running
 
 
+@pytest.mark.real
 def test_of_three_roots_the_one_not_acked_times_out_and_not_early(make):
     cluster = make(timeout_s=T_S)
     cluster.start()
@@ -53,11 +56,11 @@ def test_an_acker_away_for_ten_timeouts_times_out_nothing_that_was_acked_meanwhi
     assert cluster.failed == {}
 
 
-def test_a_hanging_transaction_on_the_ack_topic_times_out_nothing_that_was_acked(make, bootstrap):
+def test_a_hanging_transaction_on_the_ack_topic_times_out_nothing_that_was_acked(make, kafka):
     cluster = make(ackers=1, timeout_s=1, orphan_s=60)
     acker = cluster.start()
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": cluster.name, "transaction.timeout.ms": 60_000}
+    producer = make_producer(
+        {"bootstrap.servers": kafka, "transactional.id": cluster.name, "transaction.timeout.ms": 60_000}
     )
     producer.init_transactions()
     producer.begin_transaction()

@@ -11,6 +11,8 @@ from acktree.acker.membership import shorten_session
 from acktree.schemas import group_offsets
 from acktree.schemas.clients import make_consumer
 
+pytestmark = pytest.mark.simulated
+
 
 class LoadingConsumer:
     """A consumer whose broker loads its groups when it is asked for committed offsets."""

@@ -1,17 +1,19 @@
-"""What the acker rejects on a real broker: invalid and foreign records, half partitions, unsafe settings."""
+"""What the acker rejects: invalid and foreign records, half partitions, unsafe settings."""
 
 import random
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from acker.cluster import wait_for
 from acker.tester import entries
 from acktree.acker.membership import group_settings
 from acktree.acker.service import Acker
+from acktree.schemas.clients import make_admin
 from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, encode_ack, encode_ack_init
 from acktree.schemas.control_records import Ack, AckInit
 from acktree.schemas.errors import MissingTopic, RefusedSetting, UnknownTopology
+
+pytestmark = pytest.mark.simulated
 
 CLASSIC, KIP_848 = {}, {"group.protocol": "consumer"}
 
@@ -52,6 +54,7 @@ def test_a_flood_of_invalid_records_is_rejected_and_counted(make):
     assert cluster.acked == [8]
 
 
+@pytest.mark.real
 def test_foreign_records_are_rejected_whole_with_their_coordinates(make):
     cluster = make(ackers=2)
     acker = cluster.start()
@@ -90,15 +93,15 @@ def test_an_assignor_that_separates_the_topics_is_refused():
             group_settings("localhost:1", "g", {**protocol, key: "uniform"})
 
 
-def test_an_unknown_topology_and_a_missing_topic_are_clear_errors(make, bootstrap):
-    cluster, admin = make(), AdminClient({"bootstrap.servers": bootstrap})
+def test_an_unknown_topology_and_a_missing_topic_are_clear_errors(make, kafka):
+    cluster, admin = make(), make_admin(kafka, {})
     with pytest.raises(UnknownTopology, match="acktree topology apply"):
-        Acker(bootstrap, cluster.name + "x")
+        Acker(kafka, cluster.name + "x")
     topic = f"{cluster.name}.ack"
     admin.delete_topics([topic])[topic].result()
     wait_for(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic to be gone")
     with pytest.raises(MissingTopic, match="does not exist"):
-        Acker(bootstrap, cluster.name)
+        Acker(kafka, cluster.name)
 
 
 def test_root_ids_above_the_signed_range_reach_the_right_partition(make):

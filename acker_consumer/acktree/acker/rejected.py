@@ -5,6 +5,7 @@ Invariant: bounded in memory and in log lines, whatever arrives; a record is rej
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 KEPT = 1000
@@ -25,7 +26,9 @@ class RejectedRecord(NamedTuple):
 class RejectedRecords:
     """The latest KEPT rejected records; logs at most LINES_PER_SECOND of them a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_rejected: Callable[[str], object] = lambda _text: None) -> None:
+        """``on_rejected`` is called with the coordinates and reason of each."""
+        self._on_rejected = on_rejected
         self.latest: deque[RejectedRecord] = deque(maxlen=KEPT)
         self.total = 0
         self._second = 0
@@ -35,6 +38,7 @@ class RejectedRecords:
         """Count, keep and log a rejected record."""
         self.total += 1
         self.latest.append(rejected)
+        self._on_rejected("rejected {}/{}/{}: {}".format(*rejected))
         if wall_ms // 1000 != self._second:
             self._second, self._lines = wall_ms // 1000, 0
         self._lines += 1

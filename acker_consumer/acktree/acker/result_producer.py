@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from acktree.schemas.kafka_errors import is_forbidden, is_outcome_unknown
+from acktree.schemas.progress import Progress
 from acktree.schemas.stats import Report
 
 FLUSH_S = 5.0
@@ -19,8 +20,9 @@ log = logging.getLogger("acktree.acker")
 class ResultProducer:
     """Produces results and resends those that timed out; a refused result ends the acker's loop."""
 
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
+    def __init__(self, producer: Producer, progress: Progress) -> None:
+        """``progress``: that of the loop that waits here for the broker."""
+        self._producer, self._progress = producer, progress
         self._undelivered: list[tuple[str, bytes]] = []
         self._refused: KafkaError | None = None
 
@@ -32,7 +34,8 @@ class ResultProducer:
                 self._producer.produce(topic, value, partition=0, on_delivery=self._on_delivery)
                 return
             except BufferError:
-                self._producer.poll(0.1)
+                with self._progress.waiting():
+                    self._producer.poll(0.1)
 
     def send_report(self, topic: str, report: Report) -> None:
         """Queue a report in the producer; it may be lost, but an authorization error ends the loop."""

@@ -23,14 +23,17 @@ from acktree.acker.result_producer import ResultProducer
 from acktree.acker.results import EncodedResult, encode_finished, encode_timed_out
 from acktree.acker.slices import PolledBatch, Slice, slice_messages
 from acktree.acker.validation import RecordValidator
+from acktree.acker.waiting_tuples import WaitingTuples
 from acktree.acker.warm_up import warm_up
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
 from acktree.schemas.group_offsets import read_committed
 from acktree.schemas.kafka_errors import clear_errors
+from acktree.schemas.progress import Progress, stuck_after_of
 from acktree.schemas.registry import Published, Registry
-from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
+from acktree.schemas.standstill import RoleReports, StandstillReports
+from acktree.schemas.stats import STATS_INTERVAL_S, Value
 
 BATCH = 2000
 IDLE_WAIT_S = 0.1
@@ -62,8 +65,11 @@ class Acker:
         wall_ms: Callable[[], int] | None = None,
         now_s: Callable[[], float] = world.monotonic_s,
         seed: int | None = None,
+        stuck_after_s: float | None = None,
     ) -> None:
         """Connect and compile; :meth:`run` joins the group.
+
+        ``stuck_after_s``: the loop is stuck if a round takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
             UnknownTopology, MissingTopic, BrokerUnreachable, RefusedSetting: see there.
@@ -77,7 +83,9 @@ class Acker:
         self._topics = (latest.ack_init_topic, latest.ack_topic)
         self._partition_counts()
         self._limits = _limits_of(latest)
-        self.rejected, self._figures = RejectedRecords(), Figures()
+        self.progress = Progress(stuck_after_of(self._user) if stuck_after_s is None else stuck_after_s)
+        self.reports = RoleReports("acker", "acker", world.process_name(), self.progress)
+        self.rejected, self._figures = RejectedRecords(self.reports.last_error.failed), Figures()
         self._validator = RecordValidator(self._registry.history, self._look_up, self.rejected)
         settings = group_settings(bootstrap, latest.acker_group, self._user)
         is_incremental = is_kip_848(self._user)
@@ -101,11 +109,16 @@ class Acker:
             on_revoke=self.ownership.on_revoke,
             on_lost=self.ownership.on_lost,
         )
-        self._producer = ResultProducer(make_producer(producer_settings(bootstrap, self._user, linger_ms=1)))
+        producer = make_producer(producer_settings(bootstrap, self._user, linger_ms=1))
+        self._producer = ResultProducer(producer, self.progress)
         self._ends = LogEnds(self._admin, self._wall_ms)
         self._end_sums: dict[int, int] = {}
-        self.reported: dict[str, Value] = {}
-        self._instance = world.process_name()
+        self._standstill = StandstillReports(
+            bootstrap, self._user, latest.stats_topic, self.progress, self.reports.of_standstill
+        )
+        self._waiting = WaitingTuples(
+            bootstrap, self._user, self._registry.history, lambda: 0 in self.ownership.partitions
+        )
         self._due: dict[str, float] = {}
         self._is_ready = self._is_stopping = self._is_crashing = False
         warm_up()
@@ -133,6 +146,8 @@ class Acker:
         with clear_errors(self._bootstrap):
             self._member.join()
             joined_s = self._now_s()
+            self._standstill.start()
+            self._waiting.start()
             try:
                 while not self._is_stopping:
                     self._round()
@@ -144,9 +159,14 @@ class Acker:
                 self._is_crashing = True
                 raise
             finally:
+                self.progress.end()
+                self._standstill.stop()
+                self._waiting.stop()
                 self._close()
+                self._waiting.join()
 
     def _round(self) -> None:
+        self.progress.begin_turn()
         messages = self._consumer.consume(1, IDLE_WAIT_S)
         if messages:
             messages += self._consumer.consume(BATCH - 1, 0)
@@ -277,12 +297,12 @@ class Acker:
             "refolds": own.refolds,
             "rebalances": own.assignments,
             "failed_commits": own.failed_commits,
+            "kept_open": self._waiting.kept_open,
         }
 
     def _report(self) -> None:
-        self.reported = {**self.figures(), **self._figures.oldest(self.ownership.partitions)}
-        report = Report("acker", "acker", self._instance, self._wall_ms(), self.reported)
-        self._producer.send_report(self.latest.stats_topic, report)
+        values = {**self.figures(), **self._figures.oldest(self.ownership.partitions)}
+        self._producer.send_report(self.latest.stats_topic, self.reports.of_loop(values))
 
     def _close(self) -> None:
         """Leave the group; the revocation that follows commits the cuts."""

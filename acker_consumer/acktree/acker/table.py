@@ -234,7 +234,7 @@ class Table:
         if slot < 0:
             return None
         value, word = int(self.slots[slot, 1]), int(self.slots[slot, 2])
-        task, bucket = word >> 46 & slots.SPOUT_TASKS - 1, word >> 32 & BUCKETS - 1
+        task, bucket = (word >> 46 & slots.SPOUT_TASKS - 1) if word >> 63 else 0, word >> 32 & BUCKETS - 1
         return Entry(value, bool(word >> 63), bool(word >> 62 & 1), task, bucket, word & 0xFFFFFFFF)
 
     def reserve(self, rows: int) -> None:

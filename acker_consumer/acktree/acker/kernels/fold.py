@@ -26,6 +26,7 @@ from acktree.acker.kernels.slots import (
     REFUSED_ORPHANS,
     TASK_SHIFT,
     TICK_MASK,
+    WAS_RESET,
     TableState,
     age_in,
     fetch,
@@ -92,7 +93,11 @@ def fold_inits(
                 insert(state, slot, root, value, fresh | bucket_bits)
                 continue
             else:
-                slots[slot, 1], slots[slot, 2] = value, fresh | (word & BUCKET_BITS)
+                if word & WAS_RESET and age_in(ticks[record], word) < 0:
+                    slots[slot, 2] = (fresh & ~TICK_MASK) | (word & (BUCKET_BITS | TICK_MASK))
+                else:
+                    slots[slot, 2] = fresh | (word & BUCKET_BITS)
+                slots[slot, 1] = value
                 counts[PENDING] += 1
                 continue
             add_finished(state, root)
@@ -192,10 +197,12 @@ def _fold_fail(
 
 @compiled
 def _fold_reset(state: TableState, may_insert: bool, orphan: np.uint64, tick: int, root: np.uint64) -> None:
-    """Reset the age of a root, never to an older one; its bucket stays."""
+    """Reset the age of a root, never to an older one, even before its init is folded; its bucket stays."""
     slot = find_slot(state.slots, root, state.seed)
     word = state.slots[slot, 2]
     if state.slots[slot, 0] == NOTHING:
-        _insert_orphan(state, may_insert, slot, root, NOTHING, orphan)
-    elif age_in(tick, word) > 0:
-        state.slots[slot, 2] = (word & ~TICK_MASK) | (np.uint64(tick) & TICK_MASK)
+        _insert_orphan(state, may_insert, slot, root, NOTHING, orphan | WAS_RESET)
+        return
+    if age_in(tick, word) > 0:
+        word = (word & ~TICK_MASK) | (np.uint64(tick) & TICK_MASK)
+    state.slots[slot, 2] = word if word & INIT_SEEN else word | WAS_RESET

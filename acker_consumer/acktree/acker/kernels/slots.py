@@ -30,6 +30,8 @@ RENEWED_ORPHANS, BUFFERED, COUNTS = range(14, 17)
 
 INIT_SEEN = np.uint64(1 << 63)
 HAS_FAILED = np.uint64(1 << 62)
+WAS_RESET = np.uint64(1 << 46)
+"""Of an orphan: its age was reset. It has the place of the task, which only the init knows."""
 TASK_SHIFT, TASK_MASK = np.uint64(46), np.uint64(SPOUT_TASKS - 1)
 BUCKET_SHIFT, BUCKET_MASK = np.uint64(32), np.uint64(BUCKETS - 1)
 BUCKET_BITS = np.uint64((BUCKETS - 1) << 32)
