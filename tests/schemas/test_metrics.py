@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from acktree.schemas import metrics
 from acktree.schemas.errors import NoMetrics
-from acktree.schemas.metrics import BOLT, LOOPBACK, PARTITION_GAUGES, SPOUT, serve_reports
+from acktree.schemas.metrics import ACKER, BOLT, PARTITION_GAUGES, PROCESS_GAUGES, SPOUT
+from acktree.schemas.metrics_server import LOOPBACK, serve_reports
+from acktree.schemas.progress import Executing, Progress
 from acktree.schemas.stats import Report
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
-SAMPLE = re.compile(r"^(acktree_(?:bolt|spout)_[a-z_]+\{[^}]*\}) [0-9.e+]+$", re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+SAMPLE = re.compile(r"^(acktree_(?!topology)[a-z_]+\{[^}]*\}) [0-9.e+]+$", re.MULTILINE)
 BOLT_FIGURES = dict.fromkeys([*BOLT.counters, *BOLT.gauges], 1)
 SPOUT_FIGURES = {
     **dict.fromkeys([name for name in SPOUT.counters if name != "acked"], 1),
@@ -20,13 +23,15 @@ SPOUT_FIGURES = {
     "task": 0,
 }
 
+ACKER_FIGURES = dict.fromkeys([*ACKER.counters, *ACKER.gauges], 1)
+
 
 @pytest.fixture
 def serve():
     served = []
 
-    def start(*reports, port=0):
-        served.append(serve_reports("wordcount", lambda: reports, port))
+    def start(*reports, port=0, progress=None):
+        served.append(serve_reports("wordcount", lambda: reports, port, progress=progress))
         return served[-1]
 
     yield start
@@ -52,14 +57,41 @@ def bolt(**values):
     return Report("bolt", "count", "count@a:1", 1, values)
 
 
+def acker(**values):
+    return Report("acker", "acker", "a:1", 1, values)
+
+
 def spout(**values):
     return Report("spout", "lines", "lines-0", 1, values)
 
 
 def test_every_metric_is_documented_with_a_sample_and_no_other_is(serve):
-    page = read(serve(bolt(**BOLT_FIGURES), spout(**SPOUT_FIGURES)))
-    assert len(name_and_labels(page)) == len(BOLT_FIGURES) + len(SPOUT_FIGURES) - 1
-    assert name_and_labels(page) == name_and_labels(DOCS.read_text())
+    executing = Executing("words", 2, 19, 0x9C4F6D55B2A4F0E1)
+    stuck = Progress(-1.0, lambda: executing)
+    page = read(serve(spout(**SPOUT_FIGURES), acker(**ACKER_FIGURES)))
+    page += read(serve(bolt(**BOLT_FIGURES), progress=stuck))
+    found = name_and_labels(page)
+    with_task = {(name, labels) for name, labels in found if "process" in name and "task" in labels}
+    figures = [*BOLT_FIGURES, *SPOUT_FIGURES, *ACKER_FIGURES, *PROCESS_GAUGES]
+    assert len(found - with_task) == len(figures) - 1
+    documented = "\n".join((DOCS / name).read_text() for name in ("metrics.md", "acker.md"))
+    assert found - with_task == name_and_labels(documented)
+
+
+def test_every_series_has_the_label_topology(serve):
+    """Else an alert cannot tell two topologies in one job apart."""
+    page = read(serve(bolt(**BOLT_FIGURES), spout(**SPOUT_FIGURES), acker(**ACKER_FIGURES)))
+    samples = [line for line in page.splitlines() if line and not line.startswith("#")]
+    assert len(samples) > 40
+    assert [line for line in samples if 'topology="wordcount"' not in line] == []
+
+
+def test_a_report_that_is_not_renewed_ages(serve, monkeypatch):
+    monkeypatch.setattr(metrics.world, "wall_ms", lambda: 61_001)
+    page = read(serve(bolt(executed=1)))
+    labels = 'component="count",role="bolt",topology="wordcount"'
+    assert f"acktree_process_report_age_seconds{{{labels}}} 61.0" in page
+    assert "standstill" not in page, "no loop is known"
 
 
 def test_a_metric_has_the_value_of_the_report(serve):

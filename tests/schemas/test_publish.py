@@ -1,18 +1,21 @@
-"""Publishing on a real broker: versions, slots that are never given out twice, topics made and grown."""
+"""Publishing: versions, slots that are never given out twice, topics made and grown."""
 
 from collections import Counter
 
 import pytest
-from confluent_kafka import IsolationLevel, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
-from acktree.schemas.clients import make_admin, make_consumer
+from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.errors import BrokerUnreachable, MissingTopic, RefusedSetting, UnknownTopology
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published, Registry, read_history
 from acktree.schemas.topology import parse_topology
 from acktree.schemas.topology_plan import Plan
 from producers.cluster import until
+from simulated_kafka import Simulation, run_in
+
+pytestmark = pytest.mark.simulated
 
 TOPOLOGY = """
 name = "{name}"
@@ -31,14 +34,20 @@ class TopologyOnBroker:
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap, self.name = bootstrap, name
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin = make_admin(bootstrap, {})
 
     def create(self, topic: str, partitions: int) -> None:
         self.admin.create_topics([NewTopic(topic, partitions)])[topic].result()
 
-    def apply(self, *, ackers: int = 2, tasks: int = 1, dry_run: bool = False) -> Plan:
+    def apply(self, *, ackers: int = 2, tasks: int = 1, dry_run: bool = False, **settings: float) -> Plan:
         text = TOPOLOGY.format(name=self.name, ackers=ackers, tasks=tasks)
-        return apply_topology(self.bootstrap, parse_topology(text), {}, dry_run=dry_run)
+        more = "".join(f"{key} = {value}\n" for key, value in settings.items())
+        return apply_topology(self.bootstrap, parse_topology(more + text), {}, dry_run=dry_run)
+
+    def setting(self, topic: str, name: str) -> str | None:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        value: str | None = self.admin.describe_configs([resource])[resource].result()[name].value
+        return value
 
     def latest(self) -> Published:
         return read_history(self.bootstrap, self.name, {}).latest
@@ -48,10 +57,15 @@ class TopologyOnBroker:
 
 
 @pytest.fixture
-def cluster(bootstrap: str, unique: str) -> TopologyOnBroker:
-    made = TopologyOnBroker(bootstrap, unique)
-    made.create(f"{unique}.in", 3)
-    return made
+def cluster(kafka: str, unique: str, simulation: Simulation | None) -> TopologyOnBroker:
+    made: list[TopologyOnBroker] = []
+
+    def make() -> None:
+        made.append(TopologyOnBroker(kafka, unique))
+        made[0].create(f"{unique}.in", 3)
+
+    run_in(simulation, make)
+    return made[0]
 
 
 def test_a_dry_run_reports_every_change_and_makes_none(cluster: TopologyOnBroker) -> None:
@@ -89,6 +103,39 @@ def test_a_larger_acker_count_adds_partitions_and_a_smaller_one_keeps_them(
     assert cluster.partitions(f"{cluster.name}.ack") == 5
     history = read_history(cluster.bootstrap, cluster.name, {})
     assert [history.ackers(version) for version in (1, 2, 3)] == [2, 5, 1]
+
+
+def test_replicas_in_sync_are_set_on_what_is_made_and_changed_on_what_is_acktrees_own(
+    cluster: TopologyOnBroker,
+) -> None:
+    cluster.apply(min_insync_replicas=1, replication_factor=1)
+    name, setting = cluster.name, "min.insync.replicas"
+    assert cluster.latest().min_insync_replicas == 1
+    plan = cluster.apply(min_insync_replicas=2)
+    own = ("topology", "dead-letter", "stats", "ack", "ack-init", "spout-0")
+    assert {each.topic for each in plan.change} == {f"{name}.{topic}" for topic in own}
+    assert {cluster.setting(f"{name}.{topic}", setting) for topic in own} == {"2"}
+    assert cluster.setting(f"{name}.out", setting) == "1"
+    plan = cluster.apply()
+    assert f"set {setting} of topic {name}.ack to the default of the broker" in plan.lines()
+    assert {cluster.setting(f"{name}.{topic}", setting) for topic in own} == {"1"}
+
+
+def test_a_longer_retention_holds_for_results_too(cluster: TopologyOnBroker) -> None:
+    cluster.apply()
+    cluster.apply(control_retention_s=40_000)
+    kept = {cluster.setting(f"{cluster.name}.{topic}", "retention.ms") for topic in ("ack", "spout-0")}
+    assert kept == {"40000000"}
+
+
+def test_another_replication_factor_than_that_of_existing_topics_is_a_warning(
+    cluster: TopologyOnBroker,
+) -> None:
+    cluster.apply()
+    plan = cluster.apply(replication_factor=3, dry_run=True)
+    topic = f"topic {cluster.name}.ack has replication factor 1, the file says 3"
+    assert [each for each in plan.warnings if each.startswith(topic)]
+    assert plan.topic_lines() == []
 
 
 class CountedConsumer:
@@ -134,6 +181,7 @@ def test_task_numbers_are_never_used_again(cluster: TopologyOnBroker) -> None:
     assert cluster.latest().spout_tasks == {"s": (0, 1, 2, 3)}
 
 
+@pytest.mark.real
 def test_added_partitions_and_recreated_topics_get_slots_of_their_own(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     source = f"{cluster.name}.in"
@@ -158,7 +206,7 @@ def test_a_source_topic_is_never_created(cluster: TopologyOnBroker) -> None:
 
 def test_invalid_records_in_the_registry_are_skipped(cluster: TopologyOnBroker) -> None:
     cluster.apply()
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer = make_producer({"bootstrap.servers": cluster.bootstrap})
     for key, value in ((b"7", b"{}"), (b"x", b"\xff"), (b"9", cluster.latest().model_dump_json().encode())):
         producer.produce(f"{cluster.name}.topology", value, key)
     producer.flush()
@@ -174,7 +222,11 @@ def test_a_view_follows_what_is_published(cluster: TopologyOnBroker) -> None:
     registry.close()
 
 
-def test_a_broker_that_does_not_answer_is_reported_in_one_sentence() -> None:
+@pytest.mark.real
+def test_a_broker_that_does_not_answer_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "acktree.schemas.clients.BROKER_TIMEOUT_S", 0.5
+    )  # nobody is there, however long it waits
     with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:1 "):
         make_admin("127.0.0.1:1", {"socket.timeout.ms": "1000"})
 
@@ -191,10 +243,10 @@ def test_a_broker_that_does_not_answer_is_reported_in_one_sentence() -> None:
         "check.crcs=false",
     ],
 )
-def test_a_setting_that_breaks_a_guarantee_is_refused_with_the_reason(bootstrap: str, key: str) -> None:
+def test_a_setting_that_breaks_a_guarantee_is_refused_with_the_reason(kafka: str, key: str) -> None:
     name, _, value = key.partition("=")
     with pytest.raises(RefusedSetting, match=f"{name}={value} is refused: "):
-        Registry(bootstrap, "any", {name: value})
+        Registry(kafka, "any", {name: value})
 
 
 def test_what_is_published_can_be_read_as_soon_as_apply_returns(cluster: TopologyOnBroker) -> None:

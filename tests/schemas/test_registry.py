@@ -13,6 +13,9 @@ from acktree.schemas.errors import BrokerRefused
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import parse_topology, registry_topic
+from simulated_kafka import Simulation, run_in
+
+pytestmark = pytest.mark.simulated
 
 TOPOLOGY = """
 name = "{name}"
@@ -60,9 +63,9 @@ def publish(bootstrap: str, name: str, timeout_s: int) -> None:
 
 
 @pytest.fixture
-def opened(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Open:
+def opened(kafka: str, unique: str, simulation: Simulation | None, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Publish a topology; return a function that opens its registry at a broker with these refusals."""
-    publish(bootstrap, unique, 30)
+    run_in(simulation, lambda: publish(kafka, unique, 30))
 
     def open_at(**refusals: list[int]) -> tuple[Registry, Unready]:
         made: list[Unready] = []
@@ -74,7 +77,7 @@ def opened(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Open
 
         with monkeypatch.context() as patched:
             patched.setattr(registry, "make_consumer", make)
-            return Registry(bootstrap, unique, {}), made[-1]
+            return Registry(kafka, unique, {}), made[-1]
 
     return open_at
 
@@ -86,6 +89,7 @@ def test_a_process_that_starts_while_the_registry_has_no_leader_waits_for_one(op
     found.close()
 
 
+@pytest.mark.real
 def test_errors_of_a_restarting_broker_are_retried_while_the_registry_is_read(opened: Open) -> None:
     passing = [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
     found, consumer = opened(poll=passing)
@@ -101,10 +105,10 @@ def test_an_error_that_cannot_be_retried_ends_the_reading_of_the_registry(opened
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE])
 def test_a_version_seen_in_a_header_is_loaded_from_a_broker_that_has_just_restarted(
-    opened: Open, bootstrap: str, unique: str, code: int
+    opened: Open, kafka: str, unique: str, code: int
 ) -> None:
     found, consumer = opened()
-    publish(bootstrap, unique, 60)
+    publish(kafka, unique, 60)
     consumer.refusals |= {"get_watermark_offsets": [code] * 2, "poll": [KafkaError._TRANSPORT] * 2}
     found.catch_up()
     assert found.history.latest.message_timeout_s == 60

@@ -54,6 +54,7 @@ def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> No
     ("change", "by", "line", "says"),
     [
         ("ackers = 4", "acker = 4", 2, "acker: unknown key; must be one of: ackers"),
+        ("[bolts.", "[boltz.", 8, "boltz: unknown key; must be one of: ackers"),
         ("ackers = 4", "ackers = -1", 2, "ackers: -1 is invalid"),
         ("ackers = 4", 'ackers = "four"', 2, "ackers: 'four' is invalid"),
         (

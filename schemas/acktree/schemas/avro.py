@@ -93,7 +93,13 @@ class Reader:
         self.position = FRAME_BYTES
 
     def long(self) -> int:
-        value, self.position = read_varint(self.data, self.position)
+        position = self.position
+        if (
+            position < len(self.data) and (value := self.data[position]) < 0x80
+        ):  # nearly all counts are one byte
+            self.position = position + 1
+        else:
+            value, self.position = read_varint(self.data, position)
         return (value >> 1) ^ -(value & 1)
 
     def int32(self) -> int:
@@ -122,6 +128,8 @@ class Reader:
     def count(self, smallest_item: int) -> int:
         """Read a block count, 0 for the empty array; a negative one is followed by the block's size."""
         count = self.long()
+        if not count:
+            return 0
         left = len(self.data) - self.position
         if count < 0:
             count, size = -count, self.long()

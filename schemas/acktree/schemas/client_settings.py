@@ -18,6 +18,9 @@ It does not refresh them when a leader epoch is refused. With librdkafka's defau
 log ends would fail that long after a broker restart, and an acker's clock would stop at the log end.
 """
 
+OAUTH_CALLBACK = "oauth_cb"
+"""The one property that is not librdkafka's: MODULE:FUNCTION that makes tokens; see oauth.py."""
+
 _COMMON = {"log.connection.close": False, "client.id": "acktree"}
 
 _CONSUMER: dict[str, tuple[Any, str]] = {

@@ -20,6 +20,8 @@ from acktree.schemas.kafka_errors import (
     is_transient,
     unreachable,
 )
+from acktree.schemas.oauth import with_tokens
+from acktree.schemas.outages import ClientLog, log_retry
 from acktree.schemas.refusals import ClientErrors
 
 Answer = TypeVar("Answer")
@@ -34,19 +36,27 @@ NEW_TOPIC_S = 3.0
 """How long a topic that was just created may be missing from the answers of a busy broker."""
 
 _log = logging.getLogger("acktree.kafka")
-_log.addHandler(logging.NullHandler())
 
 
 def make_consumer(settings: Mapping[str, Any]) -> Consumer:
-    """Return a Consumer that logs to ``acktree.kafka``; a property that does not exist is refused."""
-    with clear_settings():
-        return world.consumer(dict(settings), _log)
+    """Return a Consumer that logs to ``acktree.kafka``; a property that does not exist is refused.
+
+    Raises:
+        RefusedSetting: librdkafka, or ``oauth_cb``, refuses a property.
+        NotAuthenticated: ``oauth_cb`` has no token.
+    """
+    with clear_settings(), with_tokens(settings) as whole:
+        return world.consumer(whole, ClientLog(whole))
 
 
 def make_producer(settings: Mapping[str, Any]) -> Producer:
-    """Return a Producer that logs to ``acktree.kafka``; a property that does not exist is refused."""
-    with clear_settings():
-        return world.producer(dict(settings), _log)
+    """Return a Producer that logs to ``acktree.kafka``; a property that does not exist is refused.
+
+    Raises:
+        RefusedSetting, NotAuthenticated: as ``make_consumer``.
+    """
+    with clear_settings(), with_tokens(settings) as whole:
+        return world.producer(whole, ClientLog(whole))
 
 
 def make_admin(bootstrap: str, user: Settings) -> AdminClient:
@@ -54,16 +64,19 @@ def make_admin(bootstrap: str, user: Settings) -> AdminClient:
 
     Raises:
         BrokerUnreachable: no broker answers within BROKER_TIMEOUT_S.
-        NotAuthenticated: credentials or a certificate are refused; raised at once, not after the time-out.
+        NotAuthenticated: credentials or a certificate are refused, raised at once, not after the time-out;
+            or ``oauth_cb`` has no token.
+        RefusedSetting: as ``make_consumer``.
     """
     errors = ClientErrors()
-    with clear_settings():
-        settings: dict[str, Any] = {**admin_settings(bootstrap, user), "error_cb": errors}
-        admin = world.admin(settings, _log)
+    with clear_settings(), with_tokens(admin_settings(bootstrap, user)) as settings:
+        log = ClientLog(settings, is_quiet=True)
+        admin = world.admin({**settings, "error_cb": errors}, log)
     deadline_s, wait_s = world.monotonic_s() + BROKER_TIMEOUT_S, FIRST_CHECK_S
     while True:
         try:
             admin.list_topics(timeout=wait_s)
+            log.is_quiet = False
             return admin
         except KafkaException as error:
             admin.poll(0)
@@ -132,7 +145,7 @@ def retry_until_ready(ask: Callable[[], Answer], *, wait_if_away: bool = False) 
             passes = is_transient if wait_if_away else is_not_ready
             if not passes(cause.args[0]) or world.monotonic_s() > deadline_s:
                 raise
-            _log.warning("the broker is not ready yet: %s", error, extra={"action": "not_ready"})
+            log_retry(_log, "the broker is not ready yet: %s", error, action="not_ready")
             world.sleep(READY_PAUSE_S)
 
 

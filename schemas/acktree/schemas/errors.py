@@ -38,7 +38,7 @@ class NoMetrics(AcktreeError):
 
 
 class NotAuthenticated(BrokerRefused):
-    """The broker rejected this client's credentials, or one side does not trust the other's certificate."""
+    """The broker rejected this client's credentials, a certificate is not trusted, or there is no token."""
 
 
 class NotAuthorized(BrokerRefused):

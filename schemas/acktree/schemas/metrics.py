@@ -1,21 +1,19 @@
-"""Reports as Prometheus metrics, and the page that serves them; docs/metrics.md has a sample of each.
+"""Reports as Prometheus metrics; docs/metrics.md and docs/acker.md have a sample of each.
 
-Invariant: a scrape reads complete reports and no state of a running loop, so it cannot slow or disturb it.
-Served on loopback unless configured otherwise. Needs prometheus-client.
+Invariant: a scrape reads complete reports and how far the loop is, no other state of it: it cannot slow or
+disturb the loop, and answers if the loop stands still. Every series has the label topology. Needs
+prometheus-client.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from acktree.schemas.errors import NoMetrics
+from acktree.schemas import world
+from acktree.schemas.progress import Progress
 from acktree.schemas.stats import Report, Value
-
-LOOPBACK = "127.0.0.1"
 
 
 class Names(NamedTuple):
@@ -72,20 +70,70 @@ SPOUT = Names(
     {"pending": ("pending", "Records emitted and not done")},
 )
 
+ACKER = Names(
+    "acktree_acker_",
+    {
+        "acked": ("acked", "Roots reported as acked"),
+        "failed": ("failed", "Roots reported as failed"),
+        "timed_out": ("timed_out", "Roots reported as timed out"),
+        "folded": ("folded", "Entries of records folded"),
+        "duplicated_inits": ("duplicated_inits", "Inits ignored because the root had one"),
+        "late": ("late", "Acks, fails and resets of finished roots"),
+        "dropped_orphans": ("dropped_orphans", "Orphans that timed out or were evicted"),
+        "refused_orphans": ("refused_orphans", "Orphans refused because the table was full"),
+        "renewed_orphans": (
+            "renewed_orphans",
+            "Times an orphan was moved to a newer bucket, so that it stopped holding the cut back",
+        ),
+        "set_aside": ("set_aside", "Records not folded"),
+        "refolds": ("refolds", "Partitions taken over from a cut that is not the beginning"),
+        "rebalances": ("rebalances", "Assignments received from the group"),
+        "failed_commits": ("failed_commits", "Commits that the group refused"),
+    },
+    {
+        "partitions": ("partitions", "Partitions held"),
+        "pending": ("pending", "Roots with an init that are not finished"),
+        "orphans": ("orphans", "Roots without an init"),
+        "oldest_age_s": ("oldest_age_seconds", "Time since the oldest entry was created"),
+        "oldest_root_age_s": (
+            "oldest_root_age_seconds",
+            "Time since the init or last reset of the oldest pending root",
+        ),
+        "lag": ("lag_records", "Records between the position and the end of both topics"),
+        "cut_lag": ("cut_lag_records", "Records that a new owner would fold again"),
+        "table_bytes": ("table_bytes", "Memory of the tables"),
+    },
+)
+
 PARTITION_GAUGES = {
     "frontier": ("frontier_offset", "Next offset to commit"),
     "next": ("next_offset", "Next offset to emit for the first time"),
     "held_s": ("frontier_held_seconds", "Time since the record at the frontier was emitted, 0 if none is"),
 }
 
-NAMES: Mapping[str, Names] = {"bolt": BOLT, "spout": SPOUT}
+PROCESS_GAUGES = {
+    "report_age": ("report_age_seconds", "Time since the newest report was made"),
+    "standstill": (
+        "standstill_seconds",
+        "Time that the loop's turn has lasted, without waits for the broker",
+    ),
+    "broker_wait": ("broker_wait_seconds", "Time that the loop's turn has waited for the broker"),
+    "stuck": ("stuck_seconds", "The standstill of a stuck loop, and the record that its user code executes"),
+}
+
+NAMES: Mapping[str, Names] = {"bolt": BOLT, "spout": SPOUT, "acker": ACKER}
 
 
 class ReportCollector(Collector):
-    """Turns the reports that ``read`` returns into metrics with the labels topology, component and task."""
+    """Turns the reports that ``read`` returns into metrics with the labels topology, component and task.
 
-    def __init__(self, topology: str, read: Callable[[], Iterable[Report]]) -> None:
-        self._topology, self._read = topology, read
+    ``progress`` is that of the loop that makes them; None if there is no such loop, as in Spark.
+    """
+
+    def __init__(
+        self, topology: str, read: Callable[[], Iterable[Report]], progress: Progress | None = None
+    ) -> None:
+        self._topology, self._read, self._progress = topology, read, progress
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of the latest reports."""
@@ -93,11 +141,12 @@ class ReportCollector(Collector):
         for report in self._read():
             if (names := NAMES.get(report.role)) is not None:
                 self._add(families, names, report)
+                self._add_process(families, report)
         yield from families.values()
 
     def _add(self, families: dict[str, Metric], names: Names, report: Report) -> None:
-        task = {"task": str(report.values["task"])} if "task" in report.values else {}
-        labels = {"topology": self._topology, report.role: report.component, **task}
+        component = {} if report.component == report.role else {report.role: report.component}
+        labels = {"topology": self._topology, **component, **_task(report)}
         for figure, value in report.values.items():
             if isinstance(value, str):
                 continue
@@ -110,6 +159,32 @@ class ReportCollector(Collector):
                 topic, _, partition = place.rpartition(".")
                 where = labels | {"topic": topic, "partition": partition}
                 _sample(families, GaugeMetricFamily, names.prefix, PARTITION_GAUGES[kind], where, value)
+
+    def _add_process(self, families: dict[str, Metric], report: Report) -> None:
+        labels = {"topology": self._topology, "role": report.role, "component": report.component}
+        labels |= _task(report)
+
+        def add(name: str, value: float, more: Mapping[str, str]) -> None:
+            gauge = PROCESS_GAUGES[name]
+            _sample(families, GaugeMetricFamily, "acktree_process_", gauge, {**labels, **more}, value)
+
+        add("report_age", max(0.0, (world.wall_ms() - report.time_ms) / 1000), {})
+        progress = self._progress
+        if progress is None:
+            return
+        standstill_s, is_stuck = progress.standstill_s, progress.is_stuck
+        add("standstill", standstill_s, {})
+        add("broker_wait", progress.broker_wait_s, {})
+        if is_stuck:
+            executing = {name: str(progress.figures().get(name, "")) for name in STUCK_LABELS}
+            add("stuck", standstill_s, executing)
+
+
+STUCK_LABELS = ("executing", "executing_root", "calling")
+
+
+def _task(report: Report) -> dict[str, str]:
+    return {"task": str(report.values["task"])} if "task" in report.values else {}
 
 
 def _sample(
@@ -124,37 +199,3 @@ def _sample(
     if metric not in families:
         families[metric] = family(metric, text, labels=list(labels))
     families[metric].add_metric(list(labels.values()), float(value))  # type: ignore[attr-defined]
-
-
-class Served(NamedTuple):
-    """A running metrics server."""
-
-    server: WSGIServer
-    url: str
-
-    def close(self) -> None:
-        """Stop serving."""
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def serve(collector: Collector, port: int, host: str = LOOPBACK) -> Served:
-    """Serve a collector's metrics at ``/metrics``; port 0 takes a free one.
-
-    Raises:
-        NoMetrics: the port cannot be bound.
-    """
-    registry = CollectorRegistry()
-    registry.register(collector)
-    try:
-        server, _ = start_http_server(port, host, registry)
-    except OSError as error:
-        raise NoMetrics(f"cannot serve metrics on {host}:{port}: {error}; choose another port") from error
-    return Served(server, f"http://{host}:{server.server_port}/metrics")
-
-
-def serve_reports(
-    topology: str, read: Callable[[], Iterable[Report]], port: int, host: str = LOOPBACK
-) -> Served:
-    """Serve the reports of a process. Raises NoMetrics."""
-    return serve(ReportCollector(topology, read), port, host)

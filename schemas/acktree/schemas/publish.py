@@ -6,6 +6,7 @@ serialized by a transactional producer that reads the registry after fencing the
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, cast
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
@@ -27,7 +28,7 @@ from acktree.schemas.errors import BrokerUnreachable, UnknownTopology
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 from acktree.schemas.registry import History, read_history
 from acktree.schemas.topology import Topology
-from acktree.schemas.topology_plan import ExistingTopic, Plan, plan_changes, wanted_topics
+from acktree.schemas.topology_plan import Change, ExistingTopic, Plan, plan_changes, wanted_topics
 
 BROKER_DEFAULT = -1
 
@@ -61,14 +62,15 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
 
 
 def describe(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[str, ExistingTopic]:
-    """Return id and partition count of existing topics."""
+    """Return id, partition count and replication factor of existing topics."""
     if not topics:
         return {}
     found: dict[str, ExistingTopic] = {}
     with clear_errors(bootstrap):
         for topic, future in admin.describe_topics(TopicCollection(list(dict.fromkeys(topics)))).items():
             about = world.wait_for(future, BROKER_TIMEOUT_S)
-            found[topic] = ExistingTopic(str(about.topic_id), len(about.partitions))
+            replicas = min((len(partition.replicas) for partition in about.partitions), default=0)
+            found[topic] = ExistingTopic(str(about.topic_id), len(about.partitions), replicas)
     return found
 
 
@@ -137,24 +139,18 @@ def _change_topics(admin: AdminClient, bootstrap: str, plan: Plan) -> None:
     pending: dict[Any, Any] = {}
     if plan.create:
         topics = [
-            NewTopic(name, count, replication_factor=BROKER_DEFAULT, config=dict(config))
+            NewTopic(name, count, plan.replication_factor or BROKER_DEFAULT, config=dict(config))
             for name, count, config in plan.create
         ]
         pending |= admin.create_topics(topics)
     if plan.grow:
         pending |= admin.create_partitions([NewPartitions(name, count) for name, count in plan.grow])
-    if plan.retention:
+    if plan.change:
         resources = [
             ConfigResource(
-                ResourceType.TOPIC,
-                name,
-                incremental_configs=[
-                    ConfigEntry(
-                        "retention.ms", str(seconds * 1000), incremental_operation=AlterConfigOpType.SET
-                    )
-                ],
+                ResourceType.TOPIC, name, incremental_configs=[_entry(change) for change in changes]
             )
-            for name, seconds in plan.retention
+            for name, changes in groupby(sorted(plan.change), lambda change: change.topic)
         ]
         pending |= admin.incremental_alter_configs(resources)
     for future in pending.values():
@@ -163,3 +159,8 @@ def _change_topics(admin: AdminClient, bootstrap: str, plan: Plan) -> None:
         except KafkaException as error:
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise as_clear_error(error.args[0], bootstrap) from error
+
+
+def _entry(change: Change) -> ConfigEntry:
+    kind = AlterConfigOpType.DELETE if change.value is None else AlterConfigOpType.SET
+    return ConfigEntry(change.setting, change.value, incremental_operation=kind)

@@ -24,6 +24,11 @@ ORPHAN_TIMEOUTS = 10
 MAX_BLOCK = 10_000
 
 
+def _is_unset(value: object) -> bool:
+    """A setting that a version does not have is not written, so that older processes read the version."""
+    return value is None
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
@@ -53,6 +58,8 @@ class Topology(_Table):
     """The content of one topology file. Times are in seconds; 0 ackers turn tracking off.
 
     ``message_timeout_s = 0`` turns timeouts off: a root then ends at half of ``control_retention_s``.
+    ``replication_factor`` and ``min_insync_replicas`` are those of topics that acktree creates, None as the
+    broker has them.
     """
 
     name: Name
@@ -60,6 +67,8 @@ class Topology(_Table):
     message_timeout_s: SecondsOrOff = DEFAULT_TIMEOUT_S
     orphan_timeout_s: Seconds = 300.0
     control_retention_s: Seconds = DEFAULT_RETENTION_S
+    replication_factor: int | None = Field(default=None, ge=1, le=32_767, exclude_if=_is_unset)
+    min_insync_replicas: int | None = Field(default=None, ge=1, le=32_767, exclude_if=_is_unset)
     spouts: dict[Name, SpoutTable] = Field(default_factory=dict)
     bolts: dict[Name, BoltTable] = Field(default_factory=dict)
 
@@ -85,6 +94,12 @@ class Topology(_Table):
             raise _Mistake(
                 ("control_retention_s",),
                 f"{self.control_retention_s:g} is below twice the longest timeout; at least {shortest:g}",
+            )
+        if (self.min_insync_replicas or 1) > (self.replication_factor or 32_767):
+            raise _Mistake(
+                ("min_insync_replicas",),
+                f"{self.min_insync_replicas} replicas can never be in sync where replication_factor = "
+                f"{self.replication_factor}; at most {self.replication_factor}",
             )
         if both := set(self.spouts) & set(self.bolts):
             raise _Mistake(("bolts", min(both)), "is also the name of a spout; use another one")
@@ -224,7 +239,7 @@ _KEY = re.compile(
 
 
 def find_line(text: str, place: tuple[str, ...]) -> int:
-    """Return the 1-based line of the key at ``place``, else of the nearest table around it, else 1."""
+    """Return the 1-based line of ``place``, else of the first table in it, else of the nearest around it."""
     best_depth, best_line = 0, 1
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
@@ -234,8 +249,9 @@ def find_line(text: str, place: tuple[str, ...]) -> int:
             here = table + _parts(key[1])
         else:
             continue
-        if here == place[: len(here)] and len(here) > best_depth:
-            best_depth, best_line = len(here), number
+        depth = min(len(here), len(place))
+        if here[:depth] == place[:depth] and depth > best_depth:
+            best_depth, best_line = depth, number
     return best_line
 
 

@@ -5,6 +5,7 @@ Invariant: a plan changes nothing, and a plan made after it was applied is empty
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from acktree.schemas.errors import BadTopology
 from acktree.schemas.header import MAX_VERSION
@@ -15,30 +16,54 @@ from acktree.schemas.topology import Topology
 STATS_RETENTION_S = 90_000
 """T.stats is kept for 25 hours: the longest window of the status page is a day."""
 
+RETENTION, MIN_INSYNC = "retention.ms", "min.insync.replicas"
+
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """What the plan needs to know about an existing topic."""
+    """What the plan needs to know about an existing topic; ``replicas`` is the lowest of its partitions."""
 
     topic_id: str
     partitions: int
+    replicas: int
+
+
+class Change(NamedTuple):
+    """A topic's setting to change; None takes it back to the broker's default."""
+
+    topic: str
+    setting: str
+    value: str | None
+
+    def line(self) -> str:
+        """Return the change as a sentence."""
+        if self.setting == RETENTION and self.value is not None:
+            return f"keep topic {self.topic} for {int(self.value) // 1000} s"
+        return f"set {self.setting} of topic {self.topic} to {self.value or 'the default of the broker'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What ``apply`` would do; ``publish`` is None if the published version is the same already."""
+    """What ``apply`` would do; ``publish`` is None if the published version is the same already.
+
+    ``warnings`` are sentences about what differs from the file and is not changed.
+    """
 
     create: tuple[tuple[str, int, Mapping[str, str]], ...]
     grow: tuple[tuple[str, int], ...]
-    retention: tuple[tuple[str, int], ...]
+    change: tuple[Change, ...]
     publish: Published | None
     current: Published | None
+    replication_factor: int | None = None
+    warnings: tuple[str, ...] = ()
 
     def topic_lines(self) -> list[str]:
         """Return the changes to topics as sentences, one per change."""
-        lines = [f"create topic {name} with {count} partition(s)" for name, count, _ in self.create]
+        factor = self.replication_factor
+        copies = f", replication factor {factor}" if factor else ""
+        lines = [f"create topic {name} with {count} partition(s){copies}" for name, count, _ in self.create]
         lines += [f"grow topic {name} to {count} partitions" for name, count in self.grow]
-        return lines + [f"keep topic {name} for {seconds} s" for name, seconds in self.retention]
+        return lines + [change.line() for change in self.change]
 
     def lines(self) -> list[str]:
         """Return the plan as sentences, one per change."""
@@ -70,22 +95,38 @@ def plan_changes(
             create.append((name, count, config))
         elif name in (topology.ack_init_topic, topology.ack_topic) and existing[name].partitions < count:
             grow.append((name, count))
-    retention = []
-    if current is not None and current.control_retention_s != topology.control_retention_s:
-        seconds = int(topology.control_retention_s)
-        retention = [
-            (name, seconds)
-            for name in wanted_topics(topology)
-            if name in existing and _is_control(topology, name)
-        ]
     published = next_version(topology, history, existing)
     for task in sorted(
         {task for tasks in published.spout_tasks.values() for task in tasks} if published else ()
     ):
         name = topology.result_topic(task)
         if name not in names:
-            create.append((name, 1, _control_config(topology)))
-    return Plan(tuple(create), tuple(grow), tuple(retention), published, current)
+            create.append((name, 1, control_config(topology)))
+    change = [] if current is None else _changes(topology, current, names)
+    factor = topology.replication_factor
+    warnings = [
+        f"topic {name} has replication factor {existing[name].replicas}, the file says {factor}: acktree "
+        "does not move replicas; use kafka-reassign-partitions"
+        for name in wanted_topics(topology)
+        if factor is not None and name in existing and existing[name].replicas != factor
+    ]
+    return Plan(tuple(create), tuple(grow), tuple(change), published, current, factor, tuple(warnings))
+
+
+def _changes(topology: Topology, current: Published, names: Collection[str]) -> list[Change]:
+    """Return what a new file changes in topics of acktree's own; those of tuples are the user's."""
+    results = [topology.result_topic(task) for tasks in current.spout_tasks.values() for task in tasks]
+    control = [topology.ack_init_topic, topology.ack_topic, *results]
+    own = [topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control]
+    changes = []
+    if current.control_retention_s != topology.control_retention_s:
+        kept = control_config(topology)[RETENTION]
+        changes += [Change(name, RETENTION, kept) for name in control if name in names]
+    if current.min_insync_replicas != topology.min_insync_replicas:
+        wanted = topology.min_insync_replicas
+        value = None if wanted is None else str(wanted)
+        changes += [Change(name, MIN_INSYNC, value) for name in own if name in names]
+    return changes
 
 
 def next_version(
@@ -155,29 +196,31 @@ def _slot(number: int, spout: str, topic: str, topic_id: str, partition: int) ->
     return Slot(slot=number, spout=spout, topic=topic, topic_id=topic_id, partition=partition)
 
 
-def _is_control(topology: Topology, topic: str) -> bool:
-    return topic in (topology.ack_init_topic, topology.ack_topic)
-
-
-def _control_config(topology: Topology) -> dict[str, str]:
+def control_config(topology: Topology) -> dict[str, str]:
+    """Return the settings of the topics that control records are on."""
     return {
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "delete",
-        "retention.ms": str(int(topology.control_retention_s * 1000)),
+        RETENTION: str(int(topology.control_retention_s * 1000)),
+        **_durability(topology),
     }
+
+
+def _durability(topology: Topology) -> dict[str, str]:
+    return {MIN_INSYNC: str(topology.min_insync_replicas)} if topology.min_insync_replicas else {}
 
 
 def wanted_topics(topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]]:
     """Return topic -> (partitions, config) of all but the result topics; 0 partitions = as the sources."""
-    control = _control_config(topology)
+    control, durability = control_config(topology), _durability(topology)
     wanted: dict[str, tuple[int, Mapping[str, str]]] = {
-        topology.registry_topic: (1, {"cleanup.policy": "compact"}),
-        topology.dead_letter_topic: (1, {}),
-        topology.stats_topic: (1, {"retention.ms": str(STATS_RETENTION_S * 1000)}),
+        topology.registry_topic: (1, {"cleanup.policy": "compact", **durability}),
+        topology.dead_letter_topic: (1, durability),
+        topology.stats_topic: (1, {RETENTION: str(STATS_RETENTION_S * 1000), **durability}),
     }
     if topology.ackers:
         wanted[topology.ack_init_topic] = (topology.ackers, control)
         wanted[topology.ack_topic] = (topology.ackers, control)
     for topic in topology.emitted_topics():
-        wanted.setdefault(topic, (0, {}))
+        wanted.setdefault(topic, (0, durability))
     return wanted

@@ -6,7 +6,6 @@ processes of a simulated world share one Python process, so what a process keeps
 """
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
@@ -43,6 +42,12 @@ class Event(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class ClientLogger(Protocol):
+    """Takes what a client logs; a logging.Logger is one."""
+
+    def log(self, level: int, msg: str, /, *args: object) -> None: ...
 
 
 class World(Protocol):
@@ -103,15 +108,15 @@ class World(Protocol):
         """Return the name of this machine."""
         ...
 
-    def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Consumer:
+    def consumer(self, settings: dict[str, Any], logger: ClientLogger) -> Consumer:
         """Return a new consumer."""
         ...
 
-    def producer(self, settings: dict[str, Any], logger: logging.Logger) -> Producer:
+    def producer(self, settings: dict[str, Any], logger: ClientLogger) -> Producer:
         """Return a new producer."""
         ...
 
-    def admin(self, settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+    def admin(self, settings: dict[str, Any], logger: ClientLogger) -> AdminClient:
         """Return a new admin client."""
         ...
 
@@ -151,15 +156,15 @@ class RealWorld:
         """See World; what a fork inherits is neither used nor freed."""
         return self._states.setdefault(os.getpid(), {})
 
-    def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Consumer:
+    def consumer(self, settings: dict[str, Any], logger: ClientLogger) -> Consumer:
         """See World."""
         return Consumer(settings, logger=logger)
 
-    def producer(self, settings: dict[str, Any], logger: logging.Logger) -> Producer:
+    def producer(self, settings: dict[str, Any], logger: ClientLogger) -> Producer:
         """See World."""
         return Producer(settings, logger=logger)
 
-    def admin(self, settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+    def admin(self, settings: dict[str, Any], logger: ClientLogger) -> AdminClient:
         """See World."""
         return AdminClient(settings, logger=logger)
 
@@ -263,16 +268,16 @@ def process_name() -> str:
     return f"{_world.host_name()}:{_world.process_id()}"
 
 
-def consumer(settings: dict[str, Any], logger: logging.Logger) -> Consumer:
+def consumer(settings: dict[str, Any], logger: ClientLogger) -> Consumer:
     """Return a new consumer."""
     return _world.consumer(settings, logger)
 
 
-def producer(settings: dict[str, Any], logger: logging.Logger) -> Producer:
+def producer(settings: dict[str, Any], logger: ClientLogger) -> Producer:
     """Return a new producer."""
     return _world.producer(settings, logger)
 
 
-def admin(settings: dict[str, Any], logger: logging.Logger) -> AdminClient:
+def admin(settings: dict[str, Any], logger: ClientLogger) -> AdminClient:
     """Return a new admin client."""
     return _world.admin(settings, logger)
