@@ -1,4 +1,4 @@
-"""The runs of the conformance suite: one bolt, in the in-memory double or in a worker on a real broker."""
+"""The runs of the conformance suite: one bolt, in the in-memory double or in a worker on a broker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,22 +73,19 @@ def emission(record, prefix: str) -> Emission:
     return Emission(record.topic().removeprefix(f"{prefix}."), record.value(), record.key(), rest, numbers)
 
 
-def conformance(*always: str, places: tuple[str, ...] = ("double", "broker")) -> pytest.MarkDecorator:
-    """Run a test with the double and with the broker; a place on the broker not in ``always`` is a slow test.
+def conformance(*real: str, places: tuple[str, ...] = ("double", "broker")) -> pytest.MarkDecorator:
+    """Run a test with the double and with the broker; ``real``: the places that are always on a real one.
 
-    The ten tests with such a place cover each kind of bolt, at least once and exactly once.
+    The four tests with such a place cover bolts that get tuples, batches and tables, in either guarantee.
     """
-    assert set(always) <= set(places)
-    cases = [
-        pytest.param(place, marks=[] if "double" in place or place in always else [pytest.mark.slow])
-        for place in places
-    ]
+    assert set(real) <= set(places)
+    cases = [pytest.param(place, marks=[pytest.mark.real] if place in real else []) for place in places]
     return pytest.mark.parametrize("run", cases, indirect=True)
 
 
-def conformance_with_exactly_once(*always: str) -> pytest.MarkDecorator:
+def conformance_with_exactly_once(*real: str) -> pytest.MarkDecorator:
     """Run a test for both guarantees, too: these bolts have another collector for exactly once."""
-    return conformance(*always, places=("double", "double-exactly-once", "broker", "broker-exactly-once"))
+    return conformance(*real, places=("double", "double-exactly-once", "broker", "broker-exactly-once"))
 
 
 def short(topic: str, given) -> str:

@@ -7,22 +7,19 @@ import pytest
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 from producers.cluster import WorkerCluster
 from producers.conformance import Run, in_memory, on_broker
-from simulated_kafka import Simulation
+from simulated_kafka import Simulation, run_in
 
 
 @pytest.fixture
 def cluster(kafka: str, unique: str, simulation: Simulation | None) -> Iterator[WorkerCluster]:
     made = WorkerCluster(kafka, unique)
     yield made
-    if simulation is None:
-        made.close()
-    else:
-        simulation.run(made.close)
+    run_in(simulation, made.close)
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a bolt where the ``conformance`` decorator says."""
+def run(request: pytest.FixtureRequest, simulation: Simulation | None) -> Run:
+    """Run a bolt where the ``conformance`` decorator says, in the simulation if the test has one."""
     exactly_once = request.param.endswith("-exactly-once")
     if request.param.startswith("double"):
         return in_memory(exactly_once)

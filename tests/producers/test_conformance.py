@@ -1,4 +1,4 @@
-"""The conformance suite: the in-memory double and a worker on a real broker behave alike."""
+"""The conformance suite: the in-memory double and a worker on a broker behave alike."""
 
 import asyncio
 from collections import Counter
@@ -13,6 +13,8 @@ from acktree.producers.errors import MissingExtra
 from acktree.producers.testing import BoltDouble, Emission
 from producers.conformance import Run, Sink, by_value, conformance, conformance_with_exactly_once, short
 
+pytestmark = pytest.mark.simulated
+
 
 @conformance("broker")
 def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
@@ -26,7 +28,7 @@ def test_a_basic_bolt_anchors_and_acks_by_itself(run: Run):
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 2}, {}, set())
 
 
-@conformance("broker")
+@conformance()
 def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     class Picky(BasicBolt):
         def execute(self, tup, emit):
@@ -39,7 +41,7 @@ def test_one_exception_fails_one_tuple_and_leaves_its_tree_open(run: Run):
     assert (outcome.acked, outcome.open) == ({0, 2}, {1})
 
 
-@conformance_with_exactly_once("broker", "broker-exactly-once")
+@conformance_with_exactly_once("broker-exactly-once")
 def test_an_async_bolt_acks_in_the_order_its_tuples_end_and_sends_nothing_for_failed_ones(run: Run):
     class FinishInReverse(AsyncBolt):
         async def execute(self, tup, emit):
@@ -76,7 +78,7 @@ def test_several_children_in_two_topics_belong_to_one_tree(run: Run):
     assert outcome.open == set()
 
 
-@conformance_with_exactly_once("broker", "broker-exactly-once")
+@conformance_with_exactly_once()
 def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
     class Pairs(Bolt):
         left = None
@@ -98,7 +100,7 @@ def test_a_join_is_anchored_to_all_of_its_inputs(run: Run):
     assert (outcome.acked, outcome.open) == ({0, 1, 2, 3}, {4})
 
 
-@conformance_with_exactly_once("broker")
+@conformance_with_exactly_once()
 def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: Run):
     class FailZero(Bolt):
         def execute(self, tup, collector):
@@ -115,7 +117,7 @@ def test_a_fail_by_hand_carries_its_reason_and_an_unanchored_child_no_tree(run: 
     assert outcome.resets == [0]
 
 
-@conformance_with_exactly_once("broker-exactly-once")
+@conformance_with_exactly_once()
 def test_a_window_acks_all_its_tuples_at_a_tick(run: Run):
     class WindowOfFour(Bolt):
         tick_interval_s = 0.01

@@ -199,6 +199,8 @@ def test_a_call_that_never_returns_costs_only_its_transaction(
 ):
     """Like ``send_offsets_to_transaction`` after its coordinator went away, whatever its timeout."""
 
+    never = world.event()
+
     class Hanging(ExactlyOnce):
         timeouts = 0
 
@@ -207,7 +209,7 @@ def test_a_call_that_never_returns_costs_only_its_transaction(
                 self.timeouts += 1
                 with monkeypatch.context() as patch:
                     patch.setattr(exactly_once, "CALL_DEADLINE_S", 0.5)
-                    super().call_with_retries(partial(world.event().wait))
+                    super().call_with_retries(partial(never.wait))
             super().call_with_retries(call)
 
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
@@ -222,6 +224,7 @@ def test_a_call_that_never_returns_costs_only_its_transaction(
     assert output.timeouts == 2
     assert not cluster.open_roots()
     assert len(cluster.read(cluster.topic("b"))) == 1000
+    never.set()
 
 
 def test_a_late_call_of_an_abandoned_producer_costs_its_successor_only_a_transaction(cluster: WorkerCluster):

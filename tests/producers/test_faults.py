@@ -238,7 +238,6 @@ def test_a_swallowed_misuse_fails_the_tuple_that_is_executed(stranger, exactly_o
     check_misuses(in_memory(exactly_once), stranger, swallows)
 
 
-@pytest.mark.real
 @conformance_with_exactly_once()
 def test_a_misuse_fails_the_tuple_that_is_executed_and_no_other(run: Run, stranger):
     check_misuses(run, stranger, swallows=False)
@@ -339,7 +338,6 @@ def twice(tuples, collector):
     collector.fail(tuples[0], "again")
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("does", "reason"), [(uneven, "UnevenBatch: "), (late, "UnevenBatch: mine"), (twice, "mine")]
 )

@@ -7,16 +7,25 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from acktree.producers import BasicBolt
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.fencing import find_owners
+from acktree.producers.worker.loop import Worker
+from acktree.schemas import world
+from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.stats import decode_report
 from producers.cluster import WorkerCluster, until
+from simulated_kafka import Simulation
+
+pytestmark = pytest.mark.simulated
+
+TIMEOUTS = {"session.timeout.ms": "6000", "transaction.timeout.ms": "600000"}
 
 BOLT = """
 import os, threading
@@ -35,21 +44,50 @@ class PassWithKey(BasicBolt):
         emit(tup.value, key=b"k")
 
 
-def start_process(
-    cluster: WorkerCluster, folder: Path, stalls_at: int, *more: str
-) -> subprocess.Popen[bytes]:
-    (folder / "stall_bolt.py").write_text(BOLT)
-    command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "stall_bolt:Stall"]
-    command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
-    command += ["-X", "session.timeout.ms=6000", "-X", "transaction.timeout.ms=600000", *more]
-    environment = {**os.environ, "STALLS_AT": str(stalls_at)}
-    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+class Stall(PassWithKey):
+    """The bolt of the real process, in a simulated one."""
+
+    def __init__(self, stalls_at: int) -> None:
+        self.stalls_at = b"%d" % stalls_at
+
+    def execute(self, tup, emit):
+        super().execute(tup, emit)
+        if tup.value == self.stalls_at:
+            world.event().wait()
+
+
+Start = Callable[..., Callable[[], object]]
+
+
+@pytest.fixture
+def start_process(cluster: WorkerCluster, tmp_path: Path, simulation: Simulation | None) -> Start:
+    """Return a function that starts a worker in a process, real or simulated, and returns what kills it."""
+
+    def start_real(stalls_at: int, **more: str) -> Callable[[], object]:
+        (tmp_path / "stall_bolt.py").write_text(BOLT)
+        command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "stall_bolt:Stall"]
+        command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
+        command += [text for item in (TIMEOUTS | more).items() for text in ("-X", "=".join(item))]
+        environment = {**os.environ, "STALLS_AT": str(stalls_at)}
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+        return lambda: (process.kill(), process.wait())
+
+    def start_simulated(stalls_at: int, **more: str) -> Callable[[], object]:
+        assert simulation is not None
+        process = simulation.start_process(
+            lambda: Worker(
+                cluster.bootstrap, cluster.name, Stall(stalls_at), name="first", user=TIMEOUTS | more
+            ).run()
+        )
+        return lambda: simulation.kernel.kill(process)
+
+    return start_real if simulation is None else start_simulated
 
 
 def count_records(cluster: WorkerCluster, topic: str) -> int:
     """Return how many records a topic has, those of open transactions included."""
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "looker", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
+    consumer = make_consumer({**settings, "isolation.level": "read_uncommitted"})
     partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     records = ends = 0
@@ -67,20 +105,23 @@ def values(cluster: WorkerCluster, topic: str) -> Counter[int]:
 
 
 @pytest.mark.parametrize(
-    ("committed", "total"), [(0, 1), (10, 30)], ids=["its first transaction", "a later one"]
+    ("committed", "total"),
+    [
+        pytest.param(0, 1, id="its first transaction"),
+        pytest.param(10, 30, id="a later one", marks=pytest.mark.real),
+    ],
 )
 def test_records_after_a_killed_workers_transaction_become_readable_when_another_takes_over(
-    cluster: WorkerCluster, tmp_path: Path, committed: int, total: int
+    cluster: WorkerCluster, start_process: Start, committed: int, total: int
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(committed), 0)
     topic = cluster.topic("b")
-    process = start_process(cluster, tmp_path, total - 1)
+    kill = start_process(total - 1)
     until(lambda: values(cluster, topic).total() == committed, "the first ones are committed")
     cluster.emit(range(committed, total), 0)
     until(lambda: count_records(cluster, topic) >= total, "an open transaction holds the others")
-    process.kill()
-    process.wait()
+    kill()
     assert values(cluster, topic) != Counter(range(total))
     cluster.start(PassWithKey(), "first")
     until(lambda: values(cluster, topic) == Counter(range(total)), "all is read, once")
@@ -88,16 +129,15 @@ def test_records_after_a_killed_workers_transaction_become_readable_when_another
 
 
 def test_a_worker_that_is_started_again_under_its_name_ends_what_it_left_open_before_it_is_a_member(
-    cluster: WorkerCluster, tmp_path: Path
+    cluster: WorkerCluster, start_process: Start
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(10), 0)
     topic, group = cluster.topic("b"), f"{cluster.name}.first"
-    process = start_process(cluster, tmp_path, 9, "-X", "group.instance.id=one")
+    kill = start_process(9, **{"group.instance.id": "one"})
     until(lambda: count_records(cluster, topic) >= 10, "an open transaction holds them")
-    process.kill()
-    process.wait()
-    behind = Producer({"bootstrap.servers": cluster.bootstrap})
+    kill()
+    behind = make_producer({"bootstrap.servers": cluster.bootstrap})
     for partition in range(len(behind.list_topics(topic, timeout=10).topics[topic].partitions)):
         behind.produce(topic, b"77", partition=partition)
     behind.flush()
@@ -110,17 +150,16 @@ def test_a_worker_that_is_started_again_under_its_name_ends_what_it_left_open_be
 
 
 def test_a_bolt_changed_to_at_least_once_ends_the_transaction_of_its_dead_predecessor(
-    cluster: WorkerCluster, tmp_path: Path
+    cluster: WorkerCluster, start_process: Start
 ):
     cluster.apply(exactly_once=True, first=(["a"], ["b"]))
     cluster.emit(range(10), 0)
     topic = cluster.topic("b")
-    process = start_process(cluster, tmp_path, 29)
+    kill = start_process(29)
     until(lambda: values(cluster, topic).total() == 10, "the first ones are committed")
     cluster.emit(range(10, 30), 0)
     until(lambda: count_records(cluster, topic) >= 30, "an open transaction holds the others")
-    process.kill()
-    process.wait()
+    kill()
     cluster.apply(exactly_once=False, first=(["a"], ["b"]))
     first = cluster.start(PassWithKey(), "first")
     until(lambda: values(cluster, topic) == Counter(range(30)) or first.error, "all is read, once")

@@ -14,6 +14,9 @@ from acktree.producers.loading import make_handler
 from acktree.producers.worker.bolt_kinds import BOLTS
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas.codec import decode_ack
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.user_code import UserCodeFailed, clear_user_errors
 from producers.cluster import WorkerCluster, until
 
 CODE = """
@@ -30,6 +33,10 @@ class Forgot(BasicBolt):
 class Picky(Good):
     def __init__(self, size):
         pass
+
+class Unlucky(Good):
+    def __init__(self):
+        int("nine")
 
 def five():
     return 5
@@ -68,6 +75,33 @@ def test_a_class_in_the_current_folder_is_made(folder):
 def test_anything_else_is_refused_with_what_is_wrong(folder, place, message):
     with pytest.raises(BadHandler, match=message):
         make_handler(place, BOLTS, "execute")
+
+
+def test_a_class_that_raises_is_reported_with_the_users_line(folder):
+    with pytest.raises(
+        UserCodeFailed, match=r"Unlucky raised ValueError: .*'nine' \(in .*handlers_here.py, line 18\)"
+    ):
+        make_handler("handlers_here:Unlucky", BOLTS, "execute")
+
+
+def test_a_module_that_raises_is_reported_with_its_line(folder):
+    (folder / "broken_here.py").write_text("import os\nos.environ['NO_SUCH_VARIABLE']\n")
+    with pytest.raises(
+        BadHandler, match=r"cannot be imported: KeyError: 'NO_SUCH_VARIABLE' \(in .*, line 2\)"
+    ):
+        make_handler("broken_here:X", BOLTS, "execute")
+
+
+def test_an_error_of_ours_and_a_broken_invariant_stay_as_they_are():
+    def breaks():
+        decode_ack(7)
+
+    with pytest.raises(MalformedRecord), clear_user_errors("a bolt"):
+        raise MalformedRecord("ours")
+    with pytest.raises(TypeError), clear_user_errors("a bolt"):
+        breaks()
+    with pytest.raises(UserCodeFailed, match="a bolt raised ValueError"), clear_user_errors("a bolt"):
+        int("x")
 
 
 @pytest.mark.parametrize("bare", [BasicBolt, Bolt, BatchBolt, AsyncBolt])

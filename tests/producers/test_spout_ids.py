@@ -18,12 +18,14 @@ from producers.cluster import WorkerCluster, until
 from producers.test_spout import Calls, Once, ScriptedAcker, emitter, run
 from producers.trees import Net, published
 
+pytestmark = pytest.mark.simulated
+
 
 def emit(cluster: WorkerCluster, *messages: str) -> tuple[SpoutWorker, Once]:
     """Start a spout, and let it emit its messages; it gets no results."""
     spout, before = Once(*messages), len(cluster.read(cluster.topic("a")))
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
-    thread = run(worker, cluster)
+    thread = run(worker)
     until(lambda: len(cluster.read(cluster.topic("a"))) == before + len(messages), "all is emitted")
     worker.stop()
     thread.join()
@@ -56,7 +58,7 @@ def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: WorkerCl
     spout = Once("new")
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)
     assert worker.claim.run == first.claim.run
-    thread = run(worker, cluster)
+    thread = run(worker)
     until(lambda: b"new" in acker.roots())
     (new,) = acker.roots()[b"new"]
     assert new != old
@@ -66,6 +68,23 @@ def test_an_ack_from_255_starts_ago_does_not_ack_a_new_message(cluster: WorkerCl
     worker.stop()
     thread.join()
     assert spout.acked == []
+
+
+def test_two_processes_that_claim_at_once_give_out_no_root_twice(
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """The later one reads the claim before the earlier one commits its own, and commits after that."""
+    cluster.apply(one=(["a"], []))
+    emit(cluster, "before")
+    before = claim_of(cluster)
+    early, _ = emit(cluster, *map(str, range(10)))
+    monkeypatch.setattr("acktree.producers.kafka.claim._first_claim", lambda *_: before)
+    late, _ = emit(cluster, *map(str, range(10)))
+    assert late.claim.run == early.claim.run
+    roots = [
+        decode_header(find_header(r.headers())).anchors[0].root for r in cluster.read(cluster.topic("a"))
+    ]
+    assert len(roots) == len(set(roots)) == 21
 
 
 def test_no_number_is_used_before_it_is_durably_reserved(
@@ -81,14 +100,15 @@ def test_no_number_is_used_before_it_is_durably_reserved(
             seen.append((emitter.sequences.next, claim_of(cluster).sequence))
 
     worker = SpoutWorker(cluster.bootstrap, cluster.name, Looking(*map(str, range(20))))
-    thread = run(worker, cluster)
+    thread = run(worker)
     until(lambda: len(seen) > 20)
     worker.stop()
     thread.join()
-    assert [used for used, _ in seen[:20]] == list(range(1, 21))
+    first = seen[0][0]
+    assert [used for used, _ in seen[:20]] == list(range(first, first + 20))
     assert all(used <= reserved for used, reserved in seen)
     again = SpoutWorker(cluster.bootstrap, cluster.name, Once())
-    assert again.emitter.sequences.next >= 20
+    assert again.emitter.sequences.next >= first + 20
 
 
 @given(st.lists(st.integers(0, MAX_OFFSET + 1), max_size=3), st.integers(1, 9))

@@ -1,6 +1,5 @@
-"""Spout, bolts and a real acker together: results, failures with their reasons, untracked tuples."""
+"""Spout, bolts and an acker together: results, failures with their reasons, untracked tuples."""
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,8 +8,13 @@ from acktree.acker.service import Acker
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.worker.execution import HELD_TOO_LONG
 from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas import world
 from acktree.schemas.control_records import Cause
+from acktree.schemas.world import Thread
 from producers.cluster import Forward, WorkerCluster, until
+from simulated_kafka import Simulation, run_in
+
+pytestmark = pytest.mark.simulated
 
 
 class Source(Spout):
@@ -101,15 +105,14 @@ Start = Callable[[Spout], SpoutWorker]
 
 
 @pytest.fixture
-def start(cluster: WorkerCluster) -> Iterator[Start]:
+def start(cluster: WorkerCluster, simulation: Simulation | None) -> Iterator[Start]:
     """Start an acker and the spout in threads of their own."""
     running: list[Acker | SpoutWorker] = []
-    threads: list[threading.Thread] = []
+    threads: list[Thread] = []
 
     def go(role: Acker | SpoutWorker) -> None:
         running.append(role)
-        threads.append(threading.Thread(target=role.run, daemon=True))
-        threads[-1].start()
+        threads.append(world.start_thread(role.run, type(role).__name__))
 
     def begin(spout: Spout) -> SpoutWorker:
         go(Acker(cluster.bootstrap, cluster.name))
@@ -117,14 +120,18 @@ def start(cluster: WorkerCluster) -> Iterator[Start]:
         go(worker)
         return worker
 
+    def end() -> None:
+        for role in running:
+            role.stop()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
     yield begin
-    for role in running:
-        role.stop()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
+    run_in(simulation, end)
 
 
+@pytest.mark.real
 def test_a_poison_tuple_fails_with_type_text_and_task_and_holds_no_other_back(
     cluster: WorkerCluster, start: Start
 ):

@@ -429,7 +429,10 @@ def test_a_join_with_one_side_full_still_reads_the_other(cluster: WorkerCluster)
     cluster.apply(first=(["a"], ["b"]), join=(["a", "b"], []))
     cluster.emit(range(100), 0)
     join = cluster.start(BoundedJoin(), "join")
-    until(lambda: join.worker.reported and join.worker.reported[0].values["paused"], "one side is full")
+    until(
+        lambda: join.worker.reports.newest and join.worker.reports.newest[0].values["paused"],
+        "one side is full",
+    )
     cluster.start(PassOrFail(), "first")
     until(lambda: join.acked == 200 or join.error, "both sides joined")
     join.stop()

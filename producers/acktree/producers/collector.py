@@ -7,7 +7,7 @@ takes (topic, value, key, headers).
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NoReturn
 
@@ -67,6 +67,8 @@ class Collector:
         self._take_edge = (edges or EdgePool()).take
         self._origins = Origins(history)
         self._fatal_error: Exception | None = None
+        self.on_failed: Callable[[str], object] = lambda _reason: None
+        """Called with the reason of every tuple that fails."""
         self._thread_id = world.current().thread_id
 
     def emit(
@@ -283,6 +285,7 @@ class Collector:
         for version, root, _ in tup.anchors if tup._anchors else ():
             self._packer.fail(version, root, reason)
         self.counters.failed += 1
+        self.on_failed(reason)
 
     def reset_timeout(self, tup: Tuple) -> None:
         """Restart the message timeout of the tuple's source records.

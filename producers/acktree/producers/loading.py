@@ -7,7 +7,7 @@ without one, every tuple would fail. Anything else raises BadHandler.
 from typing import Any, TypeVar
 
 from acktree.producers.errors import BadHandler
-from acktree.schemas.user_code import load_callable
+from acktree.schemas.user_code import clear_user_errors, load_callable
 
 Made = TypeVar("Made")
 
@@ -24,10 +24,13 @@ def make_handler(place: str, kinds: tuple[type[Made], ...], does: str) -> Made:
     wanted = " or ".join(kind.__name__ for kind in kinds)
     if isinstance(factory, type) and not issubclass(factory, kinds):
         raise BadHandler(f"{place} is not a {wanted}: subclass acktree.producers.{kinds[0].__name__}")
-    try:
-        made = factory()
-    except TypeError as error:
-        raise BadHandler(f"{place} cannot be called without arguments: {error}") from error
+    with clear_user_errors(place):
+        try:
+            made = factory()
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # it was called
+            raise BadHandler(f"{place} cannot be called without arguments: {error}") from error
     if not isinstance(made, kinds):
         raise BadHandler(f"{place} returned {made!r}, which is not a {wanted}: subclass one of them")
     check_written(made, kinds, does)

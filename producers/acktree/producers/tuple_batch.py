@@ -32,6 +32,11 @@ class TupleBatch(Sequence[Tuple]):
         """The tuples' keys."""
         return [record.key() for record in self._records]
 
+    @property
+    def first(self) -> tuple[Record, bytes]:
+        """The first tuple's record and anchors."""
+        return self._records[0], self.anchors[0]
+
     def __len__(self) -> int:
         return len(self._records)
 

@@ -15,6 +15,7 @@ from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
+from acktree.schemas.progress import Progress
 
 
 class AtLeastOnce(BufferedProducer):
@@ -40,16 +41,18 @@ class AtLeastOnce(BufferedProducer):
         *,
         group: str = "",
         on_queue_full: Callable[[], None] = lambda: None,
+        progress: Progress | None = None,
     ) -> None:
         """``group``: whose previous owners' transactions to end; empty where there is no group.
 
         ``on_queue_full`` is called while a record waits for room, to send control records that need not wait.
+        ``progress``: that of the loop that waits here for the broker.
         """
         self._on_queue_full = on_queue_full
         self._bootstrap, self._user, self._group = bootstrap, user, group
         settings = producer_settings(bootstrap, {**limits.settings, **user}, message_timeout_ms=0)
-        super().__init__(settings, limits)
-        self._control = BufferedProducer(settings)
+        super().__init__(settings, limits, progress)
+        self._control = BufferedProducer(settings, progress=progress)
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
         """Queue a control record; see ``BufferedProducer.send``."""

@@ -21,6 +21,8 @@ from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, retry_until_ready
 from acktree.schemas.kafka_errors import clear_errors, is_forbidden, is_producer_lost
+from acktree.schemas.outages import log_retry
+from acktree.schemas.progress import Progress
 
 NAMES = uuid.UUID("6f0c3f1e-6a43-4d0c-9d0b-5d1f6f1c2a77")
 """The namespace of owners that have a ``group.instance.id``."""
@@ -46,7 +48,14 @@ class ExactlyOnce(BufferedProducer):
     commit_interval_s = 0.1
     commit_records = 10_000
 
-    def __init__(self, bootstrap: str, user: Settings, group: str, limits: Limits = NO_LIMITS) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        user: Settings,
+        group: str,
+        limits: Limits = NO_LIMITS,
+        progress: Progress | None = None,
+    ) -> None:
         """Begin a transaction; the group generation fences zombies.
 
         The transactional id is this process's alone. With ``group.instance.id`` it is that name's: what a
@@ -64,7 +73,7 @@ class ExactlyOnce(BufferedProducer):
         self.must_abort = False
         self._bootstrap, self._user = bootstrap, user
         self._nontransactional: BufferedProducer | None = None
-        super().__init__(settings, limits)
+        super().__init__(settings, limits, progress)
         with clear_errors(bootstrap):
             retry_until_ready(partial(self.producer.init_transactions, BROKER_TIMEOUT_S), wait_if_away=True)
             self.producer.begin_transaction()
@@ -83,7 +92,7 @@ class ExactlyOnce(BufferedProducer):
                 self.call_with_retries(partial(self.producer.begin_transaction))
                 return
             except (ProducerLost, TransactionAborted) as error:
-                log.warning("no new producer yet: %s", error, extra={"action": "producer_lost"})
+                log_retry(log, "no new producer yet: %s", error, action="producer_lost")
 
     def _poll(self, timeout_s: float) -> None:
         """Serve reports; one may say that a late call of a previous producer has fenced this one."""
@@ -95,7 +104,7 @@ class ExactlyOnce(BufferedProducer):
 
     def _mark_transaction_lost(self, error: KafkaException) -> None:
         self.must_abort = True
-        log.warning("transaction lost: %s", error.args[0].str(), extra={"action": "transaction_lost"})
+        log_retry(log, "transaction lost: %s", error.args[0].str(), action="transaction_lost")
 
     def _check(self) -> None:
         """Raise DeliveryFailed; a record that is lost with its transaction only aborts it."""
@@ -124,7 +133,7 @@ class ExactlyOnce(BufferedProducer):
         if self._nontransactional is None:
             user = {name: value for name, value in self._user.items() if not name.startswith("transaction")}
             self._nontransactional = BufferedProducer(
-                producer_settings(self._bootstrap, user, message_timeout_ms=0)
+                producer_settings(self._bootstrap, user, message_timeout_ms=0), progress=self._progress
             )
             if self._deadline_s < math.inf:
                 self._nontransactional.begin_stop()
@@ -209,8 +218,8 @@ class ExactlyOnce(BufferedProducer):
                     raise ProducerLost(kafka_error.str()) from error
                 if not kafka_error.retriable():
                     raise
-                text, action = "retrying the transactional call: %s", {"action": "transaction_retry"}
-                log.warning(text, kafka_error.str(), extra=action)
+                text, action = "retrying the transactional call: %s", "transaction_retry"
+                log_retry(log, text, kafka_error.str(), action=action)
             self._may_wait(math.inf)
 
     def _may_wait(self, until_s: float) -> bool:

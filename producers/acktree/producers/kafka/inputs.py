@@ -20,6 +20,8 @@ from acktree.schemas import world
 from acktree.schemas.clients import metadata_of
 from acktree.schemas.errors import MissingTopic
 from acktree.schemas.kafka_errors import as_clear_error, is_membership_lost, is_missing, is_transient
+from acktree.schemas.outages import log_retry
+from acktree.schemas.progress import Progress
 
 Place = tuple[str, int]
 Revoked = Callable[[list[Place]], None]
@@ -46,12 +48,14 @@ class Inputs:
         fetch_committed: FetchCommitted,
         owner: bytes = b"",
         fence_previous_owners: FencePreviousOwners = lambda _: None,
+        progress: Progress | None = None,
     ) -> None:
-        """``owner`` goes into every commit; the last argument ends transactions of dead owners of partitions.
+        """``owner`` goes into every commit; ``fence_previous_owners`` ends transactions of dead ones.
 
         It is called before ``fetch_committed``: an open transaction may hold back the committed offsets.
+        ``progress``: that of the loop that waits here for the broker.
         """
-        self.consumer = consumer
+        self.consumer, self._progress = consumer, progress or Progress()
         self._owner, self._fence_previous_owners, self._fetch = owner, fence_previous_owners, fetch_committed
         self._naming_owner: set[Place] = set()
         self.hands: dict[Place, Hand] = {}
@@ -270,7 +274,8 @@ class Inputs:
 
     def _load_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the committed offsets, and from now on skip what is done above them."""
-        committed = self._fetch_committed(partitions) if partitions else []
+        with self._progress.waiting():
+            committed = self._fetch_committed(partitions) if partitions else []
         for place in committed:
             above = decode_done(metadata_of(place), place.offset)
             if above is not None:
@@ -291,7 +296,7 @@ class Inputs:
                 self.check(kafka_error)
                 if self.stopping:
                     raise as_clear_error(kafka_error, self._bootstrap) from error
-                log.warning("no committed offsets yet: %s", kafka_error.str(), extra={"action": "ask_again"})
+                log_retry(log, "no committed offsets yet: %s", kafka_error.str(), action="ask_again")
                 world.sleep(RETRY_INTERVAL_S)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.kafka.deadline_call import call_with_deadline
 from acktree.schemas.kafka_errors import is_membership_lost, is_transient
+from acktree.schemas.outages import log_retry
 
 log = logging.getLogger("acktree.bolt")
 
@@ -39,6 +40,6 @@ def commit_offsets(
         passes = is_transient(reason) or is_membership_lost(reason) or reason.code() == KafkaError._STATE
         if not passes:
             raise
-        log.warning("commit postponed: %s", reason.str(), extra={"action": "commit_put_off"})
+        log_retry(log, "commit postponed: %s", reason.str(), action="commit_put_off")
         return False
     return True

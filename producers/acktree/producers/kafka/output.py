@@ -22,6 +22,8 @@ from acktree.schemas import world
 from acktree.schemas.clients import make_producer
 from acktree.schemas.header import HEADER
 from acktree.schemas.kafka_errors import is_forbidden
+from acktree.schemas.outages import log_retry
+from acktree.schemas.progress import Progress
 
 POLL_INTERVAL_S = 0.1
 """How long to poll a producer whose queue is full before the next try."""
@@ -133,8 +135,11 @@ class BufferedProducer:
     growth_timeout_s = 30.0
     """How long to wait for a partition that the topology says is there."""
 
-    def __init__(self, settings: dict[str, Any], limits: Limits = NO_LIMITS) -> None:
-        self._limits = limits
+    def __init__(
+        self, settings: dict[str, Any], limits: Limits = NO_LIMITS, progress: Progress | None = None
+    ) -> None:
+        """``progress``: that of the loop that waits here for the broker."""
+        self._limits, self._progress = limits, progress or Progress()
         self._has_limits = bool(limits.by_topic or limits.compacted)
         self.settings = settings
         self._deadline_s = math.inf
@@ -259,11 +264,12 @@ class BufferedProducer:
         try:
             self.producer.list_topics(topic, POLL_INTERVAL_S * 10)
         except KafkaException as error:
-            log.warning("no metadata of %s: %s", topic, error.args[0].str(), extra={"action": "no_metadata"})
+            log_retry(log, "no metadata of %s: %s", topic, error.args[0].str(), action="no_metadata")
         self._poll(POLL_INTERVAL_S)
 
     def _wait_for_room(self) -> None:
-        self._poll(POLL_INTERVAL_S)
+        with self._progress.waiting():
+            self._poll(POLL_INTERVAL_S)
 
     def serve(self) -> None:
         """Serve delivery reports. Raises DeliveryFailed."""

@@ -113,12 +113,38 @@ class AsyncExecution(Execution):
         self._runners: dict[asyncio.Task[None], None] = {}
         self._given_up: set[Tuple] = set()
         self._timed_out: set[Tuple] = set()
-        self._open = 0
+        self._open, self._busy_s = 0, 0.0
+        self._is_asked = False
+
+    @property
+    def busy_s(self) -> float:
+        """Total time spent executing tuples."""
+        return self._busy_s
 
     @property
     def is_busy(self) -> bool:
         """Whether a tuple waits, is being executed, or has ended but was not collected yet."""
         return self._open > 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether the event loop has answered since the last turn; an idle one is not asked."""
+        if self._is_asked:
+            return False
+        if self.is_busy:
+            self._is_asked = True
+            self._loop.soon(self._answer)
+        return True
+
+    def _answer(self) -> None:
+        self._is_asked = False
+
+    def executing(self) -> Tuple | None:
+        """Return the tuple that keeps the event loop from going on, else the first that is being executed."""
+        executing = list(self._executing.items())
+        running = self._loop.running_task()
+        first = executing[0][0] if executing else None
+        return next((tup for tup, task in executing if task is running), first)
 
     def prepare(self, context: Context) -> None:
         """Start the event loop and prepare the bolt on it."""
@@ -183,7 +209,7 @@ class AsyncExecution(Execution):
                 while task.cancelling():  # even if the bolt caught it: it must not cancel the next tuple
                     task.uncancel()
             emit.current = None
-            self.busy_s += world.monotonic_s() - began_s
+            self._busy_s += world.monotonic_s() - began_s
             self._ended.append((emit, ended_by))
             executed += 1
             if executed % EXECUTED_IN_A_ROW == 0:

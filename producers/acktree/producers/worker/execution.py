@@ -36,8 +36,6 @@ class Execution(ABC):
     """How long acks, commits and a stop may wait for the bolt."""
     min_records = 1
     """The number of records that a turn may have even if they take longer."""
-    busy_s = 0.0
-    """Total time spent executing tuples."""
     process_s = 0.0
     """The sum of the tuples' times from start to ack, without the time in hand."""
     tick_interval_s: float | None = None
@@ -45,8 +43,22 @@ class Execution(ABC):
 
     @property
     @abstractmethod
+    def busy_s(self) -> float:
+        """Total time spent executing tuples, up to now; may be called by any thread."""
+
+    @property
+    @abstractmethod
     def is_busy(self) -> bool:
         """Whether tuples are being executed outside the Kafka loop."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether what runs outside the Kafka loop has gone on since the last turn."""
+        return True
+
+    @abstractmethod
+    def executing(self) -> Tuple | TupleBatch | None:
+        """Return what the bolt executes; may be called by any thread."""
 
     @abstractmethod
     def prepare(self, context: Context) -> None:
@@ -89,11 +101,22 @@ class SyncExecution(Execution):
     ) -> None:
         self._sync_bolt, self._collector, self._turn = bolt, collector, turn
         self._intake, self._check = intake, check
+        self._busy: tuple[float, float | None] = 0.0, None  # (before this run, when this run began)
+
+    @property
+    def busy_s(self) -> float:
+        """Total time spent executing tuples, up to now."""
+        before_s, began_s = self._busy
+        return before_s if began_s is None else before_s + world.monotonic_s() - began_s
 
     @property
     def is_busy(self) -> bool:
         """Nothing runs outside the Kafka loop."""
         return False
+
+    def executing(self) -> Tuple | TupleBatch | None:
+        """Return what the bolt executes."""
+        return self._collector.faults.executing
 
     def prepare(self, context: Context) -> None:
         """Prepare the bolt."""
@@ -113,14 +136,14 @@ class SyncExecution(Execution):
         taken, anchors = read_anchors(records, self._intake, self._check, self._collector)
         if not taken:
             return ()
-        faults, began_s = self._collector.faults, world.monotonic_s()
+        faults, before_s = self._collector.faults, self.busy_s
+        self._busy = before_s, world.monotonic_s()
         try:
             done = self.execute(taken, anchors)
         finally:
             faults.executing = None
-        busy_s = world.monotonic_s() - began_s
-        self.busy_s += busy_s
-        self.process_s += busy_s * self.process_weight(done)
+            self._busy = self.busy_s, None
+        self.process_s += (self.busy_s - before_s) * self.process_weight(done)
         return taken[done:]
 
     def process_weight(self, count: int) -> int:

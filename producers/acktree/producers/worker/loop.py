@@ -2,7 +2,7 @@
 
 Invariant: children and acks are durable before the offsets of their inputs are committed: periodically, when
 a partition is revoked, and at a stop. A turn ends after the tuple during which its time is up or a stop is
-requested; the others wait. Callbacks run inside the loop's own calls; there is no other thread.
+requested; the others wait. Callbacks run inside the loop's own calls; another thread only watches it.
 """
 
 import logging
@@ -26,13 +26,17 @@ from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import BatchSizer, Turn
 from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, find_bolt_name, make_execution
+from acktree.producers.worker.bolt_reports import BoltReports
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.schemas.group_offsets import read_committed
 from acktree.schemas.kafka_errors import as_clear_error
+from acktree.schemas.outages import log_retry
+from acktree.schemas.progress import Progress, stuck_after_of
 from acktree.schemas.registry import Registry
-from acktree.schemas.stats import STATS_INTERVAL_S, Report
+from acktree.schemas.standstill import StandstillReports
+from acktree.schemas.stats import STATS_INTERVAL_S
 
 IDLE_WAIT_S = 0.1
 BUSY_WAIT_S = 0.005
@@ -63,8 +67,11 @@ class Worker:
         user: Settings | None = None,
         ready: Ready = lambda _text: None,
         output: Output | None = None,
+        stuck_after_s: float | None = None,
     ) -> None:
         """Connect without reading yet.
+
+        ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
@@ -79,6 +86,7 @@ class Worker:
         group = latest.group_of(self.name)
         settings = group_settings(bootstrap, group, self._user, exactly_once=self._exactly_once)
         consumer = make_consumer(settings)
+        self.progress = Progress(stuck_after_of(self._user) if stuck_after_s is None else stuck_after_s)
         self.output = output or self._make_output()
         fetch_committed = (
             partial(read_committed, bootstrap, self._user, group)
@@ -87,7 +95,7 @@ class Worker:
         )
         output = self.output
         fence = output.fence_previous_owners
-        self._inputs = Inputs(consumer, bootstrap, fetch_committed, output.owner, fence)
+        self._inputs = Inputs(consumer, bootstrap, fetch_committed, output.owner, fence, self.progress)
         packer = AckPacker(self._history, self.task, output.send, output.send_at_once)
         make_collector = collector_of(bolt, self._exactly_once)
         self._collector = make_collector(
@@ -105,9 +113,12 @@ class Worker:
         self._next_load_s = self._next_ack_s = self._next_commit_s = self._next_report_s = 0.0
         self._next_tick_s = self._next_time_out_s = 0.0
         self._executed_at_commit, self._ready_without_partition_s = 0, math.inf
-        self._held_s = 0.0
-        self._measured_s = world.monotonic_s()
-        self.reported: tuple[Report, ...] = ()
+        self.reports = BoltReports(
+            Context(latest, self.name, self.task), self._collector, inputs, self._execution, self.progress
+        )
+        self._standstill = StandstillReports(
+            bootstrap, self._user, latest.stats_topic, self.progress, self.reports.make_of_standstill
+        )
 
     @property
     def counters(self) -> dict[str, int]:
@@ -124,9 +135,14 @@ class Worker:
         limits = read_limits(self._bootstrap, topics, self._user)
         group = latest.group_of(self.name)
         if self._exactly_once:
-            return ExactlyOnce(self._bootstrap, self._user, group, limits)
+            return ExactlyOnce(self._bootstrap, self._user, group, limits, self.progress)
         return AtLeastOnce(
-            self._bootstrap, self._user, limits, group=group, on_queue_full=lambda: self._collector.flush()
+            self._bootstrap,
+            self._user,
+            limits,
+            group=group,
+            on_queue_full=lambda: self._collector.flush(),
+            progress=self.progress,
         )
 
     def stop(self) -> None:
@@ -147,6 +163,7 @@ class Worker:
         try:
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
             self._subscribe()
+            self._standstill.start()
             while not self._stopping:
                 self._turn()
             self._execution.finish(self._inputs.in_hand())
@@ -156,6 +173,8 @@ class Worker:
                 raise as_clear_error(error.args[0], self._bootstrap) from error
             raise
         finally:
+            self.progress.end()
+            self._standstill.stop()
             try:
                 self._execution.cleanup()
             finally:
@@ -165,9 +184,9 @@ class Worker:
         """Send and commit what is left, whatever the bolt's cleanup raised, and leave the group."""
         try:
             if not self._broken:
-                self._log_never_acked()
+                self.reports.log_never_acked()
                 self._commit_or_leave(self._inputs.places())
-                self._report()
+                self.reports.send(self.output)
                 self.output.flush_and_commit(self._inputs.consumer, ())
         finally:
             self._broken = True
@@ -175,6 +194,8 @@ class Worker:
             self._registry.close()
 
     def _turn(self) -> None:
+        if self._execution.moves:
+            self.progress.begin_turn()
         max_records = self._batch_sizer.records
         if self._execution.max_in_hand is not None:
             max_records = min(max_records, self._inputs.room(self._execution.max_in_hand))
@@ -189,14 +210,15 @@ class Worker:
         if records:
             began_s = world.monotonic_s()
             self._turn_limit.begin(began_s + self._execution.turn_s)
+            self.reports.taken = len(records)
             left = self._execution.run(records)
+            self.reports.taken = 0
             self._inputs.put_back(left)
             if len(left) < len(records):
                 self._batch_sizer.update(len(records) - len(left), world.monotonic_s() - began_s)
         self._execution.collect()
         now_s = world.monotonic_s()
-        self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._measured_s)
-        self._measured_s = now_s
+        self.reports.measure(now_s)
         if now_s >= self._next_ack_s:
             if self.output.sends_acks_early:
                 self._collector.flush()
@@ -205,7 +227,9 @@ class Worker:
         tick_interval_s = self._execution.tick_interval_s
         if tick_interval_s is not None and now_s >= self._next_tick_s:
             self._next_tick_s = now_s + tick_interval_s
+            self.progress.calling = "tick"
             self._execution.tick()
+            self.progress.calling = ""
         if now_s >= self._next_time_out_s:
             self._next_time_out_s = now_s + TIME_OUT_INTERVAL_S
             latest = self._history.latest
@@ -220,7 +244,7 @@ class Worker:
         if now_s >= self._ready_without_partition_s:
             self._report_ready(NO_PARTITION)
         if now_s >= self._next_report_s:
-            self._report()
+            self.reports.send(self.output)
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self) -> float:
@@ -242,7 +266,9 @@ class Worker:
         self._collector.release()
         offsets = self._inputs.frontiers(leaving)
         self._collector.flush()
-        if self.output.flush_and_commit(self._inputs.consumer, offsets, in_callback):
+        with self.progress.waiting():
+            is_committed = self.output.flush_and_commit(self._inputs.consumer, offsets, in_callback)
+        if is_committed:
             self._inputs.mark_committed(offsets, leaving)
 
     def _commit_or_rewind(self) -> None:
@@ -250,7 +276,7 @@ class Worker:
         try:
             self._flush_and_commit()
         except TransactionAborted as error:
-            log.warning("%s; its inputs are read again", error, extra={"action": "aborted"})
+            log_retry(log, "%s; its inputs are read again", error, action="aborted")
             self._rewind()
 
     def _rewind(self) -> None:
@@ -320,24 +346,3 @@ class Worker:
         self._collector.drop(held)
         if waiting:
             self._execution.drop(waiting)
-
-    def _log_never_acked(self) -> None:
-        """Log and count the tuples that the bolt neither acked nor failed; they will be read again."""
-        held = [tup for tup in self._inputs.in_hand() if tup._state is IN_HAND]
-        for tup in held:
-            log.warning("%r was never acked", tup, extra={"action": "never_acked"})
-        self._collector.counters.never_acked += len(held)
-
-    def _report(self) -> None:
-        values = {
-            **self.counters,
-            "in_hand": len(self._inputs.in_hand()),
-            "paused": self._inputs.paused,
-            "lag": self._inputs.lag(),
-            "busy_s": round(self._execution.busy_s, 6),
-            "process_s": round(self._execution.process_s + self._held_s, 6),
-        }
-        report = Report("bolt", self.name, self.task, world.wall_ms(), values)
-        self.reported = (report,)
-        topic = self._history.latest.stats_topic
-        self.output.produce(topic, report.encode(), report.key(), None)

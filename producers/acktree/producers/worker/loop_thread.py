@@ -40,6 +40,10 @@ class LoopThread:
         self.check()
         self._loop.call_soon_threadsafe(call, *arguments)
 
+    def running_task(self) -> asyncio.Task[Any] | None:
+        """Return the task that the loop runs at this moment."""
+        return asyncio.current_task(self._loop)
+
     def wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Run a coroutine on the loop; return its result, or raise its error or what ended the loop."""
         return self.result(self.begin(work))

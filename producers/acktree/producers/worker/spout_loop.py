@@ -1,8 +1,9 @@
 """The loop that runs a spout written in Python: emit while there is room, deliver results.
 
 Invariant: at most ``max_pending`` messages are pending, apart from those of the last ``next_tuple``; the run
-and the message numbers are durable before they are used, so no root id is ever reused. Messages that are
-pending when the process ends get no result: the source must emit again whatever was not acked.
+and the message numbers are durable before they are used, so no root id is ever reused; two that claim at once
+may have the same run, but their numbers are apart. Messages that are pending when the process ends get no
+result: the source must emit again whatever was not acked.
 """
 
 import logging
@@ -39,15 +40,22 @@ from acktree.schemas.control_records import Cause
 from acktree.schemas.errors import AcktreeError, MalformedRecord
 from acktree.schemas.ids import MAX_OFFSET
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors, was_transient
+from acktree.schemas.outages import log_retry
+from acktree.schemas.progress import Progress, stuck_after_of
 from acktree.schemas.registry import Published, Registry, Slot
-from acktree.schemas.stats import STATS_INTERVAL_S, Report
+from acktree.schemas.standstill import RoleReports, StandstillReports
+from acktree.schemas.stats import STATS_INTERVAL_S
 
 SPOUTS: tuple[type[AnySpout], ...] = (Spout, ValueSpout)
 CALLS_PER_TURN = 1_000
 IDLE_WAIT_S = 0.01
 BUSY_WAIT_S = 0.001
 """How long a spout that emitted nothing waits for results while messages are pending; Storm's waits 1 ms."""
-CLAIM_INTERVAL_S = 10.0
+FIRST_CLAIM_INTERVAL_S, CLAIM_INTERVAL_S = 0.5, 10.0
+"""How long from one look at the claim to the next; it doubles, since who claimed at once is found at once."""
+SPREAD_BITS = 31
+"""A start leaves out up to 2^31 numbers at random: two processes that claim at once, and read the same claim,
+give out others. 255 starts leave out less than the 2^39 numbers after which they begin again."""
 SEQUENCES = 1 << 22
 """How many message numbers each claim reserves; when they run out, the next claim is made immediately."""
 RESULTS_PER_TURN = 1_000
@@ -84,11 +92,14 @@ class SpoutWorker:
         name: str | None = None,
         user: Settings | None = None,
         ready: Callable[[str], None] = lambda _text: None,
+        stuck_after_s: float | None = None,
     ) -> None:
         """Connect and claim a run.
 
+        ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
+
         Raises:
-            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler.
+            UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler: there.
         """
         check_written(spout, SPOUTS, "next_tuple")
         self._bootstrap, self._spout, self._ready = bootstrap, spout, ready
@@ -109,7 +120,11 @@ class SpoutWorker:
             self._assign_results()
         topics = (*latest.spouts[self.name].emits, latest.ack_init_topic)
         limits = read_limits(bootstrap, topics, user or {})
-        self._output = SpoutOutput(bootstrap, user or {}, limits, on_queue_full=self._send_inits)
+        user = user or {}
+        self.progress = Progress(stuck_after_of(user) if stuck_after_s is None else stuck_after_s)
+        self._output = SpoutOutput(
+            bootstrap, user, limits, on_queue_full=self._send_inits, progress=self.progress
+        )
         self._packer = InitPacker(self._history, number, self._output.send)
         self.emitter = SpoutEmitter(
             self.name,
@@ -118,19 +133,20 @@ class SpoutWorker:
             self.claim.run,
             self._packer,
             self._output.produce_confirmed,
-            Sequences(
-                self.claim.sequence,
-                partial(retry_until_ready, self._check_and_commit_claim, wait_if_away=True),
-            ),
+            Sequences(self.claim.sequence + world.random_bits(SPREAD_BITS), self._reserve),
         )
         self._max_kept_bytes = spout.max_kept_bytes if isinstance(spout, ValueSpout) else math.inf
         self.emitter.keeps_values = isinstance(spout, ValueSpout)
         self.rejected = self.timed_out = 0
-        self.reported: tuple[Report, ...] = ()
+        self.reports = RoleReports("spout", self.name, self.task, self.progress, {"task": task})
+        self._standstill = StandstillReports(
+            bootstrap, user, latest.stats_topic, self.progress, self.reports.of_standstill
+        )
         self._task_index = task
         self._pending_s, self._measured_s = 0.0, world.monotonic_s()
         self._stopping = False
         self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
+        self._claim_interval_s = FIRST_CLAIM_INTERVAL_S
 
     def _assign_results(self) -> None:
         """Read results from the end of the topic: older ones are of earlier runs."""
@@ -155,12 +171,15 @@ class SpoutWorker:
         try:
             self._spout.prepare(Context(self._history.latest, self.name, self.task))
             self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
+            self._standstill.start()
             while not self._stopping:
                 self._turn()
             self._flush()
         except KafkaException as error:
             raise as_clear_error(error.args[0], self._bootstrap) from error
         finally:
+            self.progress.end()
+            self._standstill.stop()
             try:
                 self._spout.cleanup()
             finally:
@@ -169,10 +188,13 @@ class SpoutWorker:
                 self._registry.close()
 
     def _turn(self) -> None:
+        self.progress.begin_turn()
         now_s = world.monotonic_s()
         self._pending_s += self.pending * (now_s - self._measured_s)
         self._measured_s = now_s
+        self.progress.calling = "next_tuple"
         emitted = self._emit(now_s)
+        self.progress.calling = ""
         self._read_results(self._wait_s(emitted))
         if now_s >= self._next_flush_s:
             self._output.serve()
@@ -182,7 +204,8 @@ class SpoutWorker:
         if now_s >= self._next_claim_s:
             self._renew_claim()
             self._fail_expired(now_s)
-            self._next_claim_s = world.monotonic_s() + CLAIM_INTERVAL_S
+            self._next_claim_s = world.monotonic_s() + self._claim_interval_s
+            self._claim_interval_s = min(2 * self._claim_interval_s, CLAIM_INTERVAL_S)
         if now_s >= self._next_report_s:
             self._report()
             if self._registry.refresh():
@@ -245,16 +268,21 @@ class SpoutWorker:
 
     def _deliver_ack(self, message: Message) -> None:
         self.emitter.counters.acked += 1
+        self.progress.calling = "ack"
         self._spout.notify_acked(message)
+        self.progress.calling = ""
 
     def _deliver_fail(self, root: int, failure: Failure) -> None:
         message = self.emitter.pending.pop(root)
         if message is not None:
+            self.reports.last_error.failed(failure.reason or "a message timed out")
             if failure.cause is Cause.TIMED_OUT:
                 self.timed_out += 1
             else:
                 self.emitter.counters.failed += 1
+            self.progress.calling = "fail"
             self._spout.notify_failed(message, failure)
+            self.progress.calling = ""
 
     def _fail_expired(self, now_s: float) -> None:
         """Fail messages older than the control topics' retention: their results can no longer come."""
@@ -270,12 +298,17 @@ class SpoutWorker:
             )
             self.emitter.sequences.extend(reserved)
         except CallTimedOut:
-            log.warning("claim not renewed: no answer", extra={"action": "claim_not_renewed"})
+            log_retry(log, "claim not renewed: no answer", action="claim_not_renewed")
             self._claims = make_consumer(self._settings)  # the old one is stuck in its call
         except AcktreeError as error:
             if not was_transient(error):
                 raise
-            log.warning("claim not renewed: %s", error, extra={"action": "claim_not_renewed"})
+            log_retry(log, "claim not renewed: %s", error, action="claim_not_renewed")
+
+    def _reserve(self) -> int:
+        """Reserve message numbers within a call of ``next_tuple``, however long that takes."""
+        with self.progress.waiting():
+            return retry_until_ready(self._check_and_commit_claim, wait_if_away=True)
 
     def _check_and_commit_claim(self) -> int:
         """Commit the claim with more message numbers; return where they end.
@@ -302,8 +335,7 @@ class SpoutWorker:
             "pending_s": round(self._pending_s, 3),
             "task": self._task_index,
         }
-        report = Report("spout", self.name, self.task, world.wall_ms(), values)
-        self.reported = (report,)
+        report = self.reports.of_loop(values)
         self._output.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
 
 

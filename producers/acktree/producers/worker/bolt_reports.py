@@ -1,0 +1,95 @@
+"""What a worker reports: figures of its loop, and of its standstill if it does not move.
+
+Invariant: figures are measured by the loop alone. In its place another thread may report what it last said,
+with what can be known from outside: never a lag of 0 that nobody has measured.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from acktree.producers.bolt import Context
+from acktree.producers.collector import Collector
+from acktree.producers.kafka.inputs import Inputs
+from acktree.producers.kafka.output import Output
+from acktree.producers.tuple_batch import TupleBatch
+from acktree.producers.tuples import IN_HAND
+from acktree.producers.worker.execution import Execution
+from acktree.schemas import world
+from acktree.schemas.header import first_anchor
+from acktree.schemas.progress import Executing, Progress
+from acktree.schemas.standstill import RoleReports
+from acktree.schemas.stats import Report, Value
+
+log = logging.getLogger("acktree.bolt")
+
+
+class BoltReports:
+    """The reports of one worker."""
+
+    def __init__(
+        self,
+        context: Context,
+        collector: Collector,
+        inputs: Inputs,
+        execution: Execution,
+        progress: Progress,
+    ) -> None:
+        self._context = context
+        self._collector, self._inputs, self._execution = collector, inputs, execution
+        self._held_s, self._measured_s = 0.0, world.monotonic_s()
+        self._reports = RoleReports("bolt", context.bolt, context.task, progress)
+        collector.on_failed = self._reports.last_error.failed
+        self.taken = 0
+        """How many records this turn has taken and not returned yet."""
+        progress.executing = self._find_executing
+
+    @property
+    def newest(self) -> tuple[Report, ...]:
+        """The newest report, none or one."""
+        return self._reports.newest
+
+    def measure(self, now_s: float) -> None:
+        """Add the time that tuples have been in hand since the last call."""
+        self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._measured_s)
+        self._measured_s = now_s
+
+    def send(self, output: Output) -> None:
+        """Measure and report; for the loop's own thread."""
+        values: dict[str, Value] = {
+            **asdict(self._collector.counters),
+            "in_hand": len(self._inputs.in_hand()),
+            "paused": self._inputs.paused,
+            "partitions": len(self._inputs.places()),
+            "lag": self._inputs.lag(),
+            "busy_s": round(self._execution.busy_s, 6),
+            "process_s": round(self._execution.process_s + self._held_s, 6),
+        }
+        report = self._reports.of_loop(values)
+        output.produce(self._context.topology.stats_topic, report.encode(), report.key(), None)
+
+    def make_of_standstill(self) -> Report:
+        """Return a report in place of a loop that stands still, from another thread."""
+        return self._reports.of_standstill(self._known_now)
+
+    def _known_now(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        known = {name: value for name, value in values.items() if name != "lag"}
+        known["in_hand"] = int(known.get("in_hand", 0)) + self.taken
+        known["busy_s"] = round(self._execution.busy_s, 6)
+        return known
+
+    def log_never_acked(self) -> None:
+        """Log and count the tuples that the bolt neither acked nor failed; they will be read again."""
+        held = [tup for tup in self._inputs.in_hand() if tup._state is IN_HAND]
+        for tup in held:
+            log.warning("%r was never acked", tup, extra={"action": "never_acked"})
+        self._collector.counters.never_acked += len(held)
+
+    def _find_executing(self) -> Executing | None:
+        """Return what the bolt executes; for any thread."""
+        found = self._execution.executing()
+        if found is None:
+            return None
+        record, anchors = found.first if isinstance(found, TupleBatch) else (found._record, found._anchors)
+        root = first_anchor(anchors).root if anchors else None
+        return Executing(record.topic() or "", record.partition() or 0, record.offset() or 0, root)
