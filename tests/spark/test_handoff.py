@@ -54,7 +54,7 @@ def test_any_plan_closes_every_tree_and_leaves_no_handoff_file(tester: StageTest
 
     Each plan has a batch of one query.
     """
-    before, plan = handoff_files(), ""
+    before, plan = handoff_files(), next(iter(PLANS))
     tester.start(lambda rows: {f"{tester.name}.a": PLANS[plan](rows)}, trigger="")
     for number, plan in enumerate(PLANS, 1):
         tester.send([f"{n}" for n in range(SENT)])

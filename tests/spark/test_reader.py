@@ -34,3 +34,18 @@ def test_a_driver_continues_after_a_first_batch_that_was_logged_before_a_crash(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     reader.stop()
     crashed.stop()
+
+
+def test_a_first_batch_without_records_that_was_logged_before_a_crash_reads_nothing(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    """The next driver has another position, if only by its run: what Spark has logged is no start of it."""
+    t = spout(records=0)
+    crashed = AcktreeStreamReader(t.options())
+    end = crashed.latestOffset(crashed.initialOffset(), ReadAllAvailable())
+    reader = AcktreeStreamReader(t.options())
+    first = reader.initialOffset()
+    assert first != end
+    assert reader.partitions(first, end) == []
+    reader.stop()
+    crashed.stop()

@@ -118,6 +118,21 @@ def test_without_stage_and_acker_several_topics_are_read_and_committed_by_batch(
     assert handoff_files() == before
 
 
+def test_a_query_that_began_with_nothing_to_read_and_crashed_in_its_first_batch_goes_on(
+    tester: SourceTester,
+) -> None:
+    tester.run()
+    commits = tester.folder / "checkpoint" / "commits"
+    assert tester.batches == [0]
+    for file in commits.glob("*0*"):
+        file.unlink()
+    tester.producer.produce(f"{tester.name}.one", "late", partition=0)
+    tester.producer.flush()
+    tester.run()
+    assert [bytes(row.value) for row in tester.rows] == [b"late"]
+    assert tester.committed()[0] == 1
+
+
 def check_rows(tester: SourceTester, headers: list[tuple[str, bytes | None]], stamp_ms: int) -> None:
     """Check what was read of the two whole records, and that each other one was read once."""
     first, second = sorted((row for row in tester.rows if row.partition == 1), key=lambda row: row.offset)

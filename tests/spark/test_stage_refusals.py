@@ -77,6 +77,50 @@ def test_a_transform_that_returns_unsendable_rows_is_refused_in_one_sentence(
 
     with pytest.raises(error, match=message):
         stage(tester, named)(batch, 0)
+    with pytest.raises(error, match=message):
+        stage(tester, named).try_transform(batch.schema, tester.spark)
+
+
+def raises(_rows: DataFrame) -> DataFrame:
+    raise KeyError("no such table")
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "message"),
+    [
+        (raises, BadTransform, r"the transform of in raised KeyError: 'no such table' \(in .*, line \d+\)"),
+        (lambda rows: rows.select("nope"), BadTransform, "`nope` cannot be resolved"),
+        (
+            lambda rows: rows.withColumn("value", f.length("value")),
+            BadColumn,
+            "'value' of type int; it must be",
+        ),
+        (lambda rows: rows.withColumn("anchors", f.lit("x")), BadColumn, "'anchors' of type string"),
+        (lambda rows: rows.withColumn("fail", f.lit(True)), BadColumn, "'fail' of type boolean; it must be"),
+    ],
+    ids=["raises", "no such column", "value", "anchors", "fail"],
+)
+def test_a_mistake_in_a_transform_shows_before_the_first_batch(
+    tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
+) -> None:
+    both = (f"{tester.name}.a", f"{tester.name}.b")
+    with pytest.raises(error, match=message):
+        stage(tester, lambda rows: dict.fromkeys(both, transform(rows))).try_transform(
+            batch.schema, tester.spark
+        )
+
+
+def test_columns_that_may_be_left_out_are_tried_with_every_type_they_can_have(
+    tester: StageTester, batch: DataFrame
+) -> None:
+    def full(rows: DataFrame) -> dict[str, DataFrame]:
+        headers = f.array(f.struct(f.lit("k").alias("key"), f.lit(b"v").alias("value")))
+        made = (
+            rows.withColumn("key", f.lit(None)).withColumn("headers", headers).withColumn("fail", f.lit("x"))
+        )
+        return {f"{tester.name}.a": made, f"{tester.name}.b": rows}
+
+    stage(tester, full).try_transform(batch.schema, tester.spark)
 
 
 @pytest.mark.parametrize(

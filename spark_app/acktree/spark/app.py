@@ -1,16 +1,17 @@
 """Run a user's transform as the Spark application of a spout or bolt, with a clean stop."""
 
 import contextlib
+import logging
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -18,16 +19,20 @@ from acktree.producers.native.librdkafka import is_native_off
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.durations import parse_duration_s
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.user_code import load_callable
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.options import SourceOptions
 from acktree.spark.runtime.class_archive import options_to_use
 from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
+from acktree.spark.runtime.short_errors import TRACEBACK, last_error
 from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import Stage, Transform
 
 AVAILABLE_NOW = "available-now"
+LONGEST_SCRATCH = 60
+"""In characters: Spark makes Unix sockets in the JVM's temporary folder, and their names end at 107."""
 
 _SESSION = {
     "spark.ui.enabled": "false",
@@ -78,8 +83,24 @@ def load_function(place: str) -> Callable[..., Any]:
     return found
 
 
-def make_session(app_name: str, jvm_options: str = "") -> SparkSession:
+def _load_before_spark(place: str) -> Callable[..., Any] | None:
+    """Return the function at MODULE:FUNCTION, None if its module can be imported beside a session only.
+
+    Columns and functions of Spark at the top of a module need one; any other mistake is found without.
+    """
+    try:
+        return load_function(place)
+    except BadFunction as error:
+        cause = error.__cause__
+        if isinstance(cause, PySparkException) and cause.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS":
+            return None
+        raise
+
+
+def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = None) -> SparkSession:
     """Return the session to run in: the one there is, else a local one on all cores.
+
+    A local one keeps its temporary files in ``scratch``, where nobody has said otherwise.
 
     The JVM starts from the archive of classes, if there is one, unless ``jvm_options`` say otherwise.
     Python workers run the interpreter that runs this, and find modules where this one does.
@@ -102,6 +123,10 @@ def make_session(app_name: str, jvm_options: str = "") -> SparkSession:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}{_collector()}"
         settings["spark.driver.extraJavaOptions"] += jvm_options or options_to_use()
+    if is_local and scratch is not None and not {"SPARK_CONF_DIR", "SPARK_LOCAL_DIRS"} & os.environ.keys():
+        settings["spark.local.dir"] = str(scratch)
+        if len(str(scratch)) <= LONGEST_SCRATCH and " " not in str(scratch):  # options are cut at blanks
+            settings["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={scratch}"
     settings |= _SESSION
     with (
         _own_interrupts(),
@@ -110,6 +135,7 @@ def make_session(app_name: str, jvm_options: str = "") -> SparkSession:
         launch_jvm(settings)
         session = SparkSession.builder.config(map={**settings}).getOrCreate()
     silence_lost_jvm(session.sparkContext)
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True  # says in JSON what is raised, too
     session.sparkContext.setLogLevel("ERROR")
     register(session)
     return session
@@ -145,19 +171,26 @@ def source_options(bootstrap: str, topology: str, spout: str, bolt: str, user: S
 
 
 def start(
-    spark: SparkSession, transform: Transform, options: Mapping[str, str], checkpoint: Path, trigger: str
+    spark: SparkSession,
+    transform: Transform,
+    options: Mapping[str, str],
+    checkpoint: Path | str,
+    trigger: str = "",
 ) -> StreamingQuery:
-    """Start the query of a spout or bolt and return it.
+    """Start the query of a spout or bolt in any session, and return it; the source is registered there.
 
     ``options`` are those of the source. ``trigger`` is ``available-now`` or an interval such as ``1s`` or
     ``500ms``; "" runs batch after batch.
 
     Raises:
         BadTrigger: it is none of these.
+        BadTransform, BadColumn: the transform raises, or returns what cannot be sent; tried on no rows.
     """
     interval_ms = None if trigger in ("", AVAILABLE_NOW) else trigger_ms(trigger)
     stage = Stage(transform, options)
+    register(spark)
     rows = spark.readStream.format(FORMAT).options(**options).load()
+    stage.try_transform(rows.schema, spark)
 
     def write(batch: Any, batch_id: int) -> None:
         stage(batch, batch_id)
@@ -184,7 +217,7 @@ def run(
         AcktreeError: broker, topology, component or topic does not exist; raised before Spark starts.
         QueryFailed: the query ended with an error.
     """
-    transform = load_function(place)
+    transform = _load_before_spark(place)
     if trigger not in ("", AVAILABLE_NOW):
         trigger_ms(trigger)
     checked = SourceOptions.parse(options)
@@ -193,11 +226,12 @@ def run(
     _record_signals(stopping)
     with contextlib.ExitStack() as stack:
         if checkpoint is None:
-            checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-checkpoint-")))
+            checkpoint = stack.enter_context(temporary_folder("checkpoint"))
         try:
-            spark = make_session(f"acktree {checked.group}")
+            scratch = stack.enter_context(temporary_folder("spark"))
+            spark = make_session(f"acktree {checked.group}", scratch=scratch)
             stack.callback(_stop_session, spark)
-            query = start(spark, transform, options, checkpoint, trigger)
+            query = start(spark, transform or load_function(place), options, checkpoint, trigger)
         except Exception:
             if stopping:
                 return  # a signal to the whole process group also ends the JVM
@@ -213,7 +247,7 @@ def run(
         except Exception as error:
             # As above; the running batch is replayed.
             if not stopping:
-                raise QueryFailed(_first_line(error)) from error
+                raise QueryFailed(_own_error(error) or _printed(error, ready)) from error
 
 
 def _stop_session(spark: SparkSession) -> None:
@@ -235,9 +269,14 @@ def _record_signals(received: list[int]) -> None:
     signal.signal(signal.SIGINT, record)
 
 
-def _first_line(error: BaseException) -> str:
-    """Return the innermost message of a Spark error, without its stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("acktree.")]
-    text = (ours or lines or [type(error).__name__])[-1 if ours else 0]
-    return text.partition(": ")[2] if ours and ": " in text else text
+def _own_error(error: BaseException) -> str | None:
+    """Return the text of the innermost acktree error in a Spark error, which says all there is to say."""
+    ours = [line.strip() for line in str(error).splitlines() if line.strip().startswith("acktree.")]
+    return ours[-1].partition(": ")[2] or ours[-1] if ours else None
+
+
+def _printed(error: BaseException, print_line: Callable[[str], None]) -> str:
+    """Print a Spark error, but for the query's plan; return what it says, without its stack."""
+    text = str(error).partition("\n=== Streaming Query ===")[0].strip()
+    print_line(text)
+    return last_error(text) if TRACEBACK in text else text.partition("\n")[0] or type(error).__name__

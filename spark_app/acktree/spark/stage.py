@@ -18,12 +18,14 @@ from functools import partial
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import registry_topic
+from acktree.schemas.user_code import described
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
 from acktree.spark.driver.timeout_resets import Resets, resetting
 from acktree.spark.options import SourceOptions
@@ -56,14 +58,21 @@ CUT_OFF_ACTION = {"action": "cut_off"}
 QUERY_ID = "sql.streaming.queryId"
 RESET_FRACTION = 0.25
 """Part of its timeout after which a batch asks for more time: its records may have used up most of it."""
-COLUMNS = ("value", "anchors", "key", "headers", "fail")
+COLUMNS = {
+    "value": ("binary", "string"),
+    "anchors": ("binary",),
+    "key": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "fail": ("string",),
+}
+"""What a stage takes from its rows, and the types that it can write."""
 
 Outputs = DataFrame | Mapping[str, DataFrame]
 Transform = Callable[[DataFrame], Outputs]
 
 
 class BadTransform(AcktreeError):
-    """The user's function returned something that the stage cannot send anywhere."""
+    """The user's function raised an error, or returned something that the stage cannot send anywhere."""
 
 
 class ShuffledBeforeStage(AcktreeError):
@@ -121,6 +130,17 @@ class Stage:
                     batch, plan, partial(_write_whole, rows, plan, topic, without_transaction)
                 )
         return self._guarded(batch, plan, partial(self._write_shuffled, batch, plan))
+
+    def try_transform(self, schema: StructType, session: SparkSession) -> None:
+        """Try the transform on no rows, so that its mistakes show before the first batch.
+
+        ``schema`` is the source's.
+
+        Raises:
+            BadTransform, BadColumn: it raises, or returns what cannot be sent.
+        """
+        for topic, output in self._outputs(session.createDataFrame([], schema)).items():
+            _check_types(_columns(output, topic), topic)
 
     def _in_transactions(self, batch: DataFrame, rows: DataFrame, plan: StagePlan, topic: str) -> int:
         """Write one transaction per task; a spout's tuples are unseen until it commits: no tree times out."""
@@ -201,7 +221,12 @@ class Stage:
 
     def _outputs(self, batch: DataFrame) -> Mapping[str, DataFrame]:
         emits, name = self._emits(), self._options.component
-        outputs = self._transform(batch)
+        try:
+            outputs = self._transform(batch)
+        except AcktreeError:
+            raise
+        except Exception as error:
+            raise BadTransform(f"the transform of {name} raised {described(error)}") from error
         if isinstance(outputs, DataFrame):
             if len(emits) != 1:
                 raise BadTransform(
@@ -246,6 +271,16 @@ def _columns(output: DataFrame, topic: str) -> DataFrame:
             "(carry anchors along from the source), and may have key, headers and fail"
         )
     return output.select(*[name for name in COLUMNS if name in output.columns])
+
+
+def _check_types(output: DataFrame, topic: str) -> None:
+    for field in output.schema.fields:
+        kind, wanted = field.dataType.simpleString(), COLUMNS[field.name]
+        if kind not in wanted and kind != "void":
+            raise BadColumn(
+                f"the rows for topic {topic!r} have a column {field.name!r} of type {kind}; "
+                f"it must be {' or '.join(wanted)}"
+            )
 
 
 def _count(roots: DataFrame) -> int:

@@ -12,7 +12,7 @@ from acktree.schemas.stats import Report
 from acktree.spark.options import SourceOptions
 
 if TYPE_CHECKING:
-    from acktree.schemas.metrics import Served
+    from acktree.schemas.metrics_server import Served
 
 
 def serve_driver(options: SourceOptions, read: Callable[[], Iterable[Report]]) -> "Served | None":
@@ -20,7 +20,7 @@ def serve_driver(options: SourceOptions, read: Callable[[], Iterable[Report]]) -
     if options.metrics_port is None:
         return None
     try:
-        from acktree.schemas.metrics import serve_reports
+        from acktree.schemas.metrics_server import serve_reports
     except ModuleNotFoundError as missing:
         raise NoMetrics("metrics need prometheus_client: pip install 'acktree[metrics]'") from missing
     served = serve_reports(options.topology, read, options.metrics_port, options.metrics_host)

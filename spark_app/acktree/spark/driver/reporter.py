@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from confluent_kafka import KafkaError
 
 from acktree.schemas.client_settings import producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_forbidden
+from acktree.schemas.last_error import LastError
 from acktree.schemas.stats import Report
 from acktree.spark.options import SourceOptions
 
@@ -21,6 +23,7 @@ class Reporter:
         self._bootstrap = options.bootstrap
         self._refused: KafkaError | None = None
         self.latest: Sequence[Report] = ()
+        self.last_error = LastError()
         settings = producer_settings(options.bootstrap, options.kafka)
         self.producer = make_producer({**settings, "on_delivery": self._on_delivery})
 
@@ -29,11 +32,13 @@ class Reporter:
             self._refused = error
 
     def send(self, topic: str, reports: Sequence[Report]) -> None:
-        """Hand reports over to the producer.
+        """Hand reports over to the producer, with what is known of this process.
 
         Raises:
             NotAuthorized: the broker forbids it; raised at once if the broker has said so before.
         """
+        facts = self.last_error.figures()
+        reports = [replace(report, values={**report.values, **facts}) for report in reports]
         self.latest = reports
         try:
             with clear_errors(self._bootstrap, f"topic {topic}"):

@@ -74,6 +74,7 @@ class SpoutDriver:
             is_removed=lambda source, offset: self._sources.is_removed(source, offset),
             monotonic=monotonic,
             jitter=jitter,
+            on_failed=self._reporter.last_error.failed,
         )
         self._sources = SpoutSources(
             options, self._registry, self._watch, topics, self.tasks, self.commits, self._results.follow

@@ -31,11 +31,15 @@ class SpoutResults:
         is_removed: Callable[[SourceSlot, int], bool],
         monotonic: Callable[[], float],
         jitter: Callable[[], float],
+        on_failed: Callable[[str], object],
     ) -> None:
-        """Read nothing yet; ``is_removed`` returns whether retention removed an absent record."""
+        """Read nothing yet; ``is_removed`` returns whether retention removed an absent record.
+
+        ``on_failed`` is called with the reason of the last failure in a result.
+        """
         self._topics, self._tasks, self._commits = topics, tasks, commits
         self._replays, self._dead_letters, self._is_removed = replays, dead_letters, is_removed
-        self._monotonic, self._jitter = monotonic, jitter
+        self._monotonic, self._jitter, self._on_failed = monotonic, jitter, on_failed
         self._has_caught_up = False
 
     @property
@@ -83,6 +87,8 @@ class SpoutResults:
                 effect = task.apply_absent(record)
             else:
                 effect = task.apply(record, self._monotonic(), self._jitter())
+                if effect.opened:
+                    self._on_failed(record.failed[-1].reason or "a record timed out")
             highest |= effect.highest
             opened += effect.opened
             for exhausted in effect.exhausted:

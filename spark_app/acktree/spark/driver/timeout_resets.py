@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from acktree.schemas import world
+from acktree.schemas.outages import log_retry
 from acktree.spark.driver.batch_commits import ReadTaskName
 from acktree.spark.tasks.reading.read_task import ReadTask, task_anchors
 from acktree.spark.tasks.writing.producers import task_producer
@@ -78,7 +79,7 @@ def resetting(interval_s: float, send: Callable[[world.Event], None]) -> Iterato
             try:
                 send(ended)
             except Exception as error:
-                log.warning("trees may time out: %s", error, extra={"action": "reset_failed"})
+                log_retry(log, "trees may time out: %s", error, action="reset_failed")
 
     thread = world.start_thread(run, "acktree-resets")
     try:

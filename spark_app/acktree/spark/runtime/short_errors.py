@@ -6,15 +6,18 @@ StackOverflowError.
 """
 
 import logging
+import re
 import traceback
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.user_code import is_of_user
 from acktree.spark.runtime.jvm_output import is_stopping
 
 MAX_CHARS = 2_000
+TRACEBACK = "Traceback (most recent call last):"
 _CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 _INTERRUPTED = (
     "java.lang.InterruptedException",
@@ -61,6 +64,18 @@ def is_interruption(text: str) -> bool:
     return any(name in behind for name in _INTERRUPTED)
 
 
+def last_error(text: str) -> str:
+    """Return the last error of a text with tracebacks, and the line of a user's own code that raised it.
+
+    >>> last_error(f'{TRACEBACK}\n  File "jobs.py", line 7, in f\nValueError: 7\n\tat java')
+    'ValueError: 7 (in jobs.py, line 7)'
+    """
+    frames = re.findall(r'^\s*File "([^"]+)", line (\d+)', text.rpartition(TRACEBACK)[2], re.MULTILINE)
+    users = [frame for frame in frames if is_of_user(frame[0])]
+    place = f" (in {users[-1][0]}, line {users[-1][1]})" if users else ""
+    return shortened(text).partition("\n")[0] + place
+
+
 def shortened(text: str, max_chars: int = MAX_CHARS // 2) -> str:
     """Return the last error of a traceback, or that a call was interrupted.
 
@@ -69,7 +84,7 @@ def shortened(text: str, max_chars: int = MAX_CHARS // 2) -> str:
     """
     if is_interruption(text):
         return f"{_CALL} a job: {_INTERRUPTED[0]}"
-    last = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    last = text.rpartition(f"{TRACEBACK}\n")[2].splitlines()
     unindented = [at for at, line in enumerate(last) if line[:1].strip()]
     return "\n".join(last[unindented[0] :] if unindented else last).replace(
         _CALL, "Py4JJavaError while calling"

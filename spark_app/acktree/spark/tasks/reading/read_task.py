@@ -98,8 +98,13 @@ class ReadTask(InputPartition):
 
 
 def read_tasks(options: SourceOptions, published: Published, batch: PlannedBatch) -> list[ReadTask]:
-    """Return a task per partition with new records; the first takes the replays, or all of a small batch."""
+    """Return a task per partition with new records; the first takes the replays, or all of a small batch.
+
+    A batch that Spark has logged may have none: the position of a query that began where nothing was to read.
+    """
     fresh, again = _read_ranges(options, published, batch)
+    if not fresh and not again:
+        return []
     if batch.records <= SMALL_BATCH:
         return [ReadTask((*fresh, *again))]
     parts: dict[tuple[str, int], list[ReadRange]] = {}
