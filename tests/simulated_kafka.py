@@ -7,13 +7,17 @@ virtual time only. A test that needs a process to kill, or what the simulation l
 """
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from acktree.schemas.world import use_world
+from acktree.testing.errors import NotSimulated
 from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kernel import Kernel
+from acktree.testing.kernel import Kernel, Process
 from acktree.testing.world import SimulatedWorld
 
 REAL = "ACKTREE_TEST_REAL_KAFKA"
@@ -28,9 +32,14 @@ class Simulation:
         self.cluster = Cluster(self.kernel)
         self.world = SimulatedWorld(self.kernel, self.cluster)
         self._process = self.kernel.process("test")
+        self.has_failed = False
 
     def run(self, call: Callable[[], object]) -> None:
-        """Run something as a task of the test's process, until it ends; raise what it raised."""
+        """Run something as a task of the test's process, until it ends; raise what it raised.
+
+        Raises:
+            TookTooLong, NothingCanHappen: it waits for something that does not come.
+        """
         raised: list[BaseException] = []
 
         def attempt() -> None:
@@ -40,9 +49,52 @@ class Simulation:
                 raised.append(error)
 
         task = self.kernel.spawn(self._process, attempt, "test")
-        self.kernel.run(lambda: task.is_done, LIMIT_S)
-        if raised:
-            raise raised[0]
+        try:
+            self.kernel.run(lambda: task.is_done, LIMIT_S)
+            if raised:
+                raise raised[0]
+        except BaseException as error:
+            self.has_failed = True
+            for process in self.kernel.processes:
+                if process.error is not None:
+                    error.add_note(f"a thread of {process.name!r} had ended with {process.error!r}")
+            raise
+
+    def start_process(self, run: Callable[[], object]) -> Process:
+        """Run something in a simulated process of its own, which ``kernel.kill`` ends."""
+        process = self.kernel.process("started")
+        self.kernel.spawn(process, run, "main")
+        return process
+
+    def close(self) -> None:
+        """End all tasks. Raises AssertionError: a test that has passed has left some running."""
+        left = "" if self.has_failed or not self._process.tasks else self.kernel.describe()
+        self.kernel.close()
+        assert not left, f"the test is over, and these threads still run; stop them:\n{left}"
+
+
+@contextmanager
+def simulated() -> Iterator[Simulation]:
+    """Run everything in a simulation until the block ends; see Simulation.close."""
+    made, sleep = Simulation(), time.sleep
+
+    def refuse(seconds: float) -> None:
+        if made.kernel.is_in_task and threading.current_thread() is threading.main_thread():
+            raise NotSimulated("time.sleep lets no virtual time pass; wait with acktree.schemas.world.sleep")
+        sleep(seconds)
+
+    with use_world(made.world), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", refuse)
+        yield made
+        made.close()
+
+
+def run_in(simulation: Simulation | None, call: Callable[[], object]) -> None:
+    """Run what a fixture does after its test where the test ran."""
+    if simulation is None:
+        call()
+    else:
+        simulation.run(call)
 
 
 def is_simulated(item: pytest.Item) -> bool:
@@ -58,10 +110,8 @@ def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation | None]:
     if not is_simulated(request.node):
         yield None
         return
-    made = Simulation()
-    with use_world(made.world):
+    with simulated() as made:
         yield made
-        made.kernel.close()
 
 
 @pytest.fixture

@@ -229,7 +229,7 @@ class LonelyFrame(Frame):
 
 def _make_page() -> Any:
     status = StatusPage(PageSettings("127.0.0.1:1", "t", {}, None, True))
-    status._frame.__class__ = LonelyFrame
+    status.topologies[0].frame.__class__ = LonelyFrame
     return status.make_app()
 
 

@@ -235,6 +235,24 @@ DEFECTS = (
         "    if not has_end_marker(_worker_stream()):",
         "    if False:",
     ),
+    Defect(
+        "execute again what is done above the frontier",
+        f"{WORKER}/kafka/inputs.py",
+        "above is not None and record.error() is None and above.holds(record.offset() or 0)",
+        "False",
+    ),
+    Defect(
+        "begin a run without what is done above the frontier",
+        f"{SPARK}/driver/takeover.py",
+        "            ledger.done, ledger.committed_done = committed.done(), committed.done()",
+        "            ledger.committed_done = committed.done()",
+    ),
+    Defect(
+        "commit a cut only when it has moved far",
+        f"{ACKER}/ownership.py",
+        "owned.partition.cut == owned.committed:",
+        "owned.partition.cut[1] - owned.committed[1] < 3:",
+    ),
 )
 
 

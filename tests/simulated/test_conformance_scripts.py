@@ -11,6 +11,7 @@ from acktree.testing.kafka.assignors import Member, assign
 
 TOPIC = ("create_topic", "t", 1, {})
 LONG = "x" * 4097
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
 def record(name: str, value: str, key: str | None = "k", partition: int = 0, topic: str = "t") -> tuple:
@@ -81,6 +82,11 @@ SCRIPTS: dict[str, Script] = {
         *[("subscribe", "c", ["t"]), ("read_as_group", "g"), ("pause_as_group", "g", "t", 0)],
         *[record("p", "1"), ("flush", "p"), ("grow_topic", "t", 2), ("read_as_group", "g")],
         *[("resume_as_group", "g"), ("read_as_group", "g")],
+    ],
+    "a broker allows a group only some timeouts, and none that its heartbeats miss": [
+        *[("alter_config", "GROUP", "g", SESSION, value) for value in ("5999", "60001", "6000", "14000")],
+        *[("alter_config", "GROUP", "g", HEARTBEAT, value) for value in ("999", "15001", "14000", "13999")],
+        ("describe_configs", "GROUP", "g"),
     ],
 }
 

@@ -5,8 +5,10 @@ from collections import Counter
 
 import pytest
 
+from acktree.acker.ownership import Ownership
 from acktree.acker.partition import Partition
 from acktree.producers.collector import Collector
+from acktree.producers.kafka.inputs import Inputs
 from acktree.testing.kernel import Killed
 from acktree.testing.search.faults import KINDS, Fault
 from acktree.testing.search.judge import BrokenPromise
@@ -54,6 +56,17 @@ def test_a_seed_gives_the_same_event_log_again():
 def test_a_failed_tuple_that_is_acked_is_found(monkeypatch):
     monkeypatch.setattr(Collector, "fail", lambda self, tup, reason: self.ack(tup))
     first_broken(range(200))
+
+
+def test_a_tuple_that_is_executed_again_without_a_cause_is_found(monkeypatch):
+    monkeypatch.setattr(Inputs, "_is_done", lambda self, record: False)
+    first_broken(range(100))
+
+
+def test_a_cut_that_stays_behind_is_found(monkeypatch):
+    changed = Ownership._changed_cuts
+    monkeypatch.setattr(Ownership, "_changed_cuts", lambda self, numbers: changed(self, numbers)[2:])
+    first_broken(range(100))
 
 
 def test_a_failing_plan_is_cut_down_to_the_faults_it_needs(monkeypatch):

@@ -8,7 +8,7 @@ class SimulationError(AcktreeError):
 
 
 class NotSimulated(SimulationError):
-    """A client was asked for something that the simulated Kafka does not know."""
+    """The simulated Kafka was asked for something that it does not know, or by a real thread."""
 
 
 class NothingCanHappen(SimulationError):

@@ -9,6 +9,7 @@ import asyncio
 import heapq
 import itertools
 import random
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from acktree.testing.errors import NothingCanHappen, TookTooLong
+from acktree.testing.errors import NothingCanHappen, NotSimulated, TookTooLong
 
 START_S = 1_700_000_000.0
 """The wall clock when a simulation begins, in seconds since 1970."""
@@ -99,9 +100,8 @@ class Task:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, at most ``timeout`` seconds of virtual time."""
-        if not self.is_done:
-            self.joining.append(self.kernel.current)
-            self.kernel.wait(timeout, f"the end of {self.name}")
+        self.joining.append(self.kernel.current)
+        self.kernel.wait_until(lambda: self.is_done, timeout, f"the end of {self.name}")
 
     def is_alive(self) -> bool:
         """Return whether it still runs."""
@@ -126,12 +126,26 @@ class Kernel:
         self._heap: list[tuple[float, int, Timer]] = []
         self._current: Task | None = None
         self._end_s = FOREVER_S
+        self._thread = threading.get_ident()
+        self._stranger: str | None = None
 
     @property
     def current(self) -> Task:
-        """The task that runs."""
-        assert self._current is not None, "only a task of a simulated process may wait"
+        """The task that runs. Raises NotSimulated: none does, or a real thread asks."""
+        self.refuse_real_threads()
+        if self._current is None:
+            raise NotSimulated("only a task of a simulated process may do this; spawn one for it")
         return self._current
+
+    def refuse_real_threads(self) -> None:
+        """Raise NotSimulated in a real thread, and then in every task: none shall wait for it."""
+        if self._stranger is None and threading.get_ident() != self._thread:
+            self._stranger = threading.current_thread().name
+        if self._stranger is not None:
+            raise NotSimulated(
+                f"the real thread {self._stranger!r} uses the simulated Kafka or its time; "
+                "start it with acktree.schemas.world.start_thread"
+            )
 
     @property
     def is_in_task(self) -> bool:
@@ -166,6 +180,12 @@ class Kernel:
     def wait(self, timeout_s: float | None, reason: str) -> None:
         """Wait until someone wakes this task, or for ``timeout_s`` at most; check what it waits for again."""
         self._suspend(timeout_s, reason)
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float | None, reason: str) -> None:
+        """Wait until something holds, or for ``timeout_s`` at most, whatever wakes the task meanwhile."""
+        until_s = FOREVER_S if timeout_s is None else self.now_s + timeout_s
+        while not holds() and self.now_s < until_s:
+            self.wait(until_s - self.now_s, reason)
 
     def wake(self, task: Task) -> None:
         """Make a waiting task run at the present time; one that does not wait is left alone."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from acktree.console.view.dead_letters import DeadLetter, dead_letter_of
+from acktree.console.view.dead_letters import DeadLetter, dead_letter_of, spouts_by_topic
 from acktree.schemas.codec import decode_ack_init, decode_result
 from acktree.schemas.control_records import Cause
 from acktree.schemas.errors import MalformedRecord
@@ -136,12 +136,13 @@ class Results:
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters, oldest first."""
-        topic = self._published().dead_letter_topic
+        published = self._published()
+        topic, spouts = published.dead_letter_topic, spouts_by_topic(published)
         letters = []
         for log in self.logs(topic):
             for stored in _visible(log):
                 message = SimulatedMessage(topic, log.number, stored.offset, stored)
-                letters.append(dead_letter_of(cast(Any, message)))
+                letters.append(dead_letter_of(cast(Any, message), spouts))
         return letters
 
     # Trees.

@@ -7,16 +7,15 @@ fails for good at its MAX_FAILURES-th error; the first attempt that ends well wi
 
 import io
 import itertools
-import shutil
-import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from acktree.schemas.temporary_folder import temporary_folder
 from acktree.spark.runtime.task_context import SIMULATED_TASK
 from acktree.testing.kernel import Kernel, Process
 from acktree.testing.spark_attempts import (
@@ -45,7 +44,8 @@ class Executors:
 
     def __init__(self, kernel: Kernel, driver: Process, count: int = EXECUTORS) -> None:
         self.kernel, self.driver = kernel, driver
-        self.folder = Path(tempfile.mkdtemp(prefix="acktree-simulated-"))
+        self._kept = ExitStack()
+        self.folder = self._kept.enter_context(temporary_folder("simulated"))
         self._numbers, self._attempts, self._stages = itertools.count(), itertools.count(), itertools.count()
         self.all = [self._new() for _ in range(count)]
         self.stage_attempts: Counter[int] = Counter()
@@ -95,7 +95,7 @@ class Executors:
 
     def close(self) -> None:
         """Kill every Python process, as the end of the driver does."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._kept.close()
         self.kernel.kill_all([process for executor in self.all for process in executor.all])
 
     # Jobs.

@@ -4,18 +4,21 @@ Invariant: it is asked only by tasks of simulated processes, and every answer fo
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from acktree.schemas.world import Event, Thread
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from acktree.schemas.world import ClientLogger, Event, Thread
 from acktree.testing.kafka.admin import SimulatedAdmin
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kafka.consumer import SimulatedConsumer
 from acktree.testing.kafka.network import Network
 from acktree.testing.kafka.producer import SimulatedProducer
+from acktree.testing.kafka.properties import refuse_unknown
 from acktree.testing.kernel import START_S, Kernel, Process, Task
 from acktree.testing.virtual_loop import VirtualLoop, wait_for
 
@@ -46,7 +49,7 @@ class SimulatedEvent:
         """Wait until it is set."""
         if not self._is_set:
             self._waiting.append(self._kernel.current)
-            self._kernel.wait(timeout, "an event")
+            self._kernel.wait_until(self.is_set, timeout, "an event")
         return self._is_set
 
 
@@ -107,13 +110,16 @@ class SimulatedWorld:
     def host_name(self) -> str:
         return self.kernel.current.process.name if self.kernel.is_in_task else "outside"
 
-    def consumer(self, settings: dict[str, Any], logger: logging.Logger) -> Any:
+    def consumer(self, settings: dict[str, Any], logger: ClientLogger) -> Any:
+        refuse_unknown(Consumer, settings)
         return SimulatedConsumer(self._network(), settings)
 
-    def producer(self, settings: dict[str, Any], logger: logging.Logger) -> Any:
+    def producer(self, settings: dict[str, Any], logger: ClientLogger) -> Any:
+        refuse_unknown(Producer, settings)
         return SimulatedProducer(self._network(), settings)
 
-    def admin(self, settings: dict[str, Any], logger: logging.Logger) -> Any:
+    def admin(self, settings: dict[str, Any], logger: ClientLogger) -> Any:
+        refuse_unknown(AdminClient, settings)
         return SimulatedAdmin(self._network(), settings)
 
     def _network(self) -> Network:

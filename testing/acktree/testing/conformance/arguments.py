@@ -26,6 +26,14 @@ CONFIGS: tuple[dict[str, str], ...] = (
     {"max.message.bytes": "1000"},
     {"retention.ms": "3600000000"},
 )
+CHANGES = {
+    "TOPIC": [("retention.ms", "7200000000"), ("retention.ms", "-1")],
+    "GROUP": [
+        *[("consumer.session.timeout.ms", value) for value in ("50000", "5999", "60001")],
+        *[("consumer.heartbeat.interval.ms", value) for value in ("4000", "999", "15001")],
+    ],
+}
+"""Settings to change; no session timeout that a script could outlive."""
 
 
 class Arguments:
@@ -55,6 +63,10 @@ class Arguments:
         """Return a partition, seldom one that does not exist."""
         topic = self.topic()
         return topic, self.random.randrange(self.partitions.get(topic, 1)) + (3 if self.chance(0.02) else 0)
+
+    def configured(self) -> tuple[str, str]:
+        """Return what has settings: a topic, seldom a group."""
+        return ("GROUP", self.random.choice(GROUPS)) if self.chance(0.3) else ("TOPIC", self.topic())
 
     def places(self) -> list[tuple[str, int]]:
         """Return some partitions."""

@@ -235,7 +235,8 @@ def position(session: Session, name: str, places: list[list[Any]]) -> Result:
     reader = session.readers.get(name)
     if reader is None or reader.topics:
         return SKIPPED
-    return outcome(lambda: places_of(session, reader.client.position(session.partitions(places))))
+    mine = [place for place in places if tuple(place) in reader.assigned]
+    return outcome(lambda: places_of(session, reader.client.position(session.partitions(mine))))
 
 
 def watermarks(session: Session, name: str, topic: str, partition: int) -> Result:

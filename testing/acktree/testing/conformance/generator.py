@@ -9,6 +9,7 @@ from collections.abc import Callable
 from confluent_kafka import OFFSET_END, OFFSET_STORED
 
 from acktree.testing.conformance.arguments import (
+    CHANGES,
     CONFIGS,
     CONSUMERS,
     GROUPS,
@@ -62,11 +63,11 @@ class Generator(Arguments):
         return [("list_topics", client, self.random.choice(TOPICS))]
 
     def describe_configs(self) -> Script:
-        return [("describe_configs", self.topic())]
+        return [("describe_configs", *self.configured())]
 
     def alter_config(self) -> Script:
-        retention_ms = self.random.choice(["7200000000", "-1"])
-        return [("alter_config", self.topic(), "retention.ms", retention_ms)]
+        kind, name = self.configured()
+        return [("alter_config", kind, name, *self.random.choice(CHANGES[kind]))]
 
     def producer(self) -> Script:
         free = [name for name in PRODUCERS if name not in self.producers]

@@ -22,7 +22,10 @@ from acktree.testing.conformance.session import LIMIT_S, SHORT_S, Session
 
 FETCHED_S = 0.05
 """By then, the last fetch of a partition that nobody reads any more is answered: it may show the deletion."""
-DESCRIBED = ("cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.ms")
+DESCRIBED = {
+    "TOPIC": ("cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.ms"),
+    "GROUP": ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"),
+}
 
 
 def answer(futures: dict[Any, Any]) -> Any:
@@ -188,21 +191,24 @@ def list_topics(session: Session, client: str, topic: str) -> Result:
     return outcome(ask)
 
 
-def describe_configs(session: Session, topic: str) -> Result:
-    """Ask for the settings of a topic."""
-    resource = ConfigResource(ConfigResource.Type.TOPIC, session.name(topic))
+def _resource(session: Session, kind: str, name: str, changes: list[ConfigEntry] | None = None) -> Any:
+    return ConfigResource(ConfigResource.Type[kind], session.name(name), incremental_configs=changes)
+
+
+def describe_configs(session: Session, kind: str, name: str) -> Result:
+    """Ask for the settings of a topic or group."""
 
     def ask() -> Result:
-        found = answer(session.admin.describe_configs([resource]))
-        return {name: [found[name].value, found[name].is_default] for name in DESCRIBED}
+        found = answer(session.admin.describe_configs([_resource(session, kind, name)]))
+        return {setting: [found[setting].value, found[setting].is_default] for setting in DESCRIBED[kind]}
 
     return outcome(ask)
 
 
-def alter_config(session: Session, topic: str, setting: str, value: str) -> Result:
-    """Change a setting of a topic, and wait until it can be seen."""
+def alter_config(session: Session, kind: str, name: str, setting: str, value: str) -> Result:
+    """Change a setting of a topic or group, and wait until it can be seen."""
     entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, session.name(topic), incremental_configs=[entry])
+    resource = _resource(session, kind, name, [entry])
     result = outcome(lambda: answer(session.admin.incremental_alter_configs([resource])))
 
     def is_there() -> bool:

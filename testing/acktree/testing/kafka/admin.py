@@ -18,9 +18,20 @@ from confluent_kafka.admin import (
 
 from acktree.testing.errors import NotSimulated
 from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog
-from acktree.testing.kafka.metadata import list_topics
+from acktree.testing.kafka.metadata import list_topics, partition_infos
 from acktree.testing.kafka.network import Network, timed_out
 from acktree.testing.kafka.transactions import Refused
+
+GROUP_DEFAULTS = {"consumer.session.timeout.ms": "45000", "consumer.heartbeat.interval.ms": "5000"}
+BROKER_SETTINGS = {
+    "group.consumer.max.heartbeat.interval.ms": "15000",
+    "group.consumer.max.session.timeout.ms": "60000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "offset.metadata.max.bytes": "4096",
+    "offsets.retention.minutes": "10080",
+}
+"""Kafka's defaults, but for a session timeout of 6 s, which ``acktree broker`` allows, too."""
 
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -93,6 +104,10 @@ class SimulatedAdmin:
         self._kernel.call_after(self._network.delay_s(), send)
         return future
 
+    def describe_cluster(self, *, request_timeout: float = 60.0, **_options: Any) -> SimulatedFuture:
+        """Return an answer that says nothing but that it came."""
+        return self._answer("admin.describe_cluster", lambda: None, request_timeout)
+
     # Topics.
 
     def describe_topics(self, topics: Any, **_options: Any) -> dict[str, SimulatedFuture]:
@@ -102,7 +117,7 @@ class SimulatedAdmin:
     def _describe(self, name: str) -> SimulatedFuture:
         def ask() -> TopicDescription:
             topic: Any = self._cluster.topic(name)
-            return TopicDescription(name, topic.topic_id, False, list(topic.partitions))
+            return TopicDescription(name, topic.topic_id, False, partition_infos(topic))
 
         return self._answer("admin.describe_topics", ask)
 
@@ -210,11 +225,9 @@ class SimulatedAdmin:
         if resource.restype is ConfigResource.Type.TOPIC:
             defaults, found = TOPIC_DEFAULTS, self._cluster.topic(resource.name).config
         elif resource.restype is ConfigResource.Type.GROUP:
-            defaults = {"consumer.session.timeout.ms": "45000", "consumer.heartbeat.interval.ms": "5000"}
-            found = {**defaults, **self._cluster.group(resource.name).config}
+            defaults, found = GROUP_DEFAULTS, GROUP_DEFAULTS | self._cluster.group(resource.name).config
         else:
-            defaults = {"offset.metadata.max.bytes": "4096", "offsets.retention.minutes": "10080"}
-            found = defaults
+            defaults = found = BROKER_SETTINGS
         return {
             name: ConfigEntry(name, value, is_default=defaults.get(name) == value)
             for name, value in found.items()
@@ -224,18 +237,54 @@ class SimulatedAdmin:
         self, resources: Iterable[ConfigResource], **_options: Any
     ) -> dict[ConfigResource, SimulatedFuture]:
         """Change settings of topics and groups."""
+        resources = list(resources)
+        for resource in resources:
+            _check_simulated(resource)
 
         def alter(resource: ConfigResource) -> None:
-            if resource.restype is ConfigResource.Type.TOPIC:
-                config = self._cluster.topic(resource.name).config
+            is_topic = resource.restype is ConfigResource.Type.TOPIC
+            defaults = TOPIC_DEFAULTS if is_topic else GROUP_DEFAULTS
+            changes = {
+                entry.name: defaults[entry.name] if _takes_back(entry) else str(entry.value)
+                for entry in resource.incremental_configs
+            }
+            if is_topic:
+                self._cluster.topic(resource.name).config.update(changes)
             else:
                 config = self._cluster.group(resource.name).config
-            for entry in resource.incremental_configs:
-                if entry.incremental_operation is not AlterConfigOpType.SET:
-                    raise Refused(KafkaError.INVALID_CONFIG, "only SET is simulated")
-                config[entry.name] = str(entry.value)
+                _check_group(GROUP_DEFAULTS | config | changes)
+                config.update(changes)
 
         return {
             resource: self._answer("admin.incremental_alter_configs", partial(alter, resource))
             for resource in resources
         }
+
+
+def _takes_back(entry: ConfigEntry) -> bool:
+    return entry.incremental_operation is AlterConfigOpType.DELETE
+
+
+def _check_simulated(resource: ConfigResource) -> None:
+    """Raise NotSimulated for a change that no simulated broker applies."""
+    for entry in resource.incremental_configs:
+        if entry.incremental_operation not in (AlterConfigOpType.SET, AlterConfigOpType.DELETE):
+            raise NotSimulated(f"a change of {entry.name} is simulated for AlterConfigOpType.SET and DELETE")
+        if resource.restype is ConfigResource.Type.GROUP and entry.name not in GROUP_DEFAULTS:
+            raise NotSimulated(f"{entry.name} of a group is not simulated; test this against a real Kafka")
+
+
+def _check_group(config: Mapping[str, str]) -> None:
+    """Raise Refused for settings of a group that the broker does not allow, in the order of its checks."""
+    for name in ("heartbeat.interval.ms", "session.timeout.ms"):
+        value = int(config[f"consumer.{name}"])
+        for bound, comparison in (("min", "greater"), ("max", "less")):
+            limit = int(BROKER_SETTINGS[f"group.consumer.{bound}.{name}"])
+            if value < limit if bound == "min" else value > limit:
+                raise Refused(
+                    KafkaError.INVALID_CONFIG,
+                    f"consumer.{name} must be {comparison} than or equal to group.consumer.{bound}.{name}",
+                )
+    if int(config["consumer.session.timeout.ms"]) <= int(config["consumer.heartbeat.interval.ms"]):
+        text = "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
+        raise Refused(KafkaError.INVALID_CONFIG, text)

@@ -79,6 +79,14 @@ class PartitionLog:
         """The last stable offset: where a read_committed reader ends."""
         return max(self.start_offset, min(self.open.values(), default=self.end_offset))
 
+    @property
+    def last_committed(self) -> int:
+        """The offset of the last record that a read_committed reader is or will be given, -1 for none."""
+        records = (
+            record for record in reversed(self.records) if not record.is_control and record.is_committed
+        )
+        return next((record.offset for record in records), -1)
+
     def append(
         self,
         key: bytes | None,

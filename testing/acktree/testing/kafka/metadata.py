@@ -1,9 +1,10 @@
 """Metadata of a simulated cluster, in the classes of confluent's clients."""
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Node, TopicPartitionInfo
 from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from acktree.testing.kafka.cluster import LEADER, Cluster
+from acktree.testing.kafka.log import Topic
 
 
 def list_topics(cluster: Cluster, name: str | None = None) -> ClusterMetadata:
@@ -25,3 +26,9 @@ def list_topics(cluster: Cluster, name: str | None = None) -> ClusterMetadata:
             about.partitions[log.number] = partition
         found.topics[wanted] = about
     return found
+
+
+def partition_infos(topic: Topic) -> list[TopicPartitionInfo]:
+    """Return what an admin client says of a topic's partitions: one broker has all of them."""
+    node = Node(LEADER, "simulated", 9092)
+    return [TopicPartitionInfo(log.number, node, [node], [node]) for log in topic.partitions]

@@ -31,6 +31,7 @@ class Network:
 
     def enter(self, call: str) -> None:
         """Begin a call of a client that takes no time."""
+        self.kernel.refuse_real_threads()
         if not self.process.is_alive:
             raise Killed
         self.kernel.on_call(self.process, call)

@@ -5,6 +5,7 @@ things. Ends with status 1 if a promise was broken.
 """
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -24,13 +25,15 @@ TWICE = 100
 """Of so many seeds one is run twice, and must give the same event log."""
 
 
-def _quiet() -> None:
+def _prepare() -> None:
+    """Be quiet, and collect garbage seldom: that takes a sixth of the time."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    gc.set_threshold(100_000)
 
 
 def _run(seeds: list[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
-    _quiet()
+    _prepare()
     broken: list[tuple[int, str]] = []
     counters: Counter[str] = Counter()
     for seed in seeds:
@@ -74,7 +77,7 @@ def main() -> int:
 
 
 def _replay(seed: int) -> int:
-    _quiet()
+    _prepare()
     outcome = run_seed(seed)
     print(*outcome.events, sep="\n")
     if outcome.error is None:
@@ -108,7 +111,7 @@ def _search(seeds: range, jobs: int, stop: bool) -> int:
         print(f"{count:8} {name}")
     print(f"{min(done, len(seeds))} seeds in {seconds:.1f} s, {len(broken)} broken promises")
     if broken and not stop:
-        _quiet()
+        _prepare()
         seed, _ = broken[0]
         outcome = run_seed(seed)
         print(f"seed {seed}, again: python -m acktree.testing.search --replay {seed}")

@@ -6,13 +6,14 @@ needs edges.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Failure, Spout
 from acktree.schemas import world
-from acktree.testing.search.judge import Judge
+from acktree.testing.search.judge import BrokenPromise, Judge
 
 
 class Poisoned(Exception):
@@ -75,7 +76,7 @@ class SearchBolt(Bolt):
             raise Poisoned("drawn")
         if mind.chance(mind.temper.fail):
             collector.fail(tup, "drawn")
-        elif mind.chance(mind.temper.never):
+        elif mind.chance(mind.temper.never) and tup.tracked:  # an untracked one would be waited for, for ever
             mind.judge.count("never acked")
         elif mind.chance(mind.temper.holds):
             self.held.append(tup)
@@ -200,6 +201,8 @@ class SearchSpout(Spout):
         self.judge, self.name_of_task, self.messages = judge, name, messages
         self.waiting = [number for number in range(messages.count) if number not in messages.done]
         self.next_s = 0.0
+        self.open = Counter[int]()
+        """Emissions that this process has been given no outcome of, by message."""
 
     def next_tuple(self, emitter: Any) -> None:
         """See Spout."""
@@ -209,17 +212,25 @@ class SearchSpout(Spout):
         self.next_s = now_s + self.messages.interval_s
         number = self.waiting.pop(0)
         value = self.judge.emit(self.name_of_task, number)
+        self.open[number] += 1
         emitter.emit(value, number, key=value)
 
     def ack(self, message_id: Hashable) -> None:
         """See Spout."""
         assert isinstance(message_id, int)
+        self._close(message_id)
         self.judge.message_acked(self.name_of_task, message_id)
         self.messages.done.add(message_id)
 
     def fail(self, message_id: Hashable, failure: Failure) -> None:
         """See Spout."""
         assert isinstance(message_id, int)
+        self._close(message_id)
         self.judge.count(f"failed: {failure.cause.name.lower()}")
         if message_id not in self.messages.done:
             self.waiting.append(message_id)
+
+    def _close(self, number: int) -> None:
+        self.open[number] -= 1
+        if self.open[number] < 0:
+            raise BrokenPromise(f"{self.name_of_task} is given two outcomes of message {number}")

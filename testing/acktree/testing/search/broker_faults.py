@@ -162,4 +162,6 @@ def _forget_offsets(system: System, fault: Fault) -> None:
     bolts = [name for name in names if name in at_least_once]
     if bolts:
         system.judge.count("offsets of a bolt forgotten")
-        system.cluster.groups[bolts[fault.target % len(bolts)]].offsets.clear()
+        group = system.cluster.groups[bolts[fault.target % len(bolts)]]
+        group.offsets.clear()
+        system.judge.repeats.forgive(group.name)

@@ -13,7 +13,7 @@ from acktree.testing.kafka.transactions import Refused
 from acktree.testing.kernel import Process
 from acktree.testing.search.system import Role, System
 
-FAULTY_S = 12.0
+FAULTY_S = 6.0
 """For how long faults may strike, in virtual time."""
 
 CRASH_CALLS = (

@@ -13,10 +13,7 @@ from acktree.schemas.header import HEADER, decode_header
 from acktree.spark.ledger.done_set import decode_metadata
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kafka.log import Outcome, PartitionLog, StoredRecord
-
-Place = tuple[str, int, int]
-"""Topic, partition, offset."""
-
+from acktree.testing.search.repeats import Place, Repeats
 
 STAGE = "stage"
 """The name under which a Spark stage executes source records."""
@@ -45,6 +42,7 @@ class Judge:
     """The bolts that read each topic."""
     result_topics: tuple[str, ...] = ()
     exactly_once: frozenset[str] = frozenset()
+    repeats: Repeats = field(default_factory=Repeats)
     counters: Counter[str] = field(default_factory=Counter)
     executions: dict[tuple[str, Place], list[Execution]] = field(default_factory=lambda: defaultdict(list))
     emissions: dict[bytes, tuple[str, int]] = field(default_factory=dict)
@@ -113,6 +111,8 @@ class Judge:
         self.executions[bolt, (topic, partition, offset)].append(execution)
         if bolt == STAGE:
             self.staged.update(dict.fromkeys(children, execution))
+        else:
+            self.repeats.check(self.cluster.kernel.current.process, bolt, [execution.place])
         self.note(f"execute {bolt} {topic}/{partition}@{offset} -> {b' '.join(children).decode()}")
 
     def message_acked(self, task: str, number: int) -> None:

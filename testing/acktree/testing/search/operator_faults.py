@@ -65,5 +65,6 @@ def _reset_offsets(system: System, fault: Fault) -> None:
     group = system.cluster.group(names[fault.target % len(names)])
     if not group.members:
         system.judge.count("bolt rewound")
+        system.judge.repeats.forgive(group.name)
         for place, committed in group.offsets.items():
             group.offsets[place] = replace(committed, offset=0, metadata="")

@@ -2,11 +2,14 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from acktree.schemas.world import use_world
 from acktree.testing.idle import fewer_idle_turns
 from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, schedule
+from acktree.testing.search.judge import BrokenPromise
+from acktree.testing.search.settled import AT_REST_S, unfinished
 from acktree.testing.search.system import System
 
 HEALED_S = 300.0
@@ -46,26 +49,36 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
 
 
 def run_system(system: System, faults: list[Fault]) -> None:
-    """Run through both phases. Raises BrokenPromise, TookTooLong, and what ended a process."""
+    """Run through all phases. Raises BrokenPromise, TookTooLong, and what ended a process."""
     kernel, judge = system.kernel, system.judge
     system.set_up()
     schedule(system, faults)
 
-    def is_over(end_s: float) -> bool:
+    def look() -> None:
         if judge.cluster.appended:
             judge.look()
         if system.is_spark:
             judge.check_commits(system.spout_group)
         if kernel.ended:
             system.watch()
-        return kernel.now_s >= end_s
+        if judge.repeats.found:
+            raise BrokenPromise(judge.repeats.found[0])
 
-    start_s = kernel.now_s
-    kernel.call_after(FAULTY_S, lambda: None)
-    kernel.run(lambda: is_over(start_s + FAULTY_S) or system.is_done, FAULTY_S * 2)
+    def run_for(seconds: float, is_enough: Callable[[], bool]) -> None:
+        end_s = kernel.now_s + seconds
+        kernel.call_after(seconds, lambda: None)  # time passes to the end, though nothing else happens
+        kernel.run(lambda: after_a_look(is_enough) or kernel.now_s >= end_s, seconds + 1.0)
+
+    def after_a_look(is_enough: Callable[[], bool]) -> bool:
+        look()
+        return is_enough()
+
+    run_for(FAULTY_S, lambda: system.is_done)
     system.heal()
-    kernel.run(lambda: is_over(float("inf")) or system.is_done, HEALED_S)
-    end_s = kernel.now_s + 1.0
-    kernel.call_after(1.0, lambda: None)
-    kernel.run(lambda: is_over(end_s), HEALED_S)
+    kernel.run(lambda: after_a_look(lambda: system.is_done), HEALED_S)
+    run_for(1.0, lambda: False)
     judge.check_exactly_once()
+    limit_s = system.topology.orphan_timeout_s + AT_REST_S
+    run_for(limit_s, lambda: not unfinished(system))
+    if reason := unfinished(system):
+        raise BrokenPromise(f"not at rest after {limit_s:g} s: {reason}")

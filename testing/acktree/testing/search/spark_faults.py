@@ -111,6 +111,7 @@ def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], in
         if process is not None and process.tasks:
             system.kernel.kill(process)
         group = system.cluster.group(system.spout_group)
+        system.judge.repeats.forgive(group.name)
         for place, committed in list(group.offsets.items()):
             if place[0] != SOURCE:
                 continue

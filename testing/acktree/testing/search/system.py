@@ -21,11 +21,24 @@ from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kernel import Kernel, Process
 from acktree.testing.search.actors import BOLTS, Messages, Mind, SearchSpout, Temper
 from acktree.testing.search.judge import STAGE, Judge
+from acktree.testing.search.repeats import Repeats, planned_places
 from acktree.testing.spark_stub import Checkpoint, SparkApplication
 from acktree.testing.world import SimulatedWorld
 
 NAME, BOOTSTRAP, SOURCE = "t", "simulated", "source"
 RESTART_S = (0.1, 3.0)
+
+
+class WatchedApplication(SparkApplication):
+    """A Spark application whose plans are checked for what need not be done again."""
+
+    repeats: Repeats
+
+    def log_offset(self) -> None:
+        """Log the end of the batch, and check what it holds."""
+        super().log_offset()
+        assert self.available is not None
+        self.repeats.check(self._process, "the driver", planned_places(self.available))
 
 
 @dataclass(eq=False)
@@ -36,6 +49,8 @@ class Role:
     kind: str
     """acker, worker, spout or spark"""
     make: Callable[[], Any]
+    group: str = ""
+    """The consumer group whose commits say what it need not do again."""
     process: Process | None = None
     service: Any = None
     is_wanted: bool = True
@@ -120,15 +135,17 @@ class System:
                 user = {"group.protocol": protocol}
                 if draw.random() < 0.2:
                     user["group.instance.id"] = f"{bolt}-{number}"
-                self._add(f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user))
+                self._add(
+                    f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user), f"{NAME}.{bolt}"
+                )
         for name, table in self.topology.spouts.items():
             if self.is_spark:
-                self._add("spark", "spark", self._application)
-                self._write_source(draw.randint(10, 60), draw.choice([0.01, 0.1, 0.3]))
+                self._add("spark", "spark", self._application, self.spout_group)
+                self._write_source(draw.randint(5, 30), draw.choice([0.01, 0.1, 0.3]))
                 break
             for task in range(table.tasks):
                 key = f"{name}-{task}"
-                messages = Messages(draw.randint(5, 40), draw.choice([0.05, 0.3, 0.5]))
+                messages = Messages(draw.randint(3, 20), draw.choice([0.05, 0.3, 0.5]))
                 self.messages[key] = messages
                 self._add(key, "spout", partial(self._spout, name, task, key))
         self.message_count = sum(messages.count for messages in self.messages.values())
@@ -152,7 +169,8 @@ class System:
     def _application(self) -> SparkApplication:
         options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, "spout": "s"}
         process = self.kernel.current.process
-        application = SparkApplication(self.kernel, process, options, self._stage, self.checkpoint)
+        application = WatchedApplication(self.kernel, process, options, self._stage, self.checkpoint)
+        application.repeats = self.judge.repeats
         application.executors.speculates = lambda _attempt: self.stage_draw.random() < self.speculation
         application.executors.outlive_driver_s = lambda: self.outlive_s
         return application
@@ -177,8 +195,8 @@ class System:
 
         self.kernel.call_after(0.0, write)
 
-    def _add(self, name: str, kind: str, make: Callable[[], Any]) -> None:
-        self.roles.append(Role(name, kind, make))
+    def _add(self, name: str, kind: str, make: Callable[[], Any], group: str = "") -> None:
+        self.roles.append(Role(name, kind, make, group))
 
     def start(self, role: Role) -> None:
         """Start a process for a role."""
@@ -186,6 +204,9 @@ class System:
             self._replaced.add(role.process)
         process = self.kernel.process(role.name)
         role.process, role.service = process, None
+        if role.group in self.cluster.groups:
+            group = self.cluster.groups[role.group]
+            self.judge.repeats.begin(process, group, is_spout=role.kind == "spark")
 
         def run() -> None:
             role.service = role.make()
@@ -241,8 +262,7 @@ class System:
             return False
         for log in self.cluster.topics[SOURCE].partitions:
             committed = group.offsets.get((SOURCE, log.number))
-            last = next((r.offset for r in reversed(log.records) if not r.is_control and r.is_committed), -1)
-            if last >= 0 and (committed is None or committed.offset <= last):
+            if log.last_committed >= 0 and (committed is None or committed.offset <= log.last_committed):
                 return False
         return True
 
