@@ -1,13 +1,19 @@
 """Text of others on a terminal: nothing of it moves the cursor, sets a title or hides the rest of a line."""
 
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
-from acktree.console.columns import columns, printable
+from acktree.console.columns import age_of, columns, moment, printable, second
 from acktree.console.commands import dead_letter, pending
 from acktree.console.commands.trace import _message
 from acktree.console.view.dead_letters import DeadLetter
 from acktree.console.view.documents import PendingRecord
+from acktree.console.view.stuck import is_older
 from acktree.console.view.tree import At, ControlEntry
 
 EVIL = "broken\x1b[2J\x1b]0;title\x07\u202egpj\x9b31m"
@@ -29,12 +35,22 @@ def test_reasons_in_lists_are_short_and_without_control_characters():
         partition=0, offset=1, time_ms=0, topic="t", source_partition=0, source_offset=2, attempts=3,
         cause="failed", task="b@h", reason=EVIL + "x" * 200, key=None, value=None, value_bytes=0, headers={},
     )  # fmt: skip
-    row = columns(("",) * 8, [dead_letter._row(letter)])
+    row = columns(("",) * 9, [dead_letter._row(letter)])
     assert SHOWN in row
     assert "\x1b" not in row
     assert row.rstrip().endswith("x…")
-    record = PendingRecord("s", "t", 0, 2, 0, "waiting", 1.0, "00", 1, EVIL)
+    record = PendingRecord("s", "t", 0, 2, 0, "waiting", 75.0, None, 0, 0, 1, "00", 1, EVIL)
     assert SHOWN in pending.in_text([record])
+
+
+def test_an_age_that_is_not_known_is_never_shown_as_one():
+    known = PendingRecord("s", "t", 0, 2, 0, "in flight", 75.0, None, 0, 0, 1, "00", 0)
+    bound = replace(known, age_s=None, at_least_s=45.0, first_emission_ms=None)
+    nothing = replace(bound, at_least_s=None)
+    assert [age_of(each) for each in (known, bound, nothing)] == ["1 m 15 s", "> 45 s", "unknown"]
+    assert [is_older(each, 60.0) for each in (known, bound, nothing)] == [True, True, True]
+    assert [is_older(each, 90.0) for each in (known, bound, nothing)] == [False, True, True]
+    assert not is_older(replace(nothing, attempts=None), 60.0), "every record begins without an init"
 
 
 def test_a_trace_shows_a_reason_with_its_lines_and_without_control_characters():
@@ -44,3 +60,31 @@ def test_a_trace_shows_a_reason_with_its_lines_and_without_control_characters():
         console.print(_message(message))
     assert f"{SHOWN}\nline 2" in capture.get()
     assert "\x1b" not in capture.get()
+
+
+@pytest.fixture
+def nepal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A zone that is a quarter of an hour off all others."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("nepal")
+def test_a_time_has_its_zone_and_its_date_unless_that_is_today():
+    assert moment(1_700_000_000_123) == "2023-11-15 03:58:20.123 +0545"
+    assert second(1_700_000_000_123) == "2023-11-15 03:58:20 +0545"
+    now_ms = int(1000 * time.time())
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} \+0545", moment(now_ms))
+    yesterday = moment(now_ms - 86_400_000)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \+0545", yesterday)
+
+
+def test_a_time_that_no_calendar_has_is_a_number():
+    assert moment(10**20) == f"{10**20} ms since 1970"
+
+
+def test_a_dead_letter_in_a_list_has_date_and_zone():
+    assert re.fullmatch(r"2023-11-1\d \d\d:\d\d:\d\d \S+", dead_letter.clock(1_700_000_000_123))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from acktree.console.main import COMMANDS, load
-from acktree.console.view import dead_letters, documents, search, trace, tree
+from acktree.console.view import dead_letters, documents, payloads, search, trace, tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERYTHING = "\n".join(path.read_text() for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"])
@@ -15,7 +15,7 @@ OPERATE = (DOCS / "operate.md").read_text()
 OURS = ("dead-letter", "describe", "pending", "topics", "topology", "trace", "ui")
 SHAPES = [
     shape
-    for module in (documents, dead_letters, trace, tree)
+    for module in (documents, dead_letters, payloads, trace, tree)
     for shape in vars(module).values()
     if dataclasses.is_dataclass(shape)
     and shape not in (tree.FoundTuple, tree.RootFindings, search.Search, search.TraceTarget)
@@ -61,5 +61,5 @@ def test_every_field_of_the_json_is_in_the_docs():
 def test_every_kind_of_stuck_is_in_the_docs():
     source = (Path(documents.__file__).parent / "stuck.py").read_text()
     kinds = set(re.findall(r'Stuck\(\s*"([a-z-]+)"', source))
-    assert len(kinds) == 4
+    assert len(kinds) == 6
     assert kinds == set(re.findall(r"^\| `([a-z]+-[a-z]+)` \|", OPERATE, re.MULTILINE))

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acktree.console.view import open_roots
 from acktree.console.view.open_roots import AppendedRecord, OpenRoots
 from acktree.schemas.control_records import ENTRY, Ack, AckInit, Fail
 
@@ -111,3 +112,15 @@ def test_any_batching_of_the_log_equals_a_fold_root_by_root(events, chunk):
         assert set(roots.orphans().tolist()) == {
             root for root, (_, begun) in model.roots.items() if not begun
         }
+
+
+def test_many_small_chunks_are_sorted_together(monkeypatch):
+    sorts, fold_rows = [], open_roots._fold
+    monkeypatch.setattr(open_roots, "FOLD_AT_LEAST", 100)
+    monkeypatch.setattr(open_roots, "_fold", lambda rows: fold_rows(sorts.append(len(rows)) or rows))
+    roots = OpenRoots()
+    for root in range(1, 1_001):
+        roots.fold([init(root, 1)])
+    assert len(roots.pending()) == 1_000
+    assert len(sorts) < 6
+    assert sum(sorts) < 4 * 1_000

@@ -1,5 +1,6 @@
 """The page without a broker: who may see it, what it says when the broker is away, and that it escapes."""
 
+import html
 import re
 from html.parser import HTMLParser
 
@@ -10,7 +11,7 @@ from acktree.console.devbroker import ports
 from acktree.console.page.access import TokenNeeded, read_token
 from acktree.console.page.app import StatusPage
 from acktree.console.page.bars import WIDTH, bar
-from acktree.console.page.frame import PageSettings
+from acktree.console.page.frame import Frame, PageSettings
 from acktree.console.page.graph import make_graph
 from acktree.console.page.rendering import make_environment, render
 from acktree.console.page.status_page import held_for
@@ -20,8 +21,11 @@ from acktree.console.view.reports import WINDOWS_S, Reports
 from acktree.console.view.snapshot import Snapshot
 from acktree.console.view.source_view import SlotView
 from acktree.console.view.status import make_status
+from acktree.console.view.trace import Trace
+from acktree.console.view.tree import At, TracedEmission, TraceResult
 from acktree.schemas import clients
 from acktree.schemas.registry import Published, Slot
+from acktree.schemas.stats import Report
 from acktree.schemas.topology import BoltTable, SpoutTable
 
 TOKEN = "a-token-that-is-long-enough"
@@ -70,7 +74,8 @@ def test_with_a_token_nothing_is_shown_without_it():
     client = page(TOKEN)
     for path in ("/", "/pending", "/trace", "/dead-letters", "/nothing"):
         answer = client.get(path)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+        assert answer.status_code == 303
+        assert answer.headers["location"].partition("?")[0] == "/login"
     for path in ("/status.json", "/trace.json"):
         assert client.get(path).status_code == 401
     for wrong in ("Bearer wrong", "Basic " + TOKEN, "Bearer", ""):
@@ -88,6 +93,24 @@ def test_the_token_is_given_once_at_the_login():
     assert "samesite=strict" in cookie
     assert TOKEN not in cookie
     assert client.get("/").status_code == 200
+
+
+def test_a_link_to_a_page_survives_the_login():
+    client = page(TOKEN)
+    wanted = "/trace?topic=lines%26more&partition=0&offset=7"
+    login = client.get(wanted).headers["location"]
+    (action,) = re.findall('action="([^"]*)"', client.get(login).text)
+    wrong = client.post(html.unescape(action), data={"token": "wrong"})
+    (action,) = re.findall('action="([^"]*)"', wrong.text)
+    assert client.post(html.unescape(action), data={"token": TOKEN}).headers["location"] == wanted
+
+
+@pytest.mark.parametrize(
+    "foreign", ["//evil.example", "https://evil.example", "/\\evil.example", "/\t/evil.example", ""]
+)
+def test_the_login_leads_to_no_other_site(foreign):
+    answer = page(TOKEN).post("/login", params={"next": foreign}, data={"token": TOKEN})
+    assert answer.headers["location"] == "/"
 
 
 def test_serving_beyond_loopback_needs_a_token(tmp_path, monkeypatch):
@@ -172,29 +195,32 @@ def seen(topology):
 def test_html_in_names_and_messages_is_escaped():
     topology = published(HOSTILE, HOSTILE)
     status = make_status(seen(topology), Reports())
-    html = render(
+    text = render(
         make_environment(),
         "status.html",
         topology=HOSTILE,
         status=status,
-        error=HOSTILE,
+        old=HOSTILE,
         since_s=3.0,
         graph=make_graph(topology, status),
         bars=[bar(each, True) for each in status.partitions],
+        sparks={},
         held_stuck=True,
         held_for=held_for,
         silent_s=20.0,
+        silent_shown_s=600.0,
         window="10m",
         windows=WINDOWS_S,
+        several=False,
         here="status",
         twin="/status.json",
         live=True,
         actions=False,
     )
-    elements = Elements(html)
+    elements = Elements(text)
     assert "img" not in elements.names
     assert not {name for name in elements.attributes if name.startswith("on") or name == "style"}
-    assert html.count("&lt;img src=x onerror=alert(1)&gt;") >= 5
+    assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 5
 
 
 def test_a_status_computes_lag_pending_and_dead_letters_from_offsets_alone():
@@ -215,6 +241,18 @@ def test_a_loop_in_the_topology_is_drawn_once():
     assert len(names) == 6
     assert len(graph.lines) == 6
     assert all(node.x >= 0 and node.y >= 0 for node in graph.nodes)
+
+
+def test_a_bolt_one_of_whose_workers_is_stuck_looks_stuck():
+    reports = Reports()
+    for instance, standstill_s in (("count@a:7", 301.0), ("sum@a:8", 1.0)):
+        values = {"standstill_s": standstill_s, "stuck_after_s": 300.0}
+        report = Report("bolt", instance.partition("@")[0], instance, 1_700_000_000_000, values)
+        reports.add_record(report.encode(), report.time_ms)
+    topology = published()
+    graph = make_graph(topology, make_status(seen(topology), reports, after_s=300.0))
+    states = {node.name: node.state for node in graph.nodes if node.kind == "bolt"}
+    assert states == {"count": "stuck", "sum": ""}
 
 
 @pytest.mark.parametrize(
@@ -258,3 +296,43 @@ def test_the_page_works_without_javascript():
     scripts = re.findall(r"<script[^>]*>", text)
     assert scripts == ['<script src="/static/live.js" defer>']
     assert "reload to refresh" in text
+
+
+def trace_of(monkeypatch, *emissions):
+    """Return the trace page of a record with these emissions."""
+    trace = Trace("t", "lines", "lines", 0, 7, 0, "pending", 1.0, 5, 0, 9, emissions, (), 0, 3, 99, 0.1, ())
+
+    async def read(frame, query):
+        return trace
+
+    monkeypatch.setattr(Frame, "read", read)
+    return page().get("/trace?topic=lines&partition=0&offset=7").text
+
+
+def emission(attempt, state, reason):
+    at = At("t.ack", 0, 7, 1_700_000_000_000)
+    result = TraceResult(state, 0, "count", reason, at) if state == "failed" else None
+    text = "the tree failed" if result else "it waits"
+    return TracedEmission("00", 1, attempt, 0, 1, 0, None, (), (), result, "0", "certain", state, text)
+
+
+def test_a_trace_begins_with_the_current_attempt_and_its_failure(monkeypatch):
+    text = trace_of(monkeypatch, emission(0, "failed", "first reason"), emission(1, "failed", HOSTILE))
+    assert text.index("Replay, attempt 1") < text.index("First emission")
+    assert text.index("the latest of 2 attempts") < text.index("an earlier attempt")
+    first, second = re.findall(r'<div class="banner bad">(.*?)</div>', text)
+    assert first.startswith(f"<strong>{html.escape(HOSTILE)}</strong>")
+    assert second.startswith("<strong>first reason</strong>")
+
+
+def test_an_attempt_that_is_open_says_why_the_one_before_it_failed(monkeypatch):
+    text = trace_of(monkeypatch, emission(0, "failed", "no city\x1b[2J"), emission(1, "open", None))
+    banner = re.search(r'<div class="banner ">(.*?)</div>', text)[1]
+    assert "it waits" in banner
+    assert "The attempt before: failed, no city\\x1b[2J." in banner
+
+
+def test_a_first_emission_that_is_open_speaks_of_no_other(monkeypatch):
+    text = trace_of(monkeypatch, emission(0, "open", None))
+    assert "attempt before" not in text
+    assert "latest of" not in text

@@ -78,3 +78,25 @@ def test_a_topology_published_later_appears(bootstrap, unique):
         apply_topology(bootstrap, parse_topology(text.replace('"words"', f'"{unique}.words"')), {})
         until(lambda: client.get("/status.json").json()["error"] is None, "the topology")
         assert "No acker has reported" in client.get("/").text
+
+
+def test_several_topologies_of_a_cluster_are_on_one_page(bootstrap, unique):
+    names = [f"{unique}-{number}" for number in (1, 2)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for name in names:
+        admin.create_topics([NewTopic(f"{name}.lines", 1)])[f"{name}.lines"].result()
+        text = TOPOLOGY.replace('"t"', f'"{name}"').replace('"lines"', f'"{name}.lines"')
+        apply_topology(bootstrap, parse_topology(text.replace('"words"', f'"{name}.words"')), {})
+    settings = [PageSettings(bootstrap, name, {}) for name in (*names, f"{unique}-absent")]
+    with TestClient(StatusPage(*settings).make_app(), base_url="http://localhost") as client:
+
+        def states():
+            return [each["state"] for each in client.get("/topologies.json").json()["topologies"]]
+
+        until(lambda: states() == ["incomplete", "incomplete", "unknown"], "a look at each")
+        for name in names:
+            assert client.get(f"/t/{name}/status.json").json()["topology"] == name
+            assert client.get(f"/t/{name}/pending").status_code == 200
+        missing = client.get(f"/t/{unique}-absent/pending")
+        assert (missing.status_code, "is not published" in missing.text) == (404, True)
+        assert f'<a href="/t/{unique}-absent/">' in missing.text

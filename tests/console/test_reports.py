@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from acktree.console.view.reports import MAX_PROCESSES, WINDOWS_S, Reports
+from acktree.console.view.reports import MAX_PROCESSES, THIN_EACH, WINDOWS_S, Process, Reports
 from acktree.schemas.stats import Report
 
 NOW_MS = 1_700_000_000_000
@@ -95,7 +95,7 @@ def test_processes_add_up_and_silent_ones_have_no_rate():
         make_report(NOW_MS + 10_000, instance="count@b:2", executed=300),
     )
     assert reports.rates("bolt", "count", NOW_MS + 10_000)["executed"] == pytest.approx(40.0)
-    assert reports.rates("bolt", "count", NOW_MS + 60_000) == {}
+    assert reports.rates("bolt", "count", NOW_MS + 60_000) is None
     assert len(reports.alive("bolt", "count", NOW_MS + 10_000)) == 2
 
 
@@ -107,3 +107,29 @@ def test_samples_get_sparser_with_age_and_processes_have_a_limit():
         report = make_report(NOW_MS + 86_400_000, instance=f"i{number}")
         reports.add_record(report.encode(), report.time_ms)
     assert len(reports.processes) == MAX_PROCESSES
+
+
+@pytest.mark.parametrize("since_ms", [0, 1, 999])
+def test_a_process_has_no_rate_before_two_reports_of_it_are_apart(since_ms):
+    early = make_report(instance="count@a:0", executed=0)
+    reports = reports_of(early, *[make_report(NOW_MS + 60_000 + more, executed=50) for more in (0, since_ms)])
+    assert reports.rates("bolt", "count", NOW_MS + 61_000) is None
+
+
+def test_a_rate_is_what_one_process_counted_between_two_of_its_reports():
+    reports = reports_of(
+        make_report(executed=1_000_000),
+        make_report(NOW_MS + 60_000, executed=1_000_600),
+        make_report(NOW_MS + 60_000, instance="count@a:2", executed=77),
+    )
+    assert reports.rates("bolt", "count", NOW_MS + 60_000) == {"executed": 10.0}
+    assert reports.rates("spout", "count", NOW_MS + 60_000) is None
+
+
+def test_samples_are_bounded_and_thinned_only_once_in_a_while(monkeypatch):
+    thinned, thin = [], Process._thin
+    monkeypatch.setattr(Process, "_thin", lambda process, now_ms: thinned.append(thin(process, now_ms)))
+    reports = reports_of(*(make_report(NOW_MS + 2_000 * n, executed=n) for n in range(20_000)))
+    (process,) = reports.processes.values()
+    assert len(process.samples) < 1_000
+    assert len(thinned) < 20_000 / THIN_EACH

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.search import Search, TraceTarget, drop_other_blocks, may_be_emissions
+from acktree.console.view.search import Search, TraceTarget, drop_other_blocks, find_results, may_be_emissions
 from acktree.schemas.ids import generation_of, root_id
-from acktree.schemas.registry import Slot
+from acktree.schemas.registry import History, Published, Slot
 
 SLOT = Slot(slot=3, spout="lines", topic="lines", topic_id="id", partition=0)
 
@@ -48,3 +48,52 @@ def test_a_record_belongs_to_the_last_block_of_its_run_that_starts_before_it(
         search.findings_of(each)
     drop_other_blocks(search)
     assert list(search.found) == left
+
+
+class ResultTopics:
+    """A cluster whose result topics are empty; keeps which were asked for."""
+
+    def __init__(self, *versions: Published) -> None:
+        self.history = History("t", {version.version: version for version in versions})
+        self.asked: list[str] = []
+
+    def partitions(self, topics: list[str]) -> list[tuple[str, int]]:
+        self.asked += topics
+        return []
+
+    def starts(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return {}
+
+    ends = starts
+
+    def scan(self, spans: object, deadline_s: float) -> list[object]:
+        return []
+
+
+def version_of(number: int, tasks: tuple[int, ...], spout: str = "lines") -> Published:
+    slots = [Slot(slot=n, spout="lines", topic="lines", topic_id="id", partition=n) for n in range(4)]
+    slots[3] = SLOT
+    spouts = {spout: {"topics": ["lines"], "emits": ["words"], "tasks": len(tasks)}}
+    bolts = {"count": {"reads": ["words"]}}
+    made = {"name": "t", "ackers": 1, "spouts": spouts, "bolts": bolts, "version": number, "slots": slots}
+    return Published.model_validate({**made, "spout_tasks": {spout: tasks}})
+
+
+@pytest.mark.parametrize(
+    ("versions", "named", "read"),
+    [
+        ([version_of(1, (0, 1, 2))], [], ["t.spout-0"]),
+        ([version_of(1, (0, 1, 2, 5))], [], ["t.spout-5"]),
+        ([version_of(1, (0, 1, 2, 5)), version_of(2, (0, 1))], [], ["t.spout-1", "t.spout-5"]),
+        ([version_of(1, (0, 1, 2, 5)), version_of(2, (9,), spout="other")], [], ["t.spout-5"]),
+        ([version_of(1, (0, 1, 2))], [7], ["t.spout-0", "t.spout-7"]),
+    ],
+    ids=["of three", "of four", "of an older version", "of a spout that is gone", "which an init names"],
+)
+def test_results_are_read_only_of_tasks_that_may_have_got_them(
+    versions: list[Published], named: list[int], read: list[str]
+) -> None:
+    cluster = ResultTopics(*versions)
+    search = Search(cast(Cluster, cluster), TraceTarget(SLOT, 18), 1e18, None, spout_tasks=set(named))
+    find_results(search, versions[-1])
+    assert cluster.asked == read

@@ -4,6 +4,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from acktree.console.view.cluster import CommittedOffset
+from acktree.console.view.first_emissions import Emissions
 from acktree.console.view.open_roots import OPEN
 from acktree.console.view.source_view import (
     EMITTED,
@@ -64,7 +65,7 @@ def test_a_pending_record_inside_a_block_is_shown_with_the_blocks_root():
     standing(seen, failed(root(20)), table=open_roots((root(10), NOW_MS - 5_000, 0)))
     at = {offset: seen.pending_record(offset, NOW_MS, 30) for offset in (10, 19, 20, 29, 30)}
     assert [at[offset].state for offset in at] == [IN_FLIGHT, IN_FLIGHT, WAITING, WAITING, EMITTED]
-    assert (at[19].offset, at[19].root, at[19].age_s) == (19, f"{root(10):016x}", 5.0)
+    assert (at[19].offset, at[19].root, at[19].at_least_s) == (19, f"{root(10):016x}", 5.0)
     assert (at[29].root, at[29].reason) == (f"{root(20):016x}", "no")
 
 
@@ -103,14 +104,14 @@ def test_the_oldest_is_the_emission_with_the_first_init():
     seen = standing(view(12), table=table)
     oldest = seen.oldest(NOW_MS, 3600, 2)
     assert [(p.offset, p.state) for p in oldest] == [(13, IN_FLIGHT), (14, IN_FLIGHT)]
-    assert oldest[0].age_s == (NOW_MS - 300) / 1000
+    assert (oldest[0].age_s, oldest[0].at_least_s) == (None, (NOW_MS - 300) / 1000), "it may be a replay"
     assert oldest[0].root == f"{root(13):016x}"
 
 
 def test_the_newest_emission_of_a_replayed_record_counts():
     table = open_roots((root(10, attempt=1), 900, 0), (root(10, attempt=0), 100, 0))
     (pending,) = standing(view(10), table=table).oldest(NOW_MS, 3600, 5)
-    assert (pending.attempt, pending.age_s) == (1, (NOW_MS - 900) / 1000)
+    assert (pending.attempt, pending.latest_emission_ms) == (1, 900)
 
 
 def test_a_failure_waits_for_its_replay_until_a_newer_init():
@@ -140,7 +141,32 @@ def test_an_emission_past_its_timeout_is_overdue_until_it_is_reset():
 def test_an_emission_that_is_not_in_the_fold_has_no_age():
     seen = view(10)
     seen.next_offset = 12
-    assert [(p.offset, p.state, p.age_s) for p in standing(seen).oldest(NOW_MS, 30, 5)] == [
-        (10, EMITTED, None),
-        (11, EMITTED, None),
+    found = standing(seen).oldest(NOW_MS, 30, 5)
+    assert [(p.offset, p.state, p.age_s, p.at_least_s) for p in found] == [
+        (10, EMITTED, None, None),
+        (11, EMITTED, None, None),
     ]
+
+
+def test_the_age_is_that_of_the_record_however_young_its_replay_is():
+    seen = standing(view(10), table=open_roots((root(10, attempt=3), 900, 0), (root(11), 500, 0)))
+    seen.add_emissions(10, Emissions(100, 900, 0, {root(10), root(10, attempt=3)}, is_first=True))
+    first, second = seen.oldest(NOW_MS, 30, 5)
+    assert (first.offset, first.age_s, first.at_least_s) == (10, (NOW_MS - 100) / 1000, None)
+    assert (first.first_emission_ms, first.latest_emission_ms, first.attempts) == (100, 900, 4)
+    assert (second.offset, second.age_s, second.first_emission_ms) == (11, None, None)
+
+
+def test_between_two_emissions_a_record_keeps_its_age():
+    seen = standing(view(10))
+    seen.next_offset = 11
+    seen.add_emissions(10, Emissions(100, 900, 0, {root(10)}, is_first=True))
+    (pending,) = seen.oldest(NOW_MS, 30, 5)
+    assert (pending.state, pending.age_s) == (EMITTED, (NOW_MS - 100) / 1000)
+
+
+def test_what_the_spout_reports_of_the_frontier_is_a_lower_bound():
+    seen = standing(view(10), table=open_roots((root(10, attempt=2), 900, 0)))
+    seen.held_since_ms = 200
+    (pending,) = seen.oldest(NOW_MS, 30, 5)
+    assert (pending.age_s, pending.at_least_s) == (None, (NOW_MS - 200) / 1000)

@@ -3,8 +3,11 @@
 Invariant: no control character that came out of a topic reaches the terminal.
 """
 
+import time
 import unicodedata
 from collections.abc import Iterable, Sequence
+
+from acktree.console.view.documents import PendingRecord
 
 REASON_CHARS = 80
 """How much of a reason a list shows."""
@@ -70,6 +73,32 @@ def duration(seconds: float | None) -> str:
             rest = whole % size // smaller
             return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
     return f"{whole} s"
+
+
+def age_of(record: PendingRecord) -> str:
+    """Return a record's age; `>` where its first emission is not known, so that it may be older."""
+    if record.age_s is not None:
+        return duration(record.age_s)
+    return "unknown" if record.at_least_s is None else f"> {duration(record.at_least_s)}"
+
+
+def moment(time_ms: int) -> str:
+    """Return a time of day with milliseconds and zone, and the date where it is not today's."""
+    return _local(time_ms, f".{time_ms % 1000:03d}")
+
+
+def second(time_ms: int) -> str:
+    """Return a time of day with seconds and zone, and the date where it is not today's."""
+    return _local(time_ms, "")
+
+
+def _local(time_ms: int, fraction: str) -> str:
+    try:
+        then, now = time.localtime(time_ms / 1000), time.localtime()
+    except (OverflowError, OSError, ValueError):
+        return f"{time_ms} ms since 1970"
+    day = "" if then[:3] == now[:3] else time.strftime("%Y-%m-%d ", then)
+    return day + time.strftime("%H:%M:%S", then) + fraction + time.strftime(" %Z", then)
 
 
 _UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))

@@ -6,6 +6,7 @@ on stderr and exit code 2.
 """
 
 import atexit
+import errno
 import os
 import sys
 from importlib import import_module
@@ -17,6 +18,16 @@ from acktree.console.columns import LINES, printable
 from acktree.schemas.errors import AcktreeError
 
 EXIT_CRASH, EXIT_ERROR = 1, 2
+UNUSABLE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.ENAMETOOLONG,
+)
+"""Why a file or folder that the user has named cannot be used."""
 
 
 class Command(NamedTuple):
@@ -37,6 +48,7 @@ COMMANDS = {
     "dead-letter": Command(
         "acktree.console.commands.dead_letter:dead_letter", "List, show and replay dead letters.", "ui"
     ),
+    "doctor": Command("acktree.console.commands.doctor:doctor", "Ask a broker for what acktree relies on."),
     "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),
     "pending": Command("acktree.console.commands.pending:pending", "List records that are not done.", "ui"),
     "replay": Command("acktree.console.commands.replay:replay", "Emit source records again."),
@@ -81,6 +93,8 @@ def _as_sentence(error: Exception) -> str | None:
     """Return the sentence for the user, None for a broken invariant: that one crashes loudly."""
     if isinstance(error, AcktreeError):
         return str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.errno in UNUSABLE:
+        return f"cannot use {error.filename}: {(error.strerror or str(error)).lower()}"
     kafka = sys.modules.get("confluent_kafka")  # not imported here: --help does without
     if kafka is not None and isinstance(error, kafka.KafkaException):
         from acktree.schemas.kafka_errors import as_clear_error

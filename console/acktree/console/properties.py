@@ -7,6 +7,7 @@ the environment carries it. A property passes through untouched, and no value ap
 from collections.abc import Mapping
 from pathlib import Path
 
+from acktree.schemas.client_settings import OAUTH_CALLBACK
 from acktree.schemas.errors import AcktreeError
 
 ENVIRONMENT = "ACKTREE_KAFKA_"
@@ -41,11 +42,17 @@ def client_properties(
             f"environment as {variable_of(shown[0])}, or into a file for --command-config"
         )
     given = {
-        key.removeprefix(ENVIRONMENT).lower().replace("_", "."): value
-        for key, value in environment.items()
-        if key.startswith(ENVIRONMENT)
+        _key_of(variable): value
+        for variable, value in environment.items()
+        if variable.startswith(ENVIRONMENT)
     }
     return {**(read_properties(file) if file else {}), **given, **flags}
+
+
+def _key_of(variable: str) -> str:
+    """Return the property of an environment variable; no property but ``oauth_cb`` has an underscore."""
+    key = variable.removeprefix(ENVIRONMENT).lower()
+    return key if key == OAUTH_CALLBACK else key.replace("_", ".")
 
 
 def variable_of(key: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, Producer
 
 from acktree.console.view.cluster import Cluster, CommittedOffset, Place
 from acktree.schemas.client_settings import Settings, producer_settings
@@ -104,7 +104,7 @@ class ReplayPlan:
 def plan_replay(
     published: Published, wanted: Iterable[Wanted], states: Mapping[Place, PartitionState]
 ) -> ReplayPlan:
-    """Return the plan that replays what is wanted (pure); ``standings`` by (topic, partition).
+    """Return the plan that replays what is wanted (pure); ``states`` by (topic, partition).
 
     Raises:
         NotReplayable: no spout reads a topic, or a topic holds none of the records asked for.
@@ -112,13 +112,8 @@ def plan_replay(
     commands: list[PlannedCommand] = []
     notes: list[str] = []
     for topic, partition, spans in wanted:
-        slot = _slot_of(published, topic, partition)
-        state = states.get((topic, partition))
-        if state is None or state.topic_id != slot.topic_id:
-            raise NotReplayable(
-                f"topic {topic!r} is not the one that topology {published.name} knows: it is gone or was "
-                "recreated, and its old records with it"
-            )
+        slot = slot_of(published, topic, partition)
+        state = state_of(published, slot, states)
         here = _clip(topic, partition, _merge(spans), state, notes)
         result_topic = published.result_topic(published.task_of(slot))
         for at in range(0, len(here), MAX_REPLAY_SPANS):
@@ -129,19 +124,36 @@ def plan_replay(
     )
 
 
+def state_of(published: Published, slot: Slot, states: Mapping[Place, PartitionState]) -> PartitionState:
+    """Return the state of a slot's partition. Raises NotReplayable: the topic is gone, or is another one."""
+    state = states.get((slot.topic, slot.partition))
+    if state is None or state.topic_id != slot.topic_id:
+        raise NotReplayable(
+            f"topic {slot.topic!r} is not the one that topology {published.name} knows: it is gone or was "
+            "recreated, and its old records with it"
+        )
+    return state
+
+
 def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) -> ReplayPlan:
     """Return the plan for a cluster. Raises what ``plan_replay`` raises, BrokerUnreachable."""
-    published = cluster.topology
     for topic, partition, _ in wanted:
-        _slot_of(published, topic, partition)
-    places = cluster.partitions(topic for topic, _, _ in wanted)
+        slot_of(cluster.topology, topic, partition)
+    states = read_states(cluster, [topic for topic, _, _ in wanted], user)
+    return plan_replay(cluster.topology, wanted, states)
+
+
+def read_states(cluster: Cluster, topics: Iterable[str], user: Settings) -> dict[Place, PartitionState]:
+    """Return the state of every partition of source topics. Raises BrokerUnreachable, BrokerRefused."""
+    published = cluster.topology
+    places = cluster.partitions(topics)
     about = describe(make_admin(cluster.bootstrap, user), cluster.bootstrap, [topic for topic, _ in places])
     starts, ends = cluster.starts(places), cluster.ends(places)
     commits: dict[Place, CommittedOffset] = {}
     for spout, table in published.spouts.items():
         mine = [place for place in places if place[0] in table.topics]
         commits |= cluster.committed(published.group_of(spout), mine)
-    states = {
+    return {
         place: PartitionState(
             about[place[0]].topic_id,
             starts[place],
@@ -151,7 +163,6 @@ def read_and_plan(cluster: Cluster, wanted: Sequence[Wanted], user: Settings) ->
         for place in places
         if place in starts and place in ends
     }
-    return plan_replay(published, wanted, states)
 
 
 def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int]:
@@ -162,34 +173,56 @@ def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int
     Raises:
         BrokerUnreachable, BrokerRefused: not all could be written; the text says how many were.
     """
+    outcomes = write_commands(bootstrap, plan, user)
+    refused = [outcome for outcome in outcomes if not isinstance(outcome, int)]
+    if refused:
+        raise min(refused, key=lambda error: isinstance(error, BrokerUnreachable))
+    return [outcome for outcome in outcomes if isinstance(outcome, int)]
+
+
+def write_commands(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int | AcktreeError]:
+    """Write the plan's commands; return for each its offset, or why it is not known to be written."""
     producer = make_producer({**producer_settings(bootstrap, user), "delivery.report.only.error": False})
     written: dict[int, int] = {}
-    errors: dict[str, KafkaError] = {}
+    errors: dict[int, KafkaError] = {}
+    refused: dict[int, AcktreeError] = {}
     for index, command in enumerate(plan.commands):
 
         def on_delivery(error: KafkaError | None, message: Message, index: int = index) -> None:
             if error is None:
                 written[index] = message.offset() or 0
             else:
-                errors[plan.commands[index].result_topic] = error
+                errors[index] = error
 
         value = encode_replay_command(ReplayCommand(command.slot, command.spans))
-        with clear_errors(bootstrap, f"topic {command.result_topic}"):
-            producer.produce(command.result_topic, value, partition=0, on_delivery=on_delivery)
+        try:
+            with clear_errors(bootstrap, f"topic {command.result_topic}"):
+                producer.produce(command.result_topic, value, partition=0, on_delivery=on_delivery)
+        except AcktreeError as error:
+            refused[index] = error
+    stopped = _flush(producer, bootstrap, plan)
+    for index, reported in errors.items():
+        what = f"topic {plan.commands[index].result_topic}"
+        refused[index] = stopped or as_clear_error(reported, bootstrap, what)
+    count = f"{len(written)} of {len(plan.commands)} replay commands are written"
+    rest = stopped or BrokerUnreachable(f"{count}, the rest is not confirmed")
+    outcomes: dict[int, int | AcktreeError] = {**refused, **written}
+    return [outcomes.get(index, rest) for index in range(len(plan.commands))]
+
+
+def _flush(producer: Producer, bootstrap: str, plan: ReplayPlan) -> AcktreeError | None:
+    """Wait until the broker has what was produced; return why the producer as a whole is refused."""
     topics = dict.fromkeys(command.result_topic for command in plan.commands)
-    with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
-        producer.flush(BROKER_TIMEOUT_S)
-    for topic, error in errors.items():
-        raise as_clear_error(error, bootstrap, f"topic {topic}")
-    if len(written) < len(plan.commands):
-        raise BrokerUnreachable(
-            f"{len(written)} of {len(plan.commands)} replay commands are written, the rest is not confirmed"
-        )
-    return [written[index] for index in range(len(plan.commands))]
+    try:
+        with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
+            producer.flush(BROKER_TIMEOUT_S)
+    except AcktreeError as error:
+        return error
+    return None
 
 
-def _slot_of(published: Published, topic: str, partition: int) -> Slot:
-    """Return the newest slot of a source partition."""
+def slot_of(published: Published, topic: str, partition: int) -> Slot:
+    """Return the newest slot of a source partition. Raises NotReplayable: no spout reads it."""
     mine = [s for s in published.slots if s.spout in published.spouts and s.topic == topic]
     if not topic or not mine:
         known = sorted({topic for table in published.spouts.values() for topic in table.topics})

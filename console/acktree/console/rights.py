@@ -2,7 +2,7 @@
 
 Invariant: the lists are what the tests run each role with, against an authorizer that denies the rest. Read
 and Write imply Describe. Whoever may write to `T.ack` or `T.ack-init` can forge a "done": only workers and
-stages may, never a reader of figures.
+stages may, and ackers, who decide what is done, to keep trees open; never a reader of figures.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
     elif role is Role.UI:
         given = [*_ui(topology)]
     elif role is Role.ACKER:
-        given = [*_everybody(topology), *_acker(topology)]
+        given = [*_everybody(topology), *_acker(topology), *waiting_tuples(topology)]
     else:
         given = [*_everybody(topology)]
         for name in _components(topology, role, component):
@@ -113,6 +113,15 @@ def _acker(topology: Topology) -> Iterator[Right]:
     yield from _topic("Read", topology.ack_init_topic, topology.ack_topic)
     yield _results(topology, "Write")
     yield Right("group", topology.acker_group, "Read")
+
+
+def waiting_tuples(topology: Topology) -> Iterator[Right]:
+    """Keep trees open while their tuples wait for a bolt; without this they time out, and the log says so."""
+    yield from _topic("Read", topology.stats_topic)
+    yield from _topic("Write", topology.ack_topic)
+    for name, bolt in topology.bolts.items():
+        yield from _topic("Read", *bolt.reads)
+        yield Right("group", topology.group_of(name), "Describe")
 
 
 def _bolt(topology: Topology, name: str) -> Iterator[Right]:

@@ -7,13 +7,14 @@ imports nothing of acktree. Reads one JSON request a line, answers one JSON line
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+
+from acktree.schemas.temporary_folder import temporary_folder
 
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
@@ -37,9 +38,9 @@ def _run(spark: Any, bootstrap: str, source: str, sink: str, kind: str, python: 
         rows = rows.select(f.explode(f.split(f.col("value").cast("string"), " ")).alias("value"))
     if python:
         rows = rows.mapInArrow(_same, rows.schema)
-    with tempfile.TemporaryDirectory(prefix="acktree-rival-") as folder:
+    with temporary_folder("rival") as folder:
         writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-        writer = writer.option("topic", sink).option("checkpointLocation", folder)
+        writer = writer.option("topic", sink).option("checkpointLocation", str(folder))
         writer.trigger(availableNow=True).start().awaitTermination()
     return time.perf_counter() - began_s
 

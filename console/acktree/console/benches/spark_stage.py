@@ -32,6 +32,7 @@ from acktree.schemas.clients import make_admin, make_producer
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.publish import apply_topology
+from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.topology import parse_topology
 
 PARTITIONS = 2
@@ -184,7 +185,7 @@ class OwnSpark:
         plan = apply_topology(self._bootstrap, parse_topology(text), {})
         with ExitStack() as running:
             running.callback(drop_topics, self._bootstrap, [topic for topic, *_ in plan.create])
-            folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
+            folder = running.enter_context(temporary_folder("bench"))
             if ackers:
                 command = ["acker", "run", "--topology", name, "-b", self._bootstrap]
                 acker = ChildProcess("acker", command, folder, folder / "log", {})

@@ -5,7 +5,6 @@ record as a reader sees it.
 """
 
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
+from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.topology import parse_topology
 
 POLL_S = 0.01
@@ -63,8 +63,7 @@ def measure_start(bootstrap: str) -> SparkStart:
     name, source = f"bench-{uuid.uuid4().hex[:8]}", new_topic(bootstrap)
     send(bootstrap, source, PARTITIONS)
     plan = apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name, source=source)), {})
-    with tempfile.TemporaryDirectory(prefix="acktree-bench-") as home:
-        folder = Path(home)
+    with temporary_folder("bench") as folder:
         command = ["spark", "run", "split_lines:words", "--topology", name, "--spout", "in", "-b", bootstrap]
         command += ["--checkpoint", str(folder / "checkpoint")]
         run = ChildProcess("spark run", command, wordcount_folder(), folder / "log", {})

@@ -4,10 +4,8 @@ Open loop: a record that is sent late counts from when it should have been sent,
 records it delays. Acker and bolt run in processes of their own with default settings, the spout in this one.
 """
 
-import tempfile
 import uuid
 from contextlib import ExitStack
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +14,7 @@ from acktree.console.benches.worker_bolts import Metronome
 from acktree.console.demo.children import ChildProcess
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.publish import apply_topology
+from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.topology import parse_topology
 
 WARM_UP_S = 5.0
@@ -45,7 +44,7 @@ def measure_latency(bootstrap: str, rate_per_s: int, seconds: float, exactly_onc
     text = TOPOLOGY.format(name=name, exactly_once=str(exactly_once).lower())
     apply_topology(bootstrap, parse_topology(text), {})
     with ExitStack() as running:
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="acktree-bench-")))
+        folder = running.enter_context(temporary_folder("bench"))
         at = ["--topology", name, "-b", bootstrap]
         for what in (["acker", "run"], ["bolt", "run", f"{Metronome.__module__}:Pass"]):
             child = ChildProcess(what[0], [*what, *at], folder, folder / what[0], {})

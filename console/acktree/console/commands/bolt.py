@@ -1,15 +1,15 @@
 """`acktree bolt run`: a bolt written in Python, as one member of its consumer group."""
 
-import logging
 import signal
-import sys
 
 import click
 
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
+    log_to_stderr,
     metrics_options,
+    stuck_after_option,
     topology_option,
 )
 from acktree.console.process_metrics import serve_process
@@ -18,6 +18,7 @@ from acktree.producers.worker.bolt_kinds import BOLTS
 from acktree.producers.worker.gc_tuning import collect_rarely
 from acktree.producers.worker.loop import Worker
 from acktree.schemas.clients import make_admin
+from acktree.schemas.user_code import clear_user_errors
 
 
 @click.group()
@@ -32,6 +33,7 @@ def bolt() -> None:
 @click.option("--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
 @client_settings_option
 @metrics_options
+@stuck_after_option
 def run(
     handler: str,
     bootstrap: str,
@@ -40,12 +42,13 @@ def run(
     settings: dict[str, str],
     metrics_port: int | None,
     metrics_host: str,
+    stuck_after: float | None,
 ) -> None:
     """Run MODULE:NAME, a Bolt, BasicBolt, BatchBolt or AsyncBolt class or a function that returns one.
 
     The current folder is searched for MODULE. Start the command several times to share the work.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     made = make_handler(handler, BOLTS, "execute")
     make_admin(bootstrap, settings)
     worker = Worker(
@@ -55,9 +58,11 @@ def run(
         name=name,
         user=settings,
         ready=lambda text: click.echo(text, err=True),
+        stuck_after_s=stuck_after,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
-    serve_process(topology, lambda: worker.reported, metrics_port, metrics_host)
+    serve_process(topology, lambda: worker.reports.newest, worker.progress, metrics_port, metrics_host)
     collect_rarely()
-    worker.run()
+    with clear_user_errors(f"bolt {worker.name}"):
+        worker.run()

@@ -4,22 +4,25 @@ import json
 
 import click
 
-from acktree.console.columns import columns, duration, milliseconds, rate
+from acktree.console.columns import columns, duration, milliseconds, rate, second, short_reason
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
     duration_option,
     format_option,
+    time_limit_option,
     topology_option,
 )
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.documents import PartitionStatus, Status, WindowFigures, to_json
+from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import REPORTS_SPAN_S, read_reports, read_snapshot
+from acktree.console.view.snapshot import LIMIT_S, read_snapshot
 from acktree.console.view.status import make_status
 from acktree.console.view.stuck import held_ages
 
-EXIT_STUCK = 1
+EXIT_STUCK, EXIT_UNKNOWN = 1, 3
+"""As a check of Nagios has them: 3 if nothing is found stuck, and not everything could be read."""
 
 
 @click.command()
@@ -27,6 +30,7 @@ EXIT_STUCK = 1
 @duration_option(
     "--stuck-after", "From this age on a pending record is stuck. Default: three message timeouts."
 )
+@time_limit_option
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -35,18 +39,25 @@ def describe(
     context: click.Context,
     topology: str,
     stuck_after: float | None,
+    time_limit: float | None,
     style: str,
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """Show the state of a topology. Exit code 1: something is stuck, and it says what."""
+    """Show the state of a topology.
+
+    Exit code 1: something is stuck, and it says what. 3: nothing is, in what was read within
+    --time-limit, and that was not all.
+    """
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
-    status = make_status(read_snapshot(cluster), reports, after_s=stuck_after)
+    status = make_status(read_snapshot(cluster, limit_s=time_limit or LIMIT_S), reports, after_s=stuck_after)
     cluster.close()
     click.echo(json.dumps(to_json(status)) if style == "json" else in_text(status))
     if status.stuck:
         context.exit(EXIT_STUCK)
+    if not status.complete:
+        context.exit(EXIT_UNKNOWN)
 
 
 def in_text(status: Status) -> str:
@@ -68,6 +79,7 @@ def in_text(status: Status) -> str:
         ],
     )
     parts = [strip, _spouts(status), _partitions(status.partitions), _bolts(status), _ackers(status)]
+    parts.append(_processes(status))
     if status.stuck:
         parts.append(columns(("STUCK", "WHERE", "WHAT"), [(s.kind, s.where, s.text) for s in status.stuck]))
     parts += [f"note: {note}" for note in status.notes]
@@ -148,4 +160,18 @@ def _ackers(status: Status) -> str:
         )
         for acker in status.ackers
     ]
+    return columns(head, rows)
+
+
+def _processes(status: Status) -> str:
+    head = ("ROLE", "COMPONENT", "HOST", "PROCESS_ID", "TASK", "STARTED", "LAST_SEEN", "LAST_ERROR")
+    rows = []
+    for process in status.processes:
+        where = (process.host or process.instance, process.pid or "")
+        task = "" if process.task is None else process.task
+        started = "" if process.started_ms is None else second(process.started_ms)
+        when = "" if process.last_error_ms is None else f"{second(process.last_error_ms)} "
+        error = when + short_reason(process.last_error) if process.last_error else ""
+        seen = f"{duration(process.reported_s)} ago"
+        rows.append((process.role, process.component, *where, task, started, seen, error))
     return columns(head, rows)

@@ -3,7 +3,9 @@
 A value is taken from the flag, then from the environment, then from the default.
 """
 
+import logging
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from acktree.console.properties import client_properties
 from acktree.schemas.durations import parse_duration_s
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+MAX_OFFSET_DIGITS = 18
 _CONFIG_FILE = "acktree.config_file"
 
 
@@ -122,6 +125,13 @@ def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:
     return add
 
 
+def time_limit_option(command: Decorated) -> Decorated:
+    """Add `--time-limit DURATION` of a snapshot; the command gets `time_limit: float | None`, in seconds."""
+    return duration_option(
+        "--time-limit", "Stop reading control records after this long and say what is missing. Default: 3s."
+    )(command)
+
+
 def metrics_options(command: Decorated) -> Decorated:
     """Add `--metrics-port` and `--metrics-host`; the command gets `metrics_port` and `metrics_host`."""
     host = click.option(
@@ -134,6 +144,14 @@ def metrics_options(command: Decorated) -> Decorated:
         help="Serve Prometheus metrics; 0 = a free port.",
     )
     return port(host(command))
+
+
+def stuck_after_option(command: Decorated) -> Decorated:
+    """Add `--stuck-after DURATION`; the command gets `stuck_after: float | None`, in seconds."""
+    return duration_option(
+        "--stuck-after",
+        "/health fails if the loop has stood still for longer. Default: max.poll.interval.ms, 5 minutes.",
+    )(command)
 
 
 def parse_settings(values: tuple[str, ...]) -> dict[str, str]:
@@ -149,3 +167,17 @@ def parse_settings(values: tuple[str, ...]) -> dict[str, str]:
             raise click.BadParameter(f"{key!r} is not KEY=VALUE")
         settings[key.strip()] = setting.strip()
     return settings
+
+
+def is_offset(text: str) -> bool:
+    """Return whether a text is a whole number that a partition or an offset can be.
+
+    >>> is_offset("7"), is_offset("-1"), is_offset("\u00b2"), is_offset("9" * 5000)
+    (True, False, False, False)
+    """
+    return text.isascii() and text.isdigit() and len(text) <= MAX_OFFSET_DIGITS
+
+
+def log_to_stderr() -> None:
+    """Print what this process logs, from warnings on."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)

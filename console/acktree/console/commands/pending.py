@@ -4,21 +4,23 @@ import json
 
 import click
 
-from acktree.console.columns import columns, duration, short_reason
-from acktree.console.commands.describe import EXIT_STUCK
+from acktree.console.columns import age_of, columns, moment, short_reason
+from acktree.console.commands.describe import EXIT_STUCK, EXIT_UNKNOWN
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
     duration_option,
     format_option,
+    time_limit_option,
     topology_option,
 )
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.documents import PendingRecord, to_json
+from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import REPORTS_SPAN_S, read_reports, read_snapshot
+from acktree.console.view.snapshot import LIMIT_S, read_snapshot
 from acktree.console.view.status import apply_reported_offsets, oldest_pending
-from acktree.console.view.stuck import stuck_after_s
+from acktree.console.view.stuck import is_older, stuck_after_s
 
 
 @click.group()
@@ -28,8 +30,9 @@ def pending() -> None:
 
 @pending.command(name="list")
 @topology_option
-@duration_option("--older-than", "Only records whose newest emission is older than this.")
+@duration_option("--older-than", "Only records whose first emission is longer ago, or not known.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
+@time_limit_option
 @format_option
 @bootstrap_option
 @client_settings_option
@@ -39,17 +42,20 @@ def list_pending(
     topology: str,
     older_than: float | None,
     limit: int,
+    time_limit: float | None,
     style: str,
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
-    """List pending records, the oldest emission first.
+    """List pending records, the oldest first emission first.
 
-    Exit code 1: one of them is older than --older-than, or without it than three message timeouts.
+    Exit code 1: one of them is older than --older-than, or without it than three message timeouts, or was
+    emitted again and its first emission is not known. 3: none is, in what was read within --time-limit, but
+    that was not all.
     """
     cluster, reports = Cluster(bootstrap, topology, settings), Reports()
     read_reports(cluster, reports, REPORTS_SPAN_S)
-    snapshot = read_snapshot(cluster)
+    snapshot = read_snapshot(cluster, limit_s=time_limit or LIMIT_S)
     apply_reported_offsets(snapshot, reports)
     cluster.close()
     if (block := max((view.block for view in snapshot.views.values()), default=1)) > 1:
@@ -62,21 +68,28 @@ def list_pending(
         for note in snapshot.notes:
             click.echo(f"note: {note}", err=True)
     after_s = stuck_after_s(snapshot.topology, older_than)
-    if any(record.age_s is not None and record.age_s > after_s for record in found):
+    if any(is_older(record, after_s) for record in found):
         context.exit(EXIT_STUCK)
+    if not snapshot.is_complete:
+        context.exit(EXIT_UNKNOWN)
 
 
 def in_text(found: list[PendingRecord]) -> str:
     """Return a table of pending records."""
-    head = ("TOPIC", "PARTITION", "OFFSET", "STATE", "AGE", "ATTEMPT", "ROOT", "REASON")
+    head = (
+        *("TOPIC", "PARTITION", "OFFSET", "STATE", "AGE"),
+        *("FIRST_EMISSION", "LATEST_EMISSION", "ATTEMPTS", "ROOT", "REASON"),
+    )
     rows = [
         (
             record.topic or f"(spout {record.spout})",
             record.partition,
             record.offset,
             record.state,
-            duration(record.age_s),
-            "" if record.attempt is None else record.attempt,
+            age_of(record),
+            "unknown" if record.first_emission_ms is None else moment(record.first_emission_ms),
+            "unknown" if record.latest_emission_ms is None else moment(record.latest_emission_ms),
+            "" if record.attempts is None else record.attempts,
             record.root or "",
             short_reason(record.reason or ""),
         )

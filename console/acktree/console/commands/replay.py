@@ -4,7 +4,9 @@ import json
 
 import click
 
+from acktree.console.columns import printable
 from acktree.console.commands.options import bootstrap_option, client_settings_option, format_option
+from acktree.console.dead_letter_replay import DeadLetterPlan
 from acktree.console.published import all_published
 from acktree.console.replay import NotReplayable, ReplayPlan, Wanted, execute_replay, read_and_plan
 from acktree.console.view.cluster import Cluster
@@ -45,14 +47,25 @@ def replay(
     carry_out(plan, execute, style, bootstrap, settings)
 
 
-def carry_out(plan: ReplayPlan, execute: bool, style: str, bootstrap: str, settings: Settings) -> None:
+def carry_out(
+    plan: ReplayPlan,
+    execute: bool,
+    style: str,
+    bootstrap: str,
+    settings: Settings,
+    of_dead_letters: DeadLetterPlan | None = None,
+) -> None:
     """Print a plan and, where asked to, execute it."""
     written = execute_replay(bootstrap, plan, settings) if execute else None
     if style == "json":
-        click.echo(json.dumps(plan.to_json(written)))
+        about = {} if of_dead_letters is None else of_dead_letters.to_json()
+        click.echo(json.dumps({**plan.to_json(written), **about}))
         return
-    for line in plan.lines():
-        click.echo(line)
+    head, refusals = (
+        ([], []) if of_dead_letters is None else ([of_dead_letters.head()], of_dead_letters.refusals())
+    )
+    for line in (*head, *plan.lines(), *refusals):
+        click.echo(printable(line))
     if written is None:
         click.echo("nothing was changed; add --execute to do it", err=True)
     for command, offset in zip(plan.commands, written or (), strict=False):

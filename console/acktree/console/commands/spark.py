@@ -10,11 +10,22 @@ from acktree.console.commands.options import (
     client_settings_option,
     format_option,
     metrics_options,
+    parse_settings,
     topology_option,
 )
 from acktree.console.devbroker.java import find_java
 from acktree.producers.native.librdkafka import NoColumns
 from acktree.schemas.clients import make_admin
+
+INSTEAD = {
+    "topology": "--topology",
+    "spout": "--spout",
+    "bolt": "--bolt",
+    "metricsport": "--metrics-port",
+    "metricshost": "--metrics-host",
+    "kafka.*": "-b and -X, without the prefix kafka.",
+}
+"""What has an option of its own, by the source's option in small letters."""
 
 
 @click.group()
@@ -40,6 +51,14 @@ def spark() -> None:
     help="Interval between batches, or available-now: end when all that is there is done. "
     "Default: batch after batch.",
 )
+@click.option(
+    "--option",
+    "source",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=lambda _context, _parameter, values: _source_options(values),
+    help="An option of the source, such as maxOffsetsPerTrigger=10000 or includeHeaders=true; repeatable.",
+)
 @client_settings_option
 @metrics_options
 def run(
@@ -50,6 +69,7 @@ def run(
     bolt: str,
     checkpoint: Path | None,
     trigger: str,
+    source: dict[str, str],
     settings: dict[str, str],
     metrics_port: int | None,
     metrics_host: str,
@@ -67,10 +87,18 @@ def run(
 
     options = {"kafka.bootstrap.servers": bootstrap, "topology": topology}
     options["spout" if spout else "bolt"] = spout or bolt
-    options |= {f"kafka.{key}": value for key, value in settings.items()}
+    options |= source | {f"kafka.{key}": value for key, value in settings.items()}
     if metrics_port is not None:
         options |= {"metricsPort": str(metrics_port), "metricsHost": metrics_host}
     app.run(function, options, checkpoint, trigger, ready=lambda text: click.echo(text, err=True))
+
+
+def _source_options(values: tuple[str, ...]) -> dict[str, str]:
+    found = parse_settings(values)
+    for key in found:
+        if instead := INSTEAD.get("kafka.*" if key.lower().startswith("kafka.") else key.lower()):
+            raise click.BadParameter(f"{key} is given by {instead}")
+    return found
 
 
 @spark.command(name="warm-up")

@@ -29,10 +29,12 @@ def create(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict
     plan = create_topics(bootstrap, load_topology(file), settings, dry_run=dry_run)
     lines = plan.topic_lines()
     if style == "json":
-        click.echo(json.dumps({"dry_run": dry_run, "changes": lines}))
+        click.echo(json.dumps({"dry_run": dry_run, "changes": lines, "warnings": plan.warnings}))
         return
     for line in lines:
         click.echo(line)
+    for warning in plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if not lines:
         click.echo("nothing to do: every topic is there")
     if dry_run:

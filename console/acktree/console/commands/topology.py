@@ -36,10 +36,14 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
     if style == "json":
         version = plan.publish or plan.current
         about = {"topology": wanted.name, "version": version.version if version else None}
-        click.echo(json.dumps({**about, "dry_run": dry_run, "changes": plan.lines()}))
+        click.echo(
+            json.dumps({**about, "dry_run": dry_run, "changes": plan.lines(), "warnings": plan.warnings})
+        )
         return
     for line in plan.lines():
         click.echo(line)
+    for warning in plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if not plan.lines() and plan.current:
         click.echo(f"nothing to do: version {plan.current.version} of topology {wanted.name} says the same")
     if dry_run:

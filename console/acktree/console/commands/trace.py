@@ -9,18 +9,21 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from acktree.console.columns import LINES, duration, printable
+from acktree.console.columns import LINES, duration, moment, printable
+from acktree.console.commands.dead_letter import parse_dead_letter
 from acktree.console.commands.describe import EXIT_STUCK
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
     duration_option,
     format_option,
+    is_offset,
     topology_option,
 )
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import read_dead_letter
 from acktree.console.view.documents import to_json
+from acktree.console.view.payloads import RecordPayload, about
 from acktree.console.view.search import TraceTarget
 from acktree.console.view.stuck import stuck_after_s
 from acktree.console.view.trace import LIMIT_S, Trace, find_trace, target_of_record, target_of_root
@@ -35,6 +38,7 @@ MAX_TUPLES = 40
 @click.option("--root", metavar="HEX", help="Trace by a root id, as pages and headers show it.")
 @click.option("--dead-letter", metavar="[PARTITION/]OFFSET", help="Trace the record of a dead letter.")
 @duration_option("--since", "Read control records of the last DURATION only. Default: all there are.")
+@click.option("--payloads", is_flag=True, help="Also show what the record and its tuples hold.")
 @duration_option("--time-limit", "Stop reading after this long and say what is missing. Default: 60s.")
 @format_option
 @bootstrap_option
@@ -46,6 +50,7 @@ def trace(
     topology: str,
     root: str | None,
     dead_letter: str | None,
+    payloads: bool,
     since: float | None,
     time_limit: float | None,
     style: str,
@@ -61,7 +66,8 @@ def trace(
     cluster = Cluster(bootstrap, topology, settings)
     target = _target(cluster, place, root, dead_letter)
     since_ms = None if since is None else int(1000 * (time.time() - since))
-    found = find_trace(cluster, target, since_ms=since_ms, limit_s=time_limit or LIMIT_S)
+    limit_s = time_limit or LIMIT_S
+    found = find_trace(cluster, target, since_ms=since_ms, limit_s=limit_s, payloads=payloads)
     after_s = stuck_after_s(cluster.topology)
     cluster.close()
     if style == "json":
@@ -76,13 +82,10 @@ def _target(cluster: Cluster, place: tuple[str, ...], root: str | None, name: st
     if root is not None:
         return target_of_root(cluster.topology, parse_root(root))
     if name is not None:
-        partition, _, offset = name.rpartition("/")
-        if not (offset.isdigit() and (partition or "0").isdigit()):
-            raise click.BadParameter(f"{name!r} is not OFFSET or PARTITION/OFFSET of a dead letter")
-        found = read_dead_letter(cluster, int(partition or 0), int(offset))
+        found = read_dead_letter(cluster, *parse_dead_letter(name))
         return target_of_record(cluster.topology, found.topic, found.source_partition, found.source_offset)
     topic, partition, offset = place
-    if not (partition.isdigit() and offset.isdigit()):
+    if not (is_offset(partition) and is_offset(offset)):
         raise click.BadParameter(f"{partition!r} and {offset!r} must be a partition and an offset")
     return target_of_record(cluster.topology, topic, int(partition), int(offset))
 
@@ -107,10 +110,11 @@ def in_text(found: Trace) -> Tree:
     age = f", {duration(found.age_s)} since its first emission here" if found.age_s is not None else ""
     offsets = "" if found.frontier is None else f" · frontier {found.frontier} · log end {found.log_end}"
     tree = Tree(Text.assemble((place, "bold"), f"  {found.state}{age}{offsets}"))
+    _add_payload(tree, found.payload)
     for emission in found.emissions:
         _add_emission(tree, emission)
     for each in found.dead_letters:
-        text = f"dead letter {each.partition}/{each.offset} at {_clock(each.time_ms)} after "
+        text = f"dead letter {each.partition}/{each.offset} at {moment(each.time_ms)} after "
         tree.add(Text(f"{text}{each.attempts} attempt(s): {printable(each.reason, LINES)}", "red"))
     for note in found.notes:
         tree.add(Text(f"note: {note}", "dim"))
@@ -126,7 +130,7 @@ def _add_emission(tree: Tree, emission: TracedEmission) -> None:
     branch = tree.add(Text.assemble(f"{name}  root {emission.root}{about}  ", (emission.state, color)))
     if emission.init is not None:
         branch.add(
-            Text(f"{_clock(emission.init.at.time_ms)} init by {emission.init.task}{_place(emission.init.at)}")
+            Text(f"{moment(emission.init.at.time_ms)} init by {emission.init.task}{_place(emission.init.at)}")
         )
     for found in emission.tuples[:MAX_TUPLES]:
         _add_tuple(branch, found)
@@ -138,13 +142,13 @@ def _add_emission(tree: Tree, emission: TracedEmission) -> None:
         result = emission.verdict
         details = "".join(f", {printable(part, LINES)}" for part in (result.task, result.reason) if part)
         by = f" by acker {result.acker}{_place(result.at)}"
-        text = f"{_clock(result.at.time_ms)} {result.kind}{details}{by}"
+        text = f"{moment(result.at.time_ms)} {result.kind}{details}{by}"
         branch.add(Text(text, color))
     branch.add(Text(emission.text, "italic"))
 
 
 def _add_tuple(branch: Tree, found: TracedTuple) -> None:
-    leaf = branch.add(Text(f"{_clock(found.at.time_ms)} tuple{_place(found.at)}"))
+    leaf = branch.add(Text(f"{moment(found.at.time_ms)} tuple{_place(found.at)}"))
     for reader in found.readers:
         behind = ""
         if reader.behind:
@@ -152,18 +156,26 @@ def _add_tuple(branch: Tree, found: TracedTuple) -> None:
         leaf.add(
             Text.assemble(f"bolt {reader.bolt}: ", (reader.state, _COLORS.get(reader.state, "")), behind)
         )
+    _add_payload(leaf, found.payload)
+
+
+def _add_payload(branch: Tree, payload: RecordPayload | None) -> None:
+    if payload is None:
+        return
+    if payload.missing:
+        branch.add(Text(payload.missing, "dim"))
+    for name, part in (("key", payload.key), ("value", payload.value)):
+        if part is not None and (name == "value" or part.form != "null"):
+            text = printable(part.text, LINES)
+            branch.add(Text(f"{name}, {about(part)}" + (f": {text}" if text else "")))
 
 
 def _message(message: ControlEntry) -> Text:
     reason = f": {printable(message.reason, LINES)}" if message.reason else ""
     color = "red" if message.kind == "fail" else ""
     by = f"{message.kind} by {printable(message.task)}"
-    return Text(f"{_clock(message.at.time_ms)} {by}{reason}{_place(message.at)}", color)
+    return Text(f"{moment(message.at.time_ms)} {by}{reason}{_place(message.at)}", color)
 
 
 def _place(at: At) -> str:
     return f"  ({at.topic}/{at.partition}/{at.offset})"
-
-
-def _clock(time_ms: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000)) + f".{time_ms % 1000:03d}"

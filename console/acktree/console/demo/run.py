@@ -1,7 +1,6 @@
 """Run the demo: text in, Spark, worker and ackers on a real broker, one kill, and a checked account."""
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from acktree.schemas.clients import make_admin, make_producer
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.publish import apply_topology
+from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.topology import Topology, load_topology
 
 TOPIC = "lines"
@@ -103,7 +103,7 @@ def run_demo(console: Console, limit: int | None) -> DemoResult:
     """Run it all, show the account and return it."""
     started_s = time.monotonic()
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acktree-demo-")))
+        home = stack.enter_context(temporary_folder("demo"))
         console.print("starting a Kafka broker", highlight=False)
         broker = stack.enter_context(LocalBroker())
         lines_sent = list(library_lines(limit))

@@ -6,12 +6,11 @@ no security.
 """
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,6 +25,7 @@ from acktree.console.devbroker.java import find_java
 from acktree.console.devbroker.owner import die_with_owner
 from acktree.console.devbroker.ports import LOOPBACK, PortUnavailable
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.temporary_folder import temporary_folder
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
@@ -67,6 +67,7 @@ class LocalBroker:
         self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._settings = dict(settings or {})
         self._files: BrokerFiles | None = None
+        self._temporary = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -97,7 +98,7 @@ class LocalBroker:
             raise AlreadyRunning(f"the broker at {self.bootstrap} runs already: stop it first")
         java, jars = find_java(), broker_jars()
         if self._files is None:
-            folder = self._data_dir or Path(tempfile.mkdtemp(prefix="acktree-broker-"))
+            folder = self._data_dir or self._temporary.enter_context(temporary_folder("broker"))
             self._files = BrokerFiles(folder, self._settings, self._listeners)
         try:
             command = [str(java), LOG_LEVEL, *_heap(), "-cp", os.pathsep.join(map(str, jars))]
@@ -116,8 +117,8 @@ class LocalBroker:
             self._end(signal.SIGKILL)
             raise
         finally:
-            if self._data_dir is None and self._files is not None:
-                shutil.rmtree(self._files.folder, ignore_errors=True)
+            if self._data_dir is None:
+                self._temporary.close()
                 self._files = None
 
     def kill(self) -> None:

@@ -34,6 +34,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def own_path(wanted: str) -> str:
+    """Return where to go after the login: what was asked for, or / where that is no path of ours.
+
+    >>> own_path("/trace?root=1"), own_path("//evil.example"), own_path("https://evil.example")
+    ('/trace?root=1', '/', '/')
+    """
+    is_own = wanted.startswith("/") and wanted.isascii() and wanted.isprintable()
+    return wanted if is_own and not wanted.startswith("//") and "\\" not in wanted else "/"
+
+
 def read_token(file: Path | None, host: str) -> str | None:
     """Return the token from a file, else from the environment, None where none is needed.
 

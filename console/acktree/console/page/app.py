@@ -1,16 +1,18 @@
-"""The status page as an application: which page answers where, and who may enter.
+"""The status page as an application: which topology answers where, and who may enter.
 
 Invariant: pages read, the same documents as the command line; only with actions allowed does a confirmed
-form act, and then as its plan said.
+form act, and then as its plan said. One topology has the server to itself; several have a place each, and
+one login is for all of them.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
@@ -18,16 +20,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from acktree.console.page.access import Access
-from acktree.console.page.dead_letter_pages import DeadLetterPages
+from acktree.console.page.access import Access, own_path
 from acktree.console.page.forms import read_form
 from acktree.console.page.frame import Frame, PageSettings, wants_json
-from acktree.console.page.pending_page import PendingPage
-from acktree.console.page.replay_page import ReplayPage
-from acktree.console.page.status_page import StatusPages
-from acktree.console.page.trace_page import TracePage
-from acktree.console.page.watcher import Watcher
-from acktree.schemas.errors import AcktreeError
+from acktree.console.page.index_page import IndexPage
+from acktree.console.page.topology_pages import TopologyPages
+from acktree.console.page.watcher import PageState
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -40,53 +38,56 @@ _OPEN_PATHS = ("/login", "/static/", "/health")
 
 
 class StatusPage:
-    """The pages of one topology."""
+    """The pages of one topology, or of several, each below /t/NAME, with an index."""
 
-    def __init__(self, settings: PageSettings) -> None:
-        self._frame = Frame(settings)
-        self._access = Access(settings.token)
-        self._watcher = Watcher(settings.bootstrap, settings.topology, settings.user)
+    def __init__(self, first: PageSettings, *more: PageSettings) -> None:
+        """The token of the first is that of all."""
+        self._access = Access(first.token)
+        settings = (
+            [replace(each, base=place_of(each.topology)) for each in (first, *more)] if more else [first]
+        )
+        self.topologies = [TopologyPages(each, self._access) for each in settings]
+        self._frame = Frame(replace(first, topology="")) if more else self.topologies[0].frame
+
+    def readers(self) -> Mapping[str, Callable[[], PageState]]:
+        """Return by topology what returns its newest status without waiting."""
+        return {each.name: each.watcher.state for each in self.topologies}
 
     def make_app(self) -> Starlette:
-        """Return the application; it starts and stops the watcher."""
+        """Return the application; it starts and stops the watchers."""
 
         @asynccontextmanager
         async def lifespan(_app: Starlette) -> Any:
-            self._watcher.start()
+            for each in self.topologies:
+                each.start()
             yield
-            self._watcher.stop()
-            self._frame.close()
+            for each in self.topologies:
+                each.begin_stop()
+            for each in self.topologies:
+                each.stop()
 
         return Starlette(
             routes=self._routes(),
             lifespan=lifespan,
             middleware=[Middleware(BaseHTTPMiddleware, dispatch=self._guard)],
-            exception_handlers={
-                HTTPException: self._frame.on_http_error,
-                AcktreeError: self._frame.on_error,
-                Exception: self._frame.on_crash,
-            },
+            exception_handlers=self._frame.error_pages(),
         )
 
     def _routes(self) -> list[BaseRoute]:
-        status = StatusPages(self._frame, self._watcher)
-        pending, trace = PendingPage(self._frame).pending, TracePage(self._frame).trace
-        dead_letters, replay = DeadLetterPages(self._frame), ReplayPage(self._frame, self._access).replay
-        return [
-            Route("/", status.status),
-            Route("/status.json", status.twin),
-            Route("/health", status.health),
-            Route("/pending", pending),
-            Route("/pending.json", pending),
-            Route("/trace", trace),
-            Route("/trace.json", trace),
-            Route("/dead-letters", dead_letters.dead_letters),
-            Route("/dead-letters.json", dead_letters.dead_letters),
-            Route("/dead-letters/{partition}/{offset}.json", dead_letters.dead_letter),
-            Route("/dead-letters/{partition}/{offset}", dead_letters.dead_letter),
-            Route("/replay", replay, methods=["GET", "POST"]),
+        common: list[BaseRoute] = [
             Route("/login", self._login, methods=["GET", "POST"]),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+        ]
+        if len(self.topologies) == 1:
+            return [*self.topologies[0].routes(), *common]
+        index = IndexPage(self._frame, self.readers())
+        return [
+            Route("/", index.index),
+            Route("/topologies.json", index.twin),
+            Route("/health", index.health),
+            Route("/t/", lambda _request: RedirectResponse("/", 303)),
+            *(Mount(place_of(each.name), each.make_app()) for each in self.topologies),
+            *common,
         ]
 
     async def _guard(self, request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -104,13 +105,25 @@ class StatusPage:
             return PlainTextResponse(text, 403)
         if wants_json(request):
             return JSONResponse({"error": "a token is needed: Authorization: Bearer TOKEN"}, 401)
-        return RedirectResponse("/login", 303)
+        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        wanted = "" if asked == "/" or request.method != "GET" else f"?{urlencode({'next': asked})}"
+        return RedirectResponse(f"/login{wanted}", 303)
 
     async def _login(self, request: Request) -> Response:
-        """Take the token once, and remember the visitor by a cookie."""
+        """Take the token once, remember the visitor by a cookie, and show the page that was asked for."""
+        wanted = request.query_params.get("next", "/")
         if request.method == "GET":
-            return self._frame.render("login.html", wrong=None)
+            return self._frame.render("login.html", wrong=None, wanted=wanted)
         form = await read_form(request)
         if self._access.is_token(form.get("token", "").strip()):
-            return self._access.start_session(RedirectResponse("/", 303))
-        return self._frame.render("login.html", 403, wrong="That is not the token.")
+            return self._access.start_session(RedirectResponse(own_path(wanted), 303))
+        return self._frame.render("login.html", 403, wrong="That is not the token.", wanted=wanted)
+
+
+def place_of(topology: str) -> str:
+    """Return where the pages of one of several topologies are.
+
+    >>> place_of("word-count")
+    '/t/word-count'
+    """
+    return f"/t/{quote(topology, safe='')}"

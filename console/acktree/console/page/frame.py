@@ -3,7 +3,7 @@
 Invariant: an error of the broker is a page that says so, never a traceback.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -14,23 +14,28 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from acktree.console.page.reader import SharedCluster
-from acktree.console.page.rendering import make_environment, render
+from acktree.console.page.rendering import make_environment, render, rooted
 from acktree.console.view.cluster import Cluster
 from acktree.schemas.client_settings import Settings
-from acktree.schemas.errors import BrokerRefused, BrokerUnreachable, NotAuthorized
+from acktree.schemas.errors import AcktreeError, BrokerRefused, BrokerUnreachable, NotAuthorized
 
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """What the page is started with; ``token`` None serves loopback only."""
+    """What the page is started with; ``token`` None serves loopback only, ``payloads`` False shows none.
+
+    ``base`` is the place of the topology's pages where it has not the server to itself, as /t/NAME.
+    """
 
     bootstrap: str
     topology: str
     user: Settings
     token: str | None = None
     allow_actions: bool = False
+    payloads: bool = True
+    base: str = ""
 
 
 class Frame:
@@ -52,14 +57,24 @@ class Frame:
 
     def render(self, name: str, code: int = 200, **values: Any) -> HTMLResponse:
         """Return a page of a template."""
-        common = {"here": "", "twin": "", "live": False, "topology": self.settings.topology}
-        common["actions"] = self.settings.allow_actions
-        return HTMLResponse(render(self._templates, name, **{**common, **values}), code)
+        common: dict[str, Any] = {"here": "", "twin": "", "live": False, "topology": self.settings.topology}
+        base = self.settings.base
+        common |= {"actions": self.settings.allow_actions, "payloads": self.settings.payloads}
+        common |= {"several": bool(base)}
+        return HTMLResponse(rooted(render(self._templates, name, **{**common, **values}), base), code)
 
     def close(self) -> None:
         self._reader.close()
 
     # What a page cannot.
+
+    def error_pages(self) -> Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]]:
+        """Return what shows an error as a page of this frame, by the error's class."""
+        return {
+            HTTPException: self.on_http_error,
+            AcktreeError: self.on_error,
+            Exception: self.on_crash,
+        }
 
     def message_page(self, request: Request, code: int, head: str, text: str) -> Response:
         """Return a page, or its twin, that is one sentence."""

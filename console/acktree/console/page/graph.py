@@ -9,7 +9,7 @@ from acktree.console.columns import rate
 from acktree.console.view.documents import Status
 from acktree.schemas.topology import Topology
 
-COLUMN_PX, ROW_PX = 208, 74
+COLUMN_PX, ROW_PX = 200, 74
 BOX_PX, BOX_HIGH_PX = 140, 48
 MARGIN_PX = 14
 
@@ -105,6 +105,8 @@ def _node(key: Key, place: tuple[int, int], status: Status) -> Node:
     kind, name = key
     under, state, href = "", "", ""
     stuck = {entry.where for entry in status.stuck}
+    if any((each.role, each.component) == key and each.instance in stuck for each in status.standstills):
+        stuck.add(name)
     if kind == "spout":
         spout = next(entry for entry in status.spouts if entry.name == name)
         under, href = f"{spout.pending:,} pending", f"#spout-{name}"

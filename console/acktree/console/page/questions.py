@@ -1,16 +1,20 @@
 """What a visitor asks a page for, checked."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 import click
 
 from acktree.console.commands.options import parse_seconds
+from acktree.console.view.dead_letter_filter import DeadLetterFilter
 from acktree.console.view.search import TraceTarget
 from acktree.console.view.trace import UnknownRecord, target_of_record, target_of_root
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Published
 
 ASKED = ("topic", "partition", "offset", "root")
+FILTER = tuple(field.name for field in fields(DeadLetterFilter))
+MAX_SHOWN = 40
 HIGHEST_OFFSET = (1 << 63) - 1
 
 
@@ -36,10 +40,19 @@ def parse_target(topology: Published, asked: Mapping[str, str]) -> TraceTarget:
     return target_of_record(topology, asked["topic"], partition, offset)
 
 
+def asked_filter(parameters: Mapping[str, str]) -> DeadLetterFilter:
+    """Return which dead letters a page is asked for; a reason is taken as it is, with its blanks."""
+    asked = {name: parameters.get(name, "") for name in FILTER}
+    return DeadLetterFilter(
+        **{name: text if name == "reason" else text.strip() for name, text in asked.items()}
+    )
+
+
 def whole_number(text: str, name: str, limit: int = HIGHEST_OFFSET) -> int:
     """Return a number from 0. Raises BadQuery."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > limit:
-        raise BadQuery(f"{name}={text!r} must be a whole number from 0 to {limit}")
+        shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+        raise BadQuery(f"{name}={shown!r} must be a whole number from 0 to {limit}")
     return int(text)
 
 

@@ -1,14 +1,17 @@
 """Templates and their filters. Everything is escaped; no template marks text as safe."""
 
-import time
+import re
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from acktree.console.columns import duration, rate
+from acktree.console.columns import LINES, age_of, duration, moment, printable, rate, second
+from acktree.console.view.payloads import about
 
 HERE = Path(__file__).parent
+_OWN_LINK = re.compile(r'((?:href|action)=")/(?!static/|login|t/|/)')
+"""A link to a page of the topology; everything that others wrote is escaped, so it holds no such quote."""
 
 
 def make_environment() -> Environment:
@@ -21,7 +24,11 @@ def make_environment() -> Environment:
         "rate": rate,
         "milliseconds": milliseconds,
         "moment": moment,
+        "second": second,
+        "age_of": age_of,
         "shorten": shorten,
+        "about": about,
+        "visible": visible,
     }
     return environment
 
@@ -42,18 +49,25 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 1000 else duration(value / 1000)
 
 
-def moment(time_ms: int) -> str:
-    """Return a time of day with milliseconds, and the date where it is not today's."""
-    then, now = time.localtime(time_ms / 1000), time.localtime()
-    day = "" if then[:3] == now[:3] else time.strftime("%Y-%m-%d ", then)
-    return day + time.strftime("%H:%M:%S", then) + f".{time_ms % 1000:03d}"
-
-
 def shorten(text: str, limit: int) -> str:
     """Return a text of at most so many characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def visible(text: object) -> str:
+    """Return text with its control characters escaped, but for line ends and tabs."""
+    return printable(text, LINES)
+
+
 def render(environment: Environment, name: str, **values: Any) -> str:
     """Return a page."""
     return environment.get_template(name).render(**values)
+
+
+def rooted(page: str, base: str) -> str:
+    """Return a page whose links lead to pages below ``base``; templates write them without it.
+
+    >>> rooted('<a href="/trace?root=1"> <a href="/static/a.css"> <a href="/t/"> <a href="#bolts">', "/t/x")
+    '<a href="/t/x/trace?root=1"> <a href="/static/a.css"> <a href="/t/"> <a href="#bolts">'
+    """
+    return _OWN_LINK.sub(lambda found: f"{found[1]}{base}/", page) if base else page

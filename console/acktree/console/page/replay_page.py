@@ -8,10 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from acktree.console.page.access import FORM_COOKIE, Access
-from acktree.console.page.actions import ASKED, Actions
+from acktree.console.page.actions import ASKED, Actions, Outcome, ShownPlan
 from acktree.console.page.forms import read_form
 from acktree.console.page.frame import Frame
+from acktree.console.page.questions import FILTER, BadQuery
 from acktree.console.view.cluster import Cluster
+from acktree.console.view.dead_letter_filter import UnknownFilter
 from acktree.schemas.errors import AcktreeError, BrokerRefused, BrokerUnreachable
 
 
@@ -32,6 +34,7 @@ class ReplayPage:
             if not self._access.is_own_form(request, fields.get("proof", "")):
                 raise HTTPException(403, "this form is not from this page; plan the replay again")
         asked = {name: fields.get(name, "").strip() for name in ASKED}
+        asked |= {name: fields.get(name, "") for name in FILTER}
         ticket = fields.get("ticket", "") if is_confirmed else None
         values, code = await self._outcome(asked, ticket)
         cookie = self._access.form_cookie(request)
@@ -42,19 +45,23 @@ class ReplayPage:
 
     async def _outcome(self, asked: Mapping[str, str], ticket: str | None) -> tuple[dict[str, Any], int]:
         """Plan, or with a ticket carry out; return what the template shows, and the status code."""
-        nothing: dict[str, Any] = {"shown": None, "done": None, "wrong": None, "changed": False}
-        if not any(asked.values()):
+        nothing: dict[str, Any] = {"shown": None, "outcome": None, "wrong": None, "changed": False}
+        if ticket is None and not any(asked[name] for name in ASKED):
             return nothing, 200
 
-        def act(cluster: Cluster) -> dict[str, Any]:
+        def act(cluster: Cluster) -> ShownPlan | Outcome:
             if ticket is None:
-                return {"shown": self._actions.plan(cluster, asked)}
-            outcome = self._actions.carry_out(cluster, asked, ticket)
-            return {"done": outcome} if isinstance(outcome, list) else {"shown": outcome, "changed": True}
+                return self._actions.plan(cluster, asked)
+            return self._actions.carry_out(cluster, ticket)
 
         try:
-            return {**nothing, **await self._frame.read(act)}, 200
+            found = await self._frame.read(act)
         except (BrokerUnreachable, BrokerRefused):
             raise
+        except (BadQuery, UnknownFilter) as error:
+            return {**nothing, "wrong": str(error)}, 400
         except AcktreeError as error:
             return {**nothing, "wrong": str(error)}, 404
+        if isinstance(found, Outcome):
+            return {**nothing, "outcome": found}, 200
+        return {**nothing, "shown": found, "changed": ticket is not None}, 200

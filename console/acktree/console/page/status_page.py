@@ -9,10 +9,14 @@ from starlette.responses import JSONResponse, Response
 from acktree.console.page.bars import bar
 from acktree.console.page.frame import Frame
 from acktree.console.page.graph import make_graph
-from acktree.console.page.watcher import Watcher
+from acktree.console.page.sparks import make_sparks
+from acktree.console.page.watcher import PageState, Watcher
 from acktree.console.view.documents import PartitionStatus, to_json
+from acktree.console.view.processes import SILENT_SHOWN_S
 from acktree.console.view.reports import SILENT_AFTER_S, WINDOWS_S
 from acktree.console.view.stuck import held_ages
+
+OLD_AFTER_S = 15.0
 
 
 class StatusPages:
@@ -27,7 +31,7 @@ class StatusPages:
         if window not in WINDOWS_S:
             known = ", ".join(WINDOWS_S)
             raise HTTPException(404, f"there is no window {window!r}; it must be one of: {known}")
-        values = {"window": window, "windows": WINDOWS_S, **status_values(self._watcher)}
+        values = {"window": window, "windows": WINDOWS_S, **status_values(self._watcher.state())}
         return self._frame.render("status.html", here="status", twin="/status.json", live=True, **values)
 
     async def twin(self, request: Request) -> Response:
@@ -40,22 +44,30 @@ class StatusPages:
         return JSONResponse({"alive": True, "error": self._watcher.state().error})
 
 
-def status_values(watcher: Watcher) -> dict[str, Any]:
+def why_old(state: PageState) -> str | None:
+    """Return why the figures are not those of now, None while they are."""
+    if state.error is None and state.since_s > OLD_AFTER_S:
+        return "The look at the topology that is under way takes long: the broker is slow to answer."
+    return state.error
+
+
+def status_values(state: PageState) -> dict[str, Any]:
     """Return what the template of the status page needs."""
-    state = watcher.state()
     status, topology = state.status, state.topology
     if status is None or topology is None:
-        return {"status": None, "error": state.error, "since_s": state.since_s}
+        return {"status": None, "old": why_old(state), "since_s": state.since_s}
     stuck = {entry.where for entry in status.stuck if entry.kind == "held-frontier"}
     return {
         "status": status,
-        "error": state.error,
+        "old": why_old(state),
         "since_s": state.since_s,
         "graph": make_graph(topology, status),
         "bars": [bar(entry, f"{entry.topic}/{entry.partition}" in stuck) for entry in status.partitions],
+        "sparks": make_sparks(state.lines),
         "held_stuck": bool(stuck),
         "held_for": held_for,
         "silent_s": SILENT_AFTER_S,
+        "silent_shown_s": SILENT_SHOWN_S,
     }
 
 

@@ -11,6 +11,7 @@ from acktree.console.page.questions import asked_of, parse_target
 from acktree.console.page.tree_picture import draw
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.documents import to_json
+from acktree.console.view.payloads import RecordPayload
 from acktree.console.view.trace import Trace, find_trace
 from acktree.console.view.tree import At, TracedEmission
 from acktree.schemas.errors import AcktreeError, BrokerRefused, BrokerUnreachable
@@ -27,6 +28,7 @@ class Row:
     reason: str
     value: str
     at: At
+    payload: RecordPayload | None = None
 
 
 class TracePage:
@@ -43,7 +45,8 @@ class TracePage:
             return self._frame.render("trace.html", here="trace", asked=asked, trace=None, wrong=None)
 
         def search(cluster: Cluster) -> Trace:
-            return find_trace(cluster, parse_target(cluster.topology, asked), limit_s=LIMIT_S)
+            target = parse_target(cluster.topology, asked)
+            return find_trace(cluster, target, limit_s=LIMIT_S, payloads=self._frame.settings.payloads)
 
         try:
             found = await self._frame.read(search)
@@ -56,6 +59,7 @@ class TracePage:
             return self._frame.render("trace.html", 404, **values)
         if wants_json(request):
             return JSONResponse(to_json(found))
+        attempts = found.emissions[::-1]
         return self._frame.render(
             "trace.html",
             here="trace",
@@ -63,14 +67,23 @@ class TracePage:
             asked=asked,
             wrong=None,
             trace=found,
-            pictures=[draw(emission) for emission in found.emissions],
-            rows=[rows_of(emission) for emission in found.emissions],
+            attempts=attempts,
+            pictures=[draw(emission) for emission in attempts],
+            rows=[rows_of(emission) for emission in attempts],
+            reasons=[failure_of(emission) for emission in attempts],
         )
+
+
+def failure_of(emission: TracedEmission) -> str | None:
+    """Return the reason of a failure, as the result says it, else as the last message that gives one."""
+    result = emission.verdict
+    said = [result.reason if result else None, *(message.reason for message in reversed(emission.messages))]
+    return next(filter(None, said), None)
 
 
 def rows_of(emission: TracedEmission) -> list[Row]:
     """Return everything that was said of an emission, in order of time."""
-    rows = [Row("tuple", "", "", found.edge, found.at) for found in emission.tuples]
+    rows = [Row("tuple", "", "", found.edge, found.at, found.payload) for found in emission.tuples]
     messages = ([emission.init] if emission.init else []) + list(emission.messages)
     rows += [
         Row(message.kind, message.task, message.reason or "", message.value or "", message.at)

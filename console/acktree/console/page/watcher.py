@@ -8,25 +8,28 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
 
+from acktree.console.page.history import History, Line, figures_of
 from acktree.console.view.cluster import Cluster, Offsets
 from acktree.console.view.documents import Status
-from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import Snapshot, read_reports, read_snapshot
+from acktree.console.view.emission_log import EmissionLog
+from acktree.console.view.report_log import ReportLog
+from acktree.console.view.snapshot import Snapshot, read_snapshot
 from acktree.console.view.status import make_status
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.kafka_errors import as_clear_error
 from acktree.schemas.registry import Published
 
 INTERVAL_S = 2.0
-HISTORY_S = 90_000.0
 RATE_SPAN_S = 20.0
 BUSY_SHARE = 4
+LONGEST_WAIT_S = 5.0
 
 log = logging.getLogger("acktree.ui")
 
@@ -35,12 +38,22 @@ TopicReader = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """What the pages show: the newest status, and what is wrong now, if anything is."""
+    """What the pages show: the newest status, what is wrong now, if anything is, and the hour before."""
 
     status: Status | None
     topology: Published | None
     error: str | None
     since_s: float
+    lines: Mapping[str, Line] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far a look found every edge, by partition; the look began, and had read the offsets, at a time."""
+
+    began_ms: int
+    read_ms: int
+    offsets: dict[TopicReader, dict[int, int]]
 
 
 class Watcher:
@@ -49,8 +62,9 @@ class Watcher:
     def __init__(self, bootstrap: str, topology: str, user: Settings, interval_s: float = INTERVAL_S) -> None:
         self._bootstrap, self._topology, self._user = bootstrap, topology, user
         self._interval_s = interval_s
-        self._reports = Reports()
-        self._offsets: deque[tuple[float, dict[TopicReader, int]]] = deque()
+        self._report_log, self._emissions = ReportLog(), EmissionLog()
+        self._moved: deque[Moved] = deque()
+        self._history, self._lines = History(), dict[str, Line]()
         self._stopping = threading.Event()
         self._taken_s = time.monotonic()
         self._status: Status | None = None
@@ -61,14 +75,19 @@ class Watcher:
     def start(self) -> None:
         self._thread.start()
 
+    def begin_stop(self) -> None:
+        """Ask the thread to end."""
+        self._stopping.set()
+
     def stop(self) -> None:
         """End the thread and wait for it."""
-        self._stopping.set()
+        self.begin_stop()
         self._thread.join(timeout=15)
 
     def state(self) -> PageState:
         """Return the newest status without waiting."""
-        return PageState(self._status, self._published, self._error, time.monotonic() - self._taken_s)
+        since_s = time.monotonic() - self._taken_s
+        return PageState(self._status, self._published, self._error, since_s, self._lines)
 
     def _run(self) -> None:
         cluster: Cluster | None = None
@@ -82,8 +101,7 @@ class Watcher:
                 if cluster is not None:  # an admin client keeps stale leader epochs after a broker's restart
                     cluster.close()
                     cluster = None
-            took_s = time.monotonic() - began_s
-            self._stopping.wait(max(self._interval_s - took_s, BUSY_SHARE * took_s - self._interval_s, 0.2))
+            self._stopping.wait(wait_s(time.monotonic() - began_s, self._interval_s))
         if cluster is not None:
             cluster.close()
 
@@ -97,39 +115,57 @@ class Watcher:
         return f"reading the topology failed: {type(error).__name__}; see the log of this process"
 
     def _refresh(self, cluster: Cluster) -> None:
-        snapshot = read_snapshot(cluster)
+        began_ms = world.wall_ms()
+        snapshot = read_snapshot(cluster, self._emissions)
         self._published = snapshot.topology
-        if not self._reports.next_offset:
-            self._status = make_status(snapshot, self._reports)
-            self._taken_s, self._error = time.monotonic(), None
-        read_reports(cluster, self._reports, HISTORY_S)
-        self._status = make_status(snapshot, self._reports, self._edge_rates(snapshot))
+        reports = self._report_log.read(cluster)
+        snapshot.notes += self._report_log.unread()
+        status = make_status(snapshot, reports, self._edge_rates(snapshot, began_ms))
+        self._history.add(figures_of(status), time.monotonic())
+        self._status, self._lines = status, self._history.lines()
         self._taken_s, self._error = time.monotonic(), None
 
-    def _edge_rates(self, snapshot: Snapshot) -> Mapping[TopicReader, float]:
+    def _edge_rates(self, snapshot: Snapshot, began_ms: int) -> dict[TopicReader, float]:
         """Return records a second on every edge, from how far log ends and commits have moved."""
-        now_s = time.monotonic()
-        totals = edge_totals(snapshot)
-        self._offsets.append((now_s, totals))
-        while len(self._offsets) > 2 and now_s - self._offsets[0][0] > RATE_SPAN_S:
-            self._offsets.popleft()
-        before_s, before = self._offsets[0]
-        if now_s - before_s < 1.0:
-            return {}
-        return {
-            edge: max(0, total - before[edge]) / (now_s - before_s)
-            for edge, total in totals.items()
-            if edge in before
-        }
+        now = Moved(began_ms, snapshot.time_ms, edge_offsets(snapshot))
+        self._moved.append(now)
+        while len(self._moved) > 2 and now.read_ms - self._moved[0].began_ms > 1000 * RATE_SPAN_S:
+            self._moved.popleft()
+        return edge_rates(self._moved, now)
 
 
-def edge_totals(snapshot: Snapshot) -> dict[TopicReader, int]:
-    """Return the sum of offsets by edge: log ends where a topic is written, commits where a bolt reads it."""
+def wait_s(took_s: float, interval_s: float) -> float:
+    """Return how long to wait after a look: longer after a long one, but not until its figures are old."""
+    return max(interval_s - took_s, min(BUSY_SHARE * took_s - interval_s, LONGEST_WAIT_S), 0.2)
+
+
+def edge_offsets(snapshot: Snapshot) -> dict[TopicReader, dict[int, int]]:
+    """Return offsets by edge and partition: log ends where a topic is written, commits where a bolt reads."""
     ends: Offsets = snapshot.ends
-    totals: dict[TopicReader, int] = {}
-    for (topic, _), end in ends.items():
-        totals[topic, None] = totals.get((topic, None), 0) + end
+    offsets: dict[TopicReader, dict[int, int]] = {}
+    for (topic, partition), end in ends.items():
+        offsets.setdefault((topic, None), {})[partition] = end
     for bolt, commits in snapshot.bolt_commits.items():
-        for (topic, _), committed in commits.items():
-            totals[topic, bolt] = totals.get((topic, bolt), 0) + committed.next_offset
-    return totals
+        for (topic, partition), committed in commits.items():
+            offsets.setdefault((topic, bolt), {})[partition] = committed.next_offset
+    return offsets
+
+
+def edge_rates(earlier: Iterable[Moved], now: Moved) -> dict[TopicReader, float]:
+    """Return records a second by edge, since the earliest look that saw the same partitions of the same log.
+
+    A partition that appears, or goes back as that of a topic made anew, moved by nobody knows how much: an
+    edge has no rate until a look has seen it so. The time runs from before the one look to after the other,
+    so a slow broker makes no rate higher than it was.
+    """
+    rates: dict[TopicReader, float] = {}
+    for edge, offsets in now.offsets.items():
+        for look in earlier:
+            before = look.offsets.get(edge, {})
+            seconds = (now.read_ms - look.began_ms) / 1000
+            if look is now or seconds < 1.0:
+                break
+            if before.keys() == offsets.keys() and all(before[p] <= offsets[p] for p in offsets):
+                rates[edge] = sum(offsets[p] - before[p] for p in offsets) / seconds
+                break
+    return rates

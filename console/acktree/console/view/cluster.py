@@ -23,6 +23,7 @@ from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, existing_topics, make_admin, make_consumer, metadata_of
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_missing
+from acktree.schemas.publish import describe
 from acktree.schemas.registry import History, Published, Registry
 
 BATCH = 10_000
@@ -104,6 +105,12 @@ class Cluster:
         return [
             (topic, number) for topic in asked if topic in known for number in sorted(known[topic].partitions)
         ]
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return the id of a topic, None where there is none; a topic that is created anew has another."""
+        if not self.partitions([topic]):
+            return None
+        return describe(self._admin, self.bootstrap, [topic])[topic].topic_id
 
     def ends(self, places: Iterable[Place]) -> Offsets:
         """Return where partitions end (exclusive); ask only for those that exist."""
@@ -206,20 +213,20 @@ class Cluster:
                 )
             batch = []
             for message in messages:
+                place = message.topic() or "", message.partition() or 0
                 if (error := message.error()) is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
-                        left.pop((message.topic() or "", message.partition() or 0), None)
+                        left.pop(place, None)
                     elif not error.retriable():
                         what = f"topic {message.topic()}, read as group {self._group}"
                         raise as_clear_error(error, self.bootstrap, what)
                     continue
-                place = message.topic() or "", message.partition() or 0
                 if (span := left.get(place)) is None:
                     continue
-                offset = message.offset() or 0
-                if offset < span.end:
+                offset, last = message.offset() or 0, span.end - 1
+                if offset <= last:
                     batch.append(message)
-                if offset >= span.end - 1:
+                if offset >= last:
                     del left[place]
             if batch:
                 yield batch
@@ -232,8 +239,10 @@ class Cluster:
         if place not in self.partitions([topic]):
             return None
         start, end = self.starts([place]).get(place, 0), self.ends([place]).get(place, 0)
-        if not start <= offset < end:
-            return None
+        return self.record_within(place, offset) if start <= offset < end else None
+
+    def record_within(self, place: Place, offset: int) -> Message | None:
+        """Return one record between a log's start and end, None if there is none at that offset."""
         for batch in self.scan({place: OffsetRange(offset, offset + 1)}):
             return batch[0] if batch[0].offset() == offset else None
         return None

@@ -25,7 +25,11 @@ class WindowFigures:
 
 @dataclass(frozen=True, slots=True)
 class PendingRecord:
-    """A source record that is emitted and not done; `root` and `age_s` are those of its newest emission."""
+    """A source record that is emitted and not done; `root` and `attempt` are those of its newest emission.
+
+    `age_s` is the time since its first emission. Where that is not known, `at_least_s` is a lower bound, None
+    if no emission is known at all. `attempts` is how often it is known to have been emitted.
+    """
 
     spout: str
     topic: str
@@ -34,9 +38,18 @@ class PendingRecord:
     slot: int
     state: str
     age_s: float | None
+    at_least_s: float | None
+    first_emission_ms: int | None
+    latest_emission_ms: int | None
+    attempts: int | None
     root: str | None
     attempt: int | None
     reason: str | None = None
+
+    @property
+    def known_age_s(self) -> float | None:
+        """How old the record is at least; None if nothing is known of its age."""
+        return self.at_least_s if self.age_s is None else self.age_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +82,9 @@ class SpoutStatus:
     pending: int
     lag: int
     oldest_pending_s: float | None
-    emitted_per_s: float
-    completed_per_s: float
-    failed_per_s: float
+    emitted_per_s: float | None
+    completed_per_s: float | None
+    failed_per_s: float | None
     timed_out: int
     replayed: int
     dead_lettered: int
@@ -100,9 +113,9 @@ class BoltStatus:
     processes: int
     lag: int
     in_hand: int
-    executed_per_s: float
-    emitted_per_s: float
-    failed_per_s: float
+    executed_per_s: float | None
+    emitted_per_s: float | None
+    failed_per_s: float | None
     inputs: tuple[InputStatus, ...]
     windows: dict[str, WindowFigures]
 
@@ -115,7 +128,7 @@ class AckerStatus:
     partitions: int
     pending: int
     orphans: int
-    folded_per_s: float
+    folded_per_s: float | None
     lag: int
     cut_lag: int
     set_aside: int
@@ -126,12 +139,51 @@ class AckerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """One process, by its newest report; `is_silent` is one that has not reported for 20 s.
+
+    `started_ms`, `host`, `pid` and the last failure are None where it does not report them.
+    """
+
+    role: str
+    component: str
+    instance: str
+    host: str | None
+    pid: int | None
+    task: int | None
+    partitions: int | None
+    started_ms: int | None
+    reported_ms: int
+    reported_s: float
+    is_silent: bool
+    last_error: str | None
+    last_error_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRate:
     """A topic between two components, with the records a second written to it, or read by `reader`."""
 
     topic: str
     reader: str | None
     per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """A process whose loop stands still, by its report: what its user code executes, and since when.
+
+    `executing` is TOPIC/PARTITION/OFFSET of the input, None outside `execute`; `calling` is another method.
+    """
+
+    role: str
+    component: str
+    instance: str
+    standstill_s: float
+    stuck_after_s: float | None
+    executing: str | None
+    root: str | None
+    calling: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +199,9 @@ class Stuck:
 class Totals:
     """The strip at the top of the page."""
 
-    emitted_per_s: float
-    completed_per_s: float
-    failed_per_s: float
+    emitted_per_s: float | None
+    completed_per_s: float | None
+    failed_per_s: float | None
     timed_out: int
     replayed: int
     pending: int
@@ -175,11 +227,14 @@ class Status:
     acker_members: int
     acker_lag: int
     ackers: tuple[AckerStatus, ...]
+    processes: tuple[ProcessStatus, ...]
+    standstills: tuple[Standstill, ...]
     edges: tuple[TopicRate, ...]
     oldest: tuple[PendingRecord, ...]
     reports: int
     garbage: int
     notes: tuple[str, ...] = field(default=())
+    complete: bool = True
 
 
 def to_json(document: Any) -> Any:

@@ -5,18 +5,20 @@ timed out stays: only the result topic says so. Cost: a sort of what is open plu
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.schemas.control_records import Ack, AckInit
+from acktree.schemas.control_records import ENTRY, ID, Ack, AckInit
 from acktree.schemas.ids import IdArray
 
 OPEN = np.dtype(
     [("root", "<u8"), ("value", "<u8"), ("init_ms", "<i8"), ("reset_ms", "<i8"), ("init_offset", "<i8")]
 )
 OpenArray = NDArray[np.void]
+FOLD_AT_LEAST = 100_000
+"""So many rows wait for one sort of the table, or as many as it has."""
 
 
 class AppendedRecord(NamedTuple):
@@ -28,33 +30,32 @@ class AppendedRecord(NamedTuple):
 
 
 class OpenRoots:
-    """State of the fold: ``table`` is an (n,) array of OPEN sorted by root; ``init_ms`` 0: no init yet."""
+    """State of the fold: rows of OPEN sorted by root, ``init_ms`` 0: no init yet; and rows to fold in."""
 
     def __init__(self) -> None:
-        self.table: OpenArray = np.empty(0, OPEN)
+        self._table: OpenArray = np.empty(0, OPEN)
+        self._unfolded: list[OpenArray] = []
         self._failed: dict[int, None] = {}
 
     def fold(self, appended: Sequence[AppendedRecord]) -> None:
-        """Fold control records, those of each topic in log order."""
-        if not appended:
-            return
-        fresh = np.concatenate([self.table, *map(self._rows, appended)])
-        self.table = self._drop_finished(_fold(fresh))
+        """Fold control records, those of each topic in log order.
 
-    def _rows(self, appended: AppendedRecord) -> OpenArray:
-        record = appended.record
-        if isinstance(record, AckInit):
-            rows = np.zeros(len(record.inits), OPEN)
-            rows["root"], rows["value"] = record.inits["root"], record.inits["value"]
-            rows["init_ms"], rows["init_offset"] = max(appended.append_ms, 1), appended.offset
-            return rows
-        self._failed.update(dict.fromkeys(fail.root for fail in record.fails))
-        rows = np.zeros(len(record.acks) + len(record.resets), OPEN)
-        rows["root"][: len(record.acks)] = record.acks["root"]
-        rows["value"][: len(record.acks)] = record.acks["value"]
-        rows["root"][len(record.acks) :] = record.resets
-        rows["reset_ms"][len(record.acks) :] = appended.append_ms
-        return rows
+        Small chunks wait until there are as many rows as the table has, so each row is sorted a few times.
+        """
+        inits = [(each.record, each) for each in appended if isinstance(each.record, AckInit)]
+        acks = [(each.record, each) for each in appended if isinstance(each.record, Ack)]
+        self._failed.update((fail.root, None) for ack, _ in acks for fail in ack.fails)
+        self._unfolded += [_init_rows(inits), _ack_rows(acks), _reset_rows(acks)]
+        if sum(map(len, self._unfolded)) > max(FOLD_AT_LEAST, len(self._table)):
+            self._fold_rows()
+
+    def _fold_rows(self) -> OpenArray:
+        """Fold what waits; return the table."""
+        if self._unfolded:
+            rows = np.concatenate([self._table, *self._unfolded], dtype=OPEN)
+            self._table = self._drop_finished(_fold(rows))
+            self._unfolded.clear()
+        return self._table
 
     def _drop_finished(self, table: OpenArray) -> OpenArray:
         begun = table["init_ms"] > 0
@@ -67,13 +68,44 @@ class OpenRoots:
 
     def pending(self) -> OpenArray:
         """Return the roots that have an init and no result."""
-        begun: OpenArray = self.table[self.table["init_ms"] > 0]
+        table = self._fold_rows()
+        begun: OpenArray = table[table["init_ms"] > 0]
         return begun
 
     def orphans(self) -> IdArray:
         """Return the roots that were acked without an init."""
-        roots: IdArray = self.table["root"][self.table["init_ms"] == 0]
+        table = self._fold_rows()
+        roots: IdArray = table["root"][table["init_ms"] == 0]
         return roots
+
+
+def _init_rows(inits: Sequence[tuple[AckInit, AppendedRecord]]) -> OpenArray:
+    entries, counts = _join([init.inits for init, _ in inits], ENTRY)
+    rows = np.zeros(len(entries), OPEN)
+    rows["root"], rows["value"] = entries["root"], entries["value"]
+    rows["init_ms"] = np.repeat(np.array([max(at.append_ms, 1) for _, at in inits], np.int64), counts)
+    rows["init_offset"] = np.repeat(np.array([at.offset for _, at in inits], np.int64), counts)
+    return rows
+
+
+def _ack_rows(acks: Sequence[tuple[Ack, AppendedRecord]]) -> OpenArray:
+    entries, _ = _join([ack.acks for ack, _ in acks], ENTRY)
+    rows = np.zeros(len(entries), OPEN)
+    rows["root"], rows["value"] = entries["root"], entries["value"]
+    return rows
+
+
+def _reset_rows(acks: Sequence[tuple[Ack, AppendedRecord]]) -> OpenArray:
+    roots, counts = _join([ack.resets for ack, _ in acks], ID)
+    rows = np.zeros(len(roots), OPEN)
+    rows["root"] = roots
+    rows["reset_ms"] = np.repeat(np.array([at.append_ms for _, at in acks], np.int64), counts)
+    return rows
+
+
+def _join(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> tuple[NDArray[Any], list[int]]:
+    """Return arrays of one type as one, and their lengths; for many small ones faster than numpy's."""
+    return np.frombuffer(b"".join(cast(Any, arrays)), dtype), list(map(len, arrays))
 
 
 def _fold(rows: OpenArray) -> OpenArray:

@@ -13,8 +13,11 @@ from acktree.schemas.stats import STATS_INTERVAL_S, Report, decode_report
 
 SILENT_AFTER_S = 10 * STATS_INTERVAL_S
 RATE_WINDOW_S = 20.0
+MIN_RATE_SPAN_S = STATS_INTERVAL_S / 2
 MAX_PROCESSES = 2_000
 LARGEST = 1e18
+THIN_EACH = 64
+NUMBER = (int, float)
 WINDOWS_S: Mapping[str, float | None] = {"10m": 600.0, "3h": 10_800.0, "1d": 86_400.0, "all": None}
 MAX_CLOCK_DIFFERENCE_MS = 3_600_000
 _SPACING_S = ((600.0, 1.0), (10_800.0, 60.0), (float("inf"), 600.0))
@@ -31,22 +34,24 @@ class Process:
     is_seen_from_start: bool = True
     _carried: Totals = field(default_factory=dict)
     _raw: Totals = field(default_factory=dict)
+    _thin_at: int = THIN_EACH
 
     def add(self, report: Report) -> None:
         """Add a report that is newer than the latest."""
-        raw = dict(_numbers(report.values))
-        for name, value in raw.items():
-            if value < self._raw.get(name, 0.0) and name in COUNTED:
-                self._carried[name] = self._carried.get(name, 0.0) + self._raw[name]
+        raw = _counts(report.values)
+        for name, before in self._raw.items():
+            if before > raw.get(name, before):
+                self._carried[name] = self._carried.get(name, 0.0) + before
         self._raw, self.latest = raw, report
-        totals = {name: raw[name] + self._carried.get(name, 0.0) for name in raw if name in COUNTED}
+        carried = self._carried
+        totals = {name: raw[name] + carried.get(name, 0.0) for name in raw} if carried else raw
         self.samples.append((report.time_ms, totals))
-        self._thin(report.time_ms)
+        if len(self.samples) >= self._thin_at:
+            self._thin(report.time_ms)
+            self._thin_at = len(self.samples) + max(THIN_EACH, len(self.samples) // 4)
 
     def _thin(self, now_ms: int) -> None:
-        """Keep one sample per spacing of its age; done once in a while."""
-        if len(self.samples) % 64:
-            return
+        """Keep one sample per spacing of its age; done when a quarter more are there than were kept last."""
         kept: deque[tuple[int, Totals]] = deque()
         for time_ms, totals in self.samples:
             age_s = (now_ms - time_ms) / 1000
@@ -75,6 +80,23 @@ class Process:
         return {name: max(0.0, value - base.get(name, 0.0)) for name, value in newest.items()}, max(
             0.0, (newest_ms - base_ms) / 1000
         )
+
+    def rates(self, now_ms: int) -> Totals | None:
+        """Return what is counted a second, between a sample RATE_WINDOW_S ago, or the oldest, and the newest.
+
+        None where they are less than MIN_RATE_SPAN_S apart: one report alone says nothing of its rate.
+        """
+        if not self.samples:
+            return None
+        since_ms = now_ms - 1000 * RATE_WINDOW_S
+        base_ms, base = next(
+            (each for each in reversed(self.samples) if each[0] <= since_ms), self.samples[0]
+        )
+        newest_ms, newest = self.samples[-1]
+        seconds = (newest_ms - base_ms) / 1000
+        if seconds < MIN_RATE_SPAN_S:
+            return None
+        return {name: max(0.0, value - base.get(name, 0.0)) / seconds for name, value in newest.items()}
 
 
 COUNTED = frozenset(
@@ -143,14 +165,14 @@ class Reports:
         ]
         return add_up(process.counted(since_ms) for process in alive)
 
-    def rates(self, role: str, component: str | None, now_ms: int) -> Totals:
-        """Return what is counted a second, by the reports of the last RATE_WINDOW_S."""
-        rates: Totals = defaultdict(float)
-        for process in self.alive(role, component, now_ms):
-            counted, seconds = process.counted(int(now_ms - 1000 * RATE_WINDOW_S))
-            for name, value in counted.items():
-                rates[name] += value / seconds if seconds > 0 else 0.0
-        return rates
+    def rates(self, role: str, component: str | None, now_ms: int) -> Totals | None:
+        """Return what a component's processes count a second, None where no process's rate is known."""
+        known = [
+            (rates, 0.0)
+            for process in self.alive(role, component, now_ms)
+            if (rates := process.rates(now_ms)) is not None
+        ]
+        return add_up(known)[0] if known else None
 
 
 def add_up(parts: Iterable[tuple[Totals, float]]) -> tuple[Totals, float]:
@@ -164,8 +186,10 @@ def add_up(parts: Iterable[tuple[Totals, float]]) -> tuple[Totals, float]:
     return totals, seconds
 
 
-def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Yield the figures that are finite numbers; anything else in a report is ignored."""
-    for name, value in values.items():
-        if isinstance(value, int | float) and abs(value) < LARGEST:
-            yield name, float(value)
+def _counts(values: Mapping[str, object]) -> Totals:
+    """Return what is counted and a finite number; anything else in a report is no count."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if name in COUNTED and isinstance(value, NUMBER) and abs(value) < LARGEST
+    }

@@ -15,11 +15,12 @@ from confluent_kafka import Message as Record
 from numpy.typing import NDArray
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.payloads import MAX_PAYLOADS, RecordPayload, missing, payload_of
 from acktree.console.view.tree import At, ControlEntry, FoundTuple, RootFindings, TraceResult
 from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.control_records import AckInit, Result
-from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.errors import MalformedRecord, NotAuthorized
 from acktree.schemas.header import HEADER, decode_header
 from acktree.schemas.ids import IdArray, acker_partition, origin_of, root_id, unmix, unmix_array
 from acktree.schemas.registry import Published, Slot
@@ -57,13 +58,26 @@ class Search:
     target: TraceTarget
     deadline_s: float
     since_ms: int | None
+    payloads: bool = False
     found: dict[int, RootFindings] = field(default_factory=dict)
     records: int = 0
     bytes: int = 0
+    shown: int = 0
     notes: list[str] = field(default_factory=list)
+    spout_tasks: set[int] = field(default_factory=set)
+    """To which tasks inits ask for the result."""
 
     def findings_of(self, root: int) -> RootFindings:
         return self.found.setdefault(root, RootFindings(root, inits=[], messages=[], tuples=[], results=[]))
+
+    def payload(self, record: Record) -> RecordPayload | None:
+        """Return what a tuple holds; None where payloads are not wanted."""
+        if not self.payloads:
+            return None
+        if self.shown >= MAX_PAYLOADS:
+            return missing(f"the payloads of {MAX_PAYLOADS} tuples of this trace are shown, and no more")
+        self.shown += 1
+        return payload_of(record)
 
     def scan(self, spans: dict[Place, OffsetRange]) -> Iterable[list[Record]]:
         """Yield batches, counted; note what the deadline left unread."""
@@ -137,10 +151,11 @@ def drop_other_blocks(search: Search) -> None:
 
 
 def find_results(search: Search, topology: Published) -> None:
-    """Read the result topics of the spout, of tasks taken away, too."""
-    versions = search.cluster.history.versions.values()
-    tasks = {task for version in versions for task in version.spout_tasks.get(search.target.slot.spout, ())}
-    for batch in search.scan(search.spans([topology.result_topic(task) for task in sorted(tasks)])):
+    """Read the result topics of the tasks that inits name, and of those that have owned the slot."""
+    slot, versions = search.target.slot, search.cluster.history.versions.values()
+    owners = {v.task_of(slot) for v in versions if slot.spout in v.spout_tasks and slot in v.slots}
+    tasks = sorted(search.spout_tasks | owners)
+    for batch in search.scan(search.spans([topology.result_topic(task) for task in tasks])):
         for start in range(0, len(batch), CHUNK):
             _match_results(search, batch[start : start + CHUNK])
 
@@ -203,6 +218,7 @@ def _match_inits(search: Search, records: list[Record]) -> None:
             continue
     for record, init, root in _matches(search.target, decoded, lambda init: init.inits["root"]):
         gathered = search.findings_of(root)
+        search.spout_tasks.add(init.spout_task)
         value = int(init.inits["value"][init.inits["root"] == root][0])
         gathered.version, gathered.partition = init.version, record.partition()
         message = ControlEntry("init", f"spout task {init.spout_task}", f"{value:016x}", None, _at(record))
@@ -266,15 +282,39 @@ def find_tuples(search: Search, topology: Published) -> None:
     until = [last for _, last in bounds]
     from_ms = None if None in begins else min(first for first in begins if first is not None)
     until_ms = None if None in until else max(last for last in until if last is not None)
-    needles = {root.to_bytes(8, "little"): root for root in search.found}
+    needles = [root.to_bytes(8, "little") for root in search.found]
     topics = {
         topic for version in search.cluster.history.versions.values() for topic in version.emitted_topics()
     }
-    for batch in search.scan(search.spans(sorted(topics), from_ms, until_ms)):
-        for record in batch:
-            for key, header in headers_of(record):
-                if key == HEADER and header is not None and any(needle in header for needle in needles):
-                    _add_tuple(search, record, header)
+
+    def find(topics: list[str]) -> None:
+        for batch in search.scan(search.spans(topics, from_ms, until_ms)):
+            for record in batch:
+                for key, header in headers_of(record):
+                    if key != HEADER or header is None:
+                        continue
+                    for needle in needles:
+                        if needle in header:
+                            _add_tuple(search, record, header)
+                            break
+
+    _in_permitted_topics(search, sorted(topics), find)
+
+
+def _in_permitted_topics(search: Search, topics: list[str], find: Callable[[list[str]], None]) -> None:
+    """Find tuples in all topics at once; where one may not be read, in each of the others, and say so."""
+    try:
+        find(topics)
+        return
+    except NotAuthorized:
+        for gathered in search.found.values():
+            gathered.tuples = []
+        search.shown = 0
+    for topic in topics:
+        try:
+            find([topic])
+        except NotAuthorized as error:
+            search.notes.append(f"the tuples on {topic} are not shown: {error}")
 
 
 def _add_tuple(search: Search, record: Record, header: bytes) -> None:
@@ -285,7 +325,8 @@ def _add_tuple(search: Search, record: Record, header: bytes) -> None:
     for anchor in decoded.anchors:
         if (gathered := search.found.get(anchor.root)) is not None:
             assert gathered.tuples is not None
-            gathered.tuples.append(FoundTuple(anchor.edge, decoded.version, _at(record)))
+            payload = search.payload(record)
+            gathered.tuples.append(FoundTuple(anchor.edge, decoded.version, _at(record), payload))
 
 
 def find_dead_letters(search: Search, topology: Published) -> list[DeadLetterSummary]:

@@ -8,18 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from acktree.console.view.cluster import Cluster, CommittedOffset, GroupStatus, OffsetRange, Offsets, Place
+from acktree.console.view.emission_log import EmissionLog
 from acktree.console.view.open_roots import AppendedRecord, OpenRoots
-from acktree.console.view.reports import Reports
 from acktree.console.view.source_view import SlotView, add_open, add_results
-from acktree.producers.kafka.claim import DamagedClaim, decode_claim
+from acktree.producers.kafka.claim import Claim, DamagedClaim, decode_claim
 from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.control_records import Absent, ReplayCommand, Result
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.registry import Published, Slot
 
-FOLD_LIMIT_S = 8.0
-REPORTS_SPAN_S = 60.0
+LIMIT_S = 3.0
+"""A snapshot reads control records for so long: a command then answers within 5 s."""
+FOLD_SHARE = 0.6
+"""Of that time, for the open roots; the rest is for first emissions."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class Snapshot:
     acker_lag: int
     skipped: int = 0
     notes: list[str] = field(default_factory=list)
+    is_complete: bool = True
+    """Whether all open roots were read: if not, nothing follows from what is not in the views."""
 
 
 def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]:
@@ -47,8 +51,12 @@ def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]
     return [slot for slot in newest.values() if not slot.topic or slot.topic in existing]
 
 
-def read_snapshot(cluster: Cluster, *, fold: bool = True) -> Snapshot:
-    """Read the state of a topology; ``fold=False`` leaves the open roots out, which costs the most.
+def read_snapshot(
+    cluster: Cluster, emissions: EmissionLog | None = None, limit_s: float = LIMIT_S
+) -> Snapshot:
+    """Read the state of a topology; of control records as much as can be read in ``limit_s``.
+
+    ``emissions`` remembers first emissions from one snapshot to the next, so that they are not read again.
 
     Raises:
         BrokerUnreachable, BrokerRefused: see there.
@@ -87,18 +95,25 @@ def read_snapshot(cluster: Cluster, *, fold: bool = True) -> Snapshot:
         if p[0] in control
     ]
     snapshot.cut_lag = sum(max(0, lag) for lag in lags)
-    if fold:
-        _add_results(cluster, snapshot, results)
-        _add_open(cluster, snapshot, control, cuts)
+    began_s = world.monotonic_s()
+    claims = _add_results(cluster, snapshot, results, began_s + FOLD_SHARE * limit_s)
+    _add_open(cluster, snapshot, control, cuts, began_s + FOLD_SHARE * limit_s)
     for view in views.values():
         view.normalize()
+    log = emissions or EmissionLog()
+    floors = {slot: floor for claim in claims for slot, floor in claim.floors.items()}
+    command_runs = {run for claim in claims for run, _ in claim.replays.values()}
+    deadline_s = began_s + limit_s
+    snapshot.notes += log.update(cluster, views, snapshot.time_ms, ends, floors, command_runs, deadline_s)
     return snapshot
 
 
-def _add_results(cluster: Cluster, snapshot: Snapshot, topics: Iterable[str]) -> None:
-    """Read the results that no commit of the spout holds yet."""
+def _add_results(
+    cluster: Cluster, snapshot: Snapshot, topics: Iterable[str], deadline_s: float
+) -> list[Claim]:
+    """Read the results that no commit of the spout holds yet; return the claims on its tasks."""
     spans: dict[Place, OffsetRange] = {}
-    floors: dict[int, int] = {}
+    claims: list[Claim] = []
     for topic in topics:
         place = topic, 0
         if place not in snapshot.ends:
@@ -108,11 +123,13 @@ def _add_results(cluster: Cluster, snapshot: Snapshot, topics: Iterable[str]) ->
         spans[place] = OffsetRange(start, snapshot.ends[place])
         if committed is not None:
             try:
-                floors |= decode_claim(committed.metadata, committed.next_offset).floors
+                claims.append(decode_claim(committed.metadata, committed.next_offset))
             except DamagedClaim as error:
                 snapshot.notes.append(str(error))
     results_read: list[tuple[int, Result | Absent]] = []
-    for batch in cluster.scan(spans, world.monotonic_s() + FOLD_LIMIT_S):
+    count = 0
+    for batch in cluster.scan(spans, deadline_s):
+        count += len(batch)
         for message in batch:
             try:
                 record = decode_result_record(message.value() or b"")
@@ -121,11 +138,18 @@ def _add_results(cluster: Cluster, snapshot: Snapshot, topics: Iterable[str]) ->
                 continue
             if not isinstance(record, ReplayCommand):
                 results_read.append((message.timestamp()[1], record))
+    _say_unread(snapshot, "results since the spout's last commits", count, spans, deadline_s)
+    floors = {slot: floor for claim in claims for slot, floor in claim.floors.items()}
     add_results(snapshot.views, results_read, floors)
+    return claims
 
 
 def _add_open(
-    cluster: Cluster, snapshot: Snapshot, control: tuple[str, str], cuts: Mapping[Place, CommittedOffset]
+    cluster: Cluster,
+    snapshot: Snapshot,
+    control: tuple[str, str],
+    cuts: Mapping[Place, CommittedOffset],
+    deadline_s: float,
 ) -> None:
     """Fold the control topics from the ackers' cut on; a root is in one partition, so all fold together."""
     spans = {}
@@ -134,9 +158,10 @@ def _add_open(
             start = cuts[place].next_offset if place in cuts else 0
             spans[place] = OffsetRange(max(snapshot.starts[place], start), end)
     roots = OpenRoots()
-    deadline_s = world.monotonic_s() + FOLD_LIMIT_S
+    count = 0
     for batch in cluster.scan(spans, deadline_s):
         appended = []
+        count += len(batch)
         for message in batch:
             decode = decode_ack_init if message.topic() == control[0] else decode_ack
             try:
@@ -146,24 +171,18 @@ def _add_open(
                 continue
             appended.append(AppendedRecord(record, message.offset() or 0, message.timestamp()[1]))
         roots.fold(appended)
-    if world.monotonic_s() > deadline_s:
-        snapshot.notes.append(
-            f"the open roots are not complete: more control records lie above the ackers' cut than were read "
-            f"in {FOLD_LIMIT_S:g} s"
-        )
+    _say_unread(snapshot, "control records above the ackers' cut", count, spans, deadline_s)
     add_open(snapshot.views, roots.pending())
 
 
-def read_reports(cluster: Cluster, reports: Reports, since_s: float) -> None:
-    """Read what was reported since the last call, at first what the last ``since_s`` seconds hold."""
-    place = cluster.topology.stats_topic, 0
-    if place not in cluster.partitions([place[0]]):
-        return
-    end = cluster.ends([place])[place]
-    if not reports.next_offset:
-        since_ms = int((world.wall_s() - since_s) * 1000)
-        reports.next_offset = cluster.at_time([place], since_ms).get(place, end)
-    for batch in cluster.scan({place: OffsetRange(reports.next_offset, end)}):
-        for message in batch:
-            reports.add_record(message.value(), message.timestamp()[1])
-    reports.next_offset = max(reports.next_offset, end)
+def _say_unread(
+    snapshot: Snapshot, what: str, count: int, spans: Mapping[Place, OffsetRange], deadline_s: float
+) -> None:
+    """Note what a deadline left unread, if it did."""
+    offsets = sum(max(0, span.end - span.start) for span in spans.values())
+    if world.monotonic_s() > deadline_s and count < offsets:
+        snapshot.is_complete = False
+        snapshot.notes.append(
+            f"the open roots are not complete: {count:,} of up to {offsets:,} {what} were read in time; "
+            "allow more with --time-limit"
+        )

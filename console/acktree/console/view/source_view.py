@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 
 from acktree.console.view.cluster import CommittedOffset
 from acktree.console.view.documents import PendingRecord
+from acktree.console.view.first_emissions import Emissions
 from acktree.console.view.open_roots import OpenArray
 from acktree.schemas.control_records import Absent, Failure, Result
 from acktree.schemas.ids import origin_of, origins_of, run_at_least
@@ -54,6 +55,9 @@ class SlotView:
     failed: dict[int, FailedEmission] = field(default_factory=dict)
     next_offset: int | None = None
     block: int = 1
+    emissions: dict[int, Emissions] = field(default_factory=dict)
+    held_since_ms: int | None = None
+    """Since when the spout knows of the record at the frontier; it may be older."""
 
     @classmethod
     def of_commit(cls, slot: Slot, committed: CommittedOffset | None, block: int = 1) -> "SlotView":
@@ -104,34 +108,70 @@ class SlotView:
             yield offset
             offset += 1
 
+    def add_emissions(self, offset: int, found: Emissions) -> None:
+        """Add what is known of the emissions of the root that begins at an offset."""
+        emission = self.open.get(offset)
+        if emission is not None:
+            found.latest_ms = max(found.latest_ms, emission.init_ms)
+            found.roots.add(emission.root)
+        self.emissions[offset] = found
+
     def oldest(self, now_ms: int, timeout_s: float, limit: int) -> list[PendingRecord]:
-        """Return the pending records, the oldest emission first, then those of which no emission is seen."""
-        known = sorted({*self.open, *self.failed}, key=self._since_ms)
-        rest = (offset for offset in self.offsets() if offset not in self.open and offset not in self.failed)
-        chosen = [*known[:limit], *islice(rest, limit)]
+        """Return the pending records, the oldest known age first, then those of which no emission is seen."""
+        known = {offset for offset in (*self.open, *self.failed, *self.emissions) if not self.is_done(offset)}
+        ordered = sorted(known, key=lambda offset: (self._since_ms(offset), offset))
+        rest = (offset for offset in self.offsets() if offset not in known)
+        chosen = [*ordered[:limit], *islice(rest, limit)]
         return [self.pending_record(offset, now_ms, timeout_s) for offset in chosen[:limit]]
 
-    def _since_ms(self, offset: int) -> int:
-        return self.open[offset].init_ms if offset in self.open else self.failed[offset].failed_ms
+    def _since_ms(self, first: int) -> int | None:
+        """Return since when the record is pending at the latest, None if nothing shows that."""
+        if (found := self.emissions.get(first)) is not None:
+            return found.earliest_ms
+        if first in self.open:
+            return self.open[first].init_ms
+        return self.failed[first].failed_ms if first in self.failed else None
 
     def pending_record(self, offset: int, now_ms: int, timeout_s: float) -> PendingRecord:
         """Return one pending offset as the console shows it, with the last root before it that may be its."""
-        first = next(
-            (o for o in range(offset, offset - self.block, -1) if o in self.open or o in self.failed), -1
-        )
-        emission = self.open.get(first)
-        place = (self.slot.spout, self.slot.topic, self.slot.partition, offset, self.slot.slot)
+        roots = (self.open, self.failed, self.emissions)
+        before = range(offset, offset - self.block, -1)
+        first = next((o for o in before if any(o in known for known in roots)), -1)
+        emission, found = self.open.get(first), self.emissions.get(first)
+        since_ms = self._since_ms(first)
+        bounds = [since_ms] if since_ms is not None else []
+        bounds += [self.held_since_ms] if offset == self.frontier and self.held_since_ms is not None else []
+        is_first = found is not None and found.is_first
+        age_s = max(0.0, (now_ms - min(bounds)) / 1000) if bounds else None
+        root = reason = None
         if first in self.failed:
-            failure, failed_ms = self.failed[first]
-            attempt, age_s = origin_of(failure.root).attempt, max(0.0, (now_ms - failed_ms) / 1000)
-            reason = failure.reason or failure.cause.name.lower().replace("_", " ")
-            return PendingRecord(*place, WAITING, age_s, f"{failure.root:016x}", attempt, reason)
-        if emission is None:
-            return PendingRecord(*place, EMITTED, None, None, None)
-        late = timeout_s > 0 and now_ms - emission.counted_ms > 1000 * (1.1 * timeout_s + 1)
-        age_s = max(0.0, (now_ms - emission.init_ms) / 1000)
-        state = OVERDUE if late else IN_FLIGHT
-        return PendingRecord(*place, state, age_s, f"{emission.root:016x}", emission.attempt)
+            failure = self.failed[first].failure
+            root, reason, state = failure.root, failure.reason, WAITING
+            reason = reason or failure.cause.name.lower().replace("_", " ")
+        elif emission is not None:
+            late = timeout_s > 0 and now_ms - emission.counted_ms > 1000 * (1.1 * timeout_s + 1)
+            root, state = emission.root, OVERDUE if late else IN_FLIGHT
+        else:
+            state = EMITTED
+        attempt = None if root is None else origin_of(root).attempt
+        seen = len(found.roots) if found is not None else 0
+        latest_ms = found.latest_ms if found is not None else emission.init_ms if emission else None
+        return PendingRecord(
+            spout=self.slot.spout,
+            topic=self.slot.topic,
+            partition=self.slot.partition,
+            offset=offset,
+            slot=self.slot.slot,
+            state=state,
+            age_s=age_s if is_first else None,
+            at_least_s=None if is_first else age_s,
+            first_emission_ms=found.earliest_ms if found is not None and is_first else None,
+            latest_emission_ms=latest_ms,
+            attempts=max(seen, 0 if attempt is None else attempt + 1) or None,
+            root=None if root is None else f"{root:016x}",
+            attempt=attempt,
+            reason=reason,
+        )
 
 
 def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:

@@ -4,6 +4,7 @@ Invariant: what the log and the groups say wins over reports; a report is truste
 only. Reports of components that the topology does not have are ignored.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from acktree.console.view.documents import (
@@ -13,11 +14,13 @@ from acktree.console.view.documents import (
     PartitionStatus,
     PendingRecord,
     SpoutStatus,
+    Standstill,
     Status,
     TopicRate,
     Totals,
     WindowFigures,
 )
+from acktree.console.view.processes import make_processes
 from acktree.console.view.reports import WINDOWS_S, Process, Reports
 from acktree.console.view.reports import Totals as Counts
 from acktree.console.view.snapshot import Snapshot
@@ -25,6 +28,7 @@ from acktree.console.view.source_view import SlotView
 from acktree.console.view.stuck import find_stuck, held_ages, stuck_after_s
 
 OLDEST = 20
+ROOT = re.compile("[0-9a-f]{16}")
 Rates = Mapping[tuple[str, str | None], float]
 
 
@@ -37,11 +41,20 @@ def make_status(
     partitions = tuple(_partition(snapshot, reports, view) for view in snapshot.views.values())
     spouts = tuple(_spout(snapshot, reports, name, partitions) for name in topology.spouts)
     bolts = tuple(_bolt(snapshot, reports, name) for name in topology.bolts)
-    ackers = tuple(_acker(process, reports, now_ms) for process in reports.alive("acker", None, now_ms))
+    ackers = tuple(_acker(process, now_ms) for process in reports.alive("acker", None, now_ms))
     lag = _acker_lag(snapshot, ackers)
     group = snapshot.groups.get(topology.acker_group)
+    standstills = tuple(_standstills(reports, now_ms))
     stuck = find_stuck(
-        topology, stuck_after_s(topology, after_s), partitions, spouts, bolts, ackers, lag, snapshot.groups
+        topology,
+        stuck_after_s(topology, after_s),
+        standstills,
+        partitions,
+        spouts,
+        bolts,
+        ackers,
+        lag,
+        snapshot.groups,
     )
     return Status(
         topology=topology.name,
@@ -58,32 +71,42 @@ def make_status(
         acker_members=len(group.members) if group else 0,
         acker_lag=lag,
         ackers=ackers,
+        processes=make_processes(reports, now_ms),
+        standstills=standstills,
         edges=_edges(snapshot, edges or {}),
         oldest=tuple(oldest_pending(snapshot, OLDEST)),
         reports=reports.accepted,
         garbage=reports.garbage,
         notes=tuple(snapshot.notes),
+        complete=snapshot.is_complete,
     )
 
 
 def apply_reported_offsets(snapshot: Snapshot, reports: Reports) -> None:
-    """Apply how far spouts report to have emitted; commits and control topics show a part of it."""
+    """Apply how far spouts report to have emitted, and since when they know of what holds a frontier."""
     for view in snapshot.views.values():
         alive = reports.alive("spout", view.slot.spout, snapshot.time_ms)
         reported_next = max(_figure(alive, f"next.{view.slot.topic}.{view.slot.partition}"), default=None)
         if reported_next is not None and view.slot.topic:
             view.next_offset = max(int(reported_next), view.next_offset or 0)
+        place = f"{view.slot.topic}.{view.slot.partition}"
+        for process in alive:
+            held_s = next(iter(_figure([process], f"held_s.{place}")), 0.0)
+            if held_s > 0 and process.latest.values.get(f"frontier.{place}") == view.frontier:
+                view.held_since_ms = process.latest.time_ms - int(1000 * held_s)
 
 
 def oldest_pending(snapshot: Snapshot, limit: int, older_than_s: float = 0.0) -> list[PendingRecord]:
-    """Return the pending records of all source partitions, the oldest first; age unknown comes last."""
+    """Return the pending records of all source partitions, the oldest first; age unknown comes last.
+
+    With ``older_than_s`` only those whose first emission is longer ago, or unknown.
+    """
     timeout_s = snapshot.topology.message_timeout_s
     found = [p for view in snapshot.views.values() for p in view.oldest(snapshot.time_ms, timeout_s, limit)]
     if older_than_s:
-        found = [pending for pending in found if pending.age_s is not None and pending.age_s > older_than_s]
-    return sorted(found, key=lambda p: (-(p.age_s if p.age_s is not None else -1.0), p.topic, p.offset))[
-        :limit
-    ]
+        found = [each for each in found if each.age_s is None or each.age_s > older_than_s]
+    ages = {id(each): -1.0 if each.known_age_s is None else each.known_age_s for each in found}
+    return sorted(found, key=lambda each: (-ages[id(each)], each.topic, each.offset))[:limit]
 
 
 def _figure(processes: Iterable[Process], name: str) -> list[float]:
@@ -160,6 +183,15 @@ def _bolt_window(counted: Counts, lasted_s: float) -> WindowFigures:
     )
 
 
+def _per_s(rates: Counts | None, *names: str) -> float | None:
+    return None if rates is None else sum(rates.get(name, 0.0) for name in names)
+
+
+def _sum_known(rates: Iterable[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
+
+
 def _spout(
     snapshot: Snapshot, reports: Reports, name: str, partitions: Iterable[PartitionStatus]
 ) -> SpoutStatus:
@@ -174,9 +206,9 @@ def _spout(
         pending=sum(entry.pending for entry in mine),
         lag=sum(entry.lag for entry in mine),
         oldest_pending_s=max((age for entry in mine for age in held_ages(entry)), default=None),
-        emitted_per_s=rates.get("emitted", 0.0),
-        completed_per_s=rates.get("completed", 0.0) + rates.get("acked", 0.0),
-        failed_per_s=rates.get("failed", 0.0),
+        emitted_per_s=_per_s(rates, "emitted"),
+        completed_per_s=_per_s(rates, "completed", "acked"),
+        failed_per_s=_per_s(rates, "failed"),
         timed_out=int(ever.get("timed_out", 0)),
         replayed=int(ever.get("replayed", 0)),
         dead_lettered=int(ever.get("dead_lettered", 0)),
@@ -205,17 +237,16 @@ def _bolt(snapshot: Snapshot, reports: Reports, name: str) -> BoltStatus:
         processes=len(alive),
         lag=sum(entry.lag for entry in inputs),
         in_hand=int(sum(_figure(alive, "in_hand"))),
-        executed_per_s=rates.get("executed", 0.0),
-        emitted_per_s=rates.get("emitted", 0.0),
-        failed_per_s=rates.get("failed", 0.0),
+        executed_per_s=_per_s(rates, "executed"),
+        emitted_per_s=_per_s(rates, "emitted"),
+        failed_per_s=_per_s(rates, "failed"),
         inputs=tuple(inputs),
         windows=_windows(reports, "bolt", name, now_ms),
     )
 
 
-def _acker(process: Process, reports: Reports, now_ms: int) -> AckerStatus:
+def _acker(process: Process, now_ms: int) -> AckerStatus:
     values = process.latest.values
-    counted, seconds = process.counted(now_ms - 20_000)
 
     def whole(name: str) -> int:
         value = values.get(name, 0)
@@ -228,7 +259,7 @@ def _acker(process: Process, reports: Reports, now_ms: int) -> AckerStatus:
         partitions=whole("partitions"),
         pending=whole("pending"),
         orphans=whole("orphans"),
-        folded_per_s=counted.get("folded", 0.0) / seconds if seconds > 0 else 0.0,
+        folded_per_s=_per_s(process.rates(now_ms), "folded"),
         lag=whole("lag"),
         cut_lag=whole("cut_lag"),
         set_aside=whole("set_aside"),
@@ -237,6 +268,31 @@ def _acker(process: Process, reports: Reports, now_ms: int) -> AckerStatus:
         oldest_root_age_s=float(age_s) if isinstance(age_s, int | float) else 0.0,
         reported_s=max(0.0, (now_ms - process.latest.time_ms) / 1000),
     )
+
+
+def _standstills(reports: Reports, now_ms: int) -> Iterable[Standstill]:
+    """Yield the processes whose newest report is of a standstill, the longest first."""
+    found = []
+    for role in ("bolt", "spout", "acker"):
+        for process in reports.alive(role, None, now_ms):
+            report = process.latest
+            for standstill_s in _figure([process], "standstill_s"):
+                texts = (report.values.get(name) for name in ("executing", "executing_root", "calling"))
+                executing, root, calling = (text if isinstance(text, str) else None for text in texts)
+                limit_s = next(iter(_figure([process], "stuck_after_s")), None)
+                found.append(
+                    Standstill(
+                        role,
+                        report.component,
+                        report.instance,
+                        standstill_s,
+                        limit_s,
+                        executing=executing,
+                        root=root if root and ROOT.fullmatch(root) else None,
+                        calling=calling,
+                    )
+                )
+    return sorted(found, key=lambda standstill: -standstill.standstill_s)
 
 
 def _acker_lag(snapshot: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
@@ -251,9 +307,9 @@ def _totals(snapshot: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
     )
     ages = [spout.oldest_pending_s for spout in spouts if spout.oldest_pending_s is not None]
     return Totals(
-        emitted_per_s=sum(spout.emitted_per_s for spout in spouts),
-        completed_per_s=sum(spout.completed_per_s for spout in spouts),
-        failed_per_s=sum(spout.failed_per_s for spout in spouts),
+        emitted_per_s=_sum_known(spout.emitted_per_s for spout in spouts),
+        completed_per_s=_sum_known(spout.completed_per_s for spout in spouts),
+        failed_per_s=_sum_known(spout.failed_per_s for spout in spouts),
         timed_out=sum(spout.timed_out for spout in spouts),
         replayed=sum(spout.replayed for spout in spouts),
         pending=sum(spout.pending for spout in spouts),

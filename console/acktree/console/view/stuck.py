@@ -1,14 +1,28 @@
 """What "stuck" means, in one place: the reasons for which commands end with exit code 1. Pure.
 
-Invariant: a topology that is idle or merely busy is not stuck; each reason names what to look at.
+Invariant: a topology that is idle or merely busy is not stuck; each reason names what to look at. Causes come
+before their symptoms: a frontier is held because a process is missing or stands still.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from acktree.console.view.cluster import GroupStatus
-from acktree.console.view.documents import AckerStatus, BoltStatus, PartitionStatus, SpoutStatus, Stuck
+from acktree.console.view.documents import (
+    AckerStatus,
+    BoltStatus,
+    PartitionStatus,
+    PendingRecord,
+    SpoutStatus,
+    Standstill,
+    Stuck,
+)
+from acktree.console.view.reports import SILENT_AFTER_S
+from acktree.schemas.ids import origin_of
+from acktree.schemas.registry import Published
 from acktree.schemas.topology import Topology
 
+KINDS = ("stuck-worker", "no-bolt", "silent-bolt", "no-spout", "no-acker", "held-frontier")
+"""All of them, in the order in which they are listed: causes first."""
 HELD_TIMEOUTS = 3.0
 NO_TIMEOUT_SHARE = 0.5
 
@@ -23,28 +37,70 @@ def stuck_after_s(topology: Topology, wanted_s: float | None = None) -> float:
 
 
 def find_stuck(
-    topology: Topology,
+    topology: Published,
     after_s: float,
+    standstills: Iterable[Standstill],
     partitions: Iterable[PartitionStatus],
-    spouts: Iterable[SpoutStatus],
-    bolts: Iterable[BoltStatus],
+    spouts: Collection[SpoutStatus],
+    bolts: Collection[BoltStatus],
     ackers: tuple[AckerStatus, ...],
     acker_lag: int,
     groups: Mapping[str, GroupStatus],
 ) -> tuple[Stuck, ...]:
-    """Return everything that does not move."""
-    found = [*_held(topology.name, partitions, after_s), *_no_spout(spouts), *_no_bolt(bolts)]
+    """Return everything that does not move, causes first."""
+    found = [
+        *_stuck_workers(topology, standstills, after_s),
+        *_no_bolt(bolts),
+        *_no_spout(spouts),
+    ]
+    if ackers or any(bolt.processes for bolt in bolts) or any(spout.processes for spout in spouts):
+        # else no reports may have been read yet
+        found += _silent_bolt(bolts, groups)
     members = groups.get(topology.acker_group)
     if topology.ackers and acker_lag and not ackers and not (members and members.members):
         text = f"{acker_lag} control records wait and no acker runs; start: acktree acker run"
         found.append(Stuck("no-acker", topology.acker_group, text))
-    return tuple(found)
+    return (*found, *_held(topology.name, partitions, after_s))
+
+
+def _stuck_workers(topology: Published, standstills: Iterable[Standstill], after_s: float) -> Iterable[Stuck]:
+    for each in standstills:
+        if each.standstill_s <= min(after_s, each.stuck_after_s or after_s):
+            continue
+        what = f"stands still in {each.calling}" if each.calling else "stands still outside of user code"
+        if each.executing is not None:
+            what = f"executes {each.executing}{_source_of(topology, each.root)}"
+        text = f"{each.role} {each.component} {what}, for {each.standstill_s:.0f} s"
+        if each.root is not None:
+            text += f"; look: acktree trace --topology {topology.name} --root {each.root}"
+        yield Stuck("stuck-worker", each.instance, text)
+
+
+def _source_of(topology: Published, root: str | None) -> str:
+    """Return of which source record a root is, as text; nothing if it is not known."""
+    if root is None:
+        return ""
+    origin = origin_of(int(root, 16))
+    for slot in topology.slots:
+        if slot.slot == origin.slot and slot.topic:
+            return f" of source record {slot.topic}/{slot.partition}/{origin.offset}"
+    return ""
 
 
 def held_ages(partition: PartitionStatus) -> list[float]:
-    """Return how long a frontier is held, in seconds: as its driver reports, and by the log."""
+    """Return how long a frontier is held at least, in seconds: as its driver reports, and by the log."""
     held = partition.held_by
-    return [age for age in (partition.held_s, held.age_s if held else None) if age is not None]
+    return [age for age in (partition.held_s, held.known_age_s if held else None) if age is not None]
+
+
+def is_older(pending: PendingRecord, than_s: float) -> bool:
+    """Return whether a record may be older than this: one of unknown age is never taken for a young one.
+
+    A record of which no init is in the log says nothing: every record begins so.
+    """
+    if (known_s := pending.known_age_s) is not None and known_s > than_s:
+        return True
+    return pending.age_s is None and pending.attempts is not None
 
 
 def _held(topology: str, partitions: Iterable[PartitionStatus], after_s: float) -> Iterable[Stuck]:
@@ -76,3 +132,14 @@ def _no_bolt(bolts: Iterable[BoltStatus]) -> Iterable[Stuck]:
         if bolt.lag and not bolt.members and not bolt.processes:
             text = f"{bolt.lag} tuples wait and nobody is in group {bolt.group}"
             yield Stuck("no-bolt", bolt.name, text)
+
+
+def _silent_bolt(bolts: Iterable[BoltStatus], groups: Mapping[str, GroupStatus]) -> Iterable[Stuck]:
+    for bolt in bolts:
+        if bolt.lag and bolt.members and bolt.processes == 0:
+            members = ", ".join(groups[bolt.group].members) if bolt.group in groups else ""
+            text = (
+                f"{bolt.lag} tuples wait and no member of group {bolt.group} has reported for "
+                f"{SILENT_AFTER_S:.0f} s: suspended, in a call that blocks Python, or no worker: {members}"
+            )
+            yield Stuck("silent-bolt", bolt.name, text)

@@ -5,7 +5,8 @@ Invariant: the state comes from the spout's commit and the dead letters, emissio
 
 from dataclasses import dataclass, replace
 
-from acktree.console.view.cluster import Cluster
+from acktree.console.view.cluster import Cluster, OffsetRange
+from acktree.console.view.payloads import RecordPayload, missing, read_payload
 from acktree.console.view.search import (
     DeadLetterSummary,
     Search,
@@ -19,7 +20,7 @@ from acktree.console.view.search import (
 )
 from acktree.console.view.tree import TracedEmission, make_emission
 from acktree.schemas import world
-from acktree.schemas.errors import AcktreeError
+from acktree.schemas.errors import AcktreeError, NotAuthorized
 from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published, Slot
 from acktree.spark.ledger.done_set import decode_metadata
@@ -33,7 +34,10 @@ class UnknownRecord(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What `acktree trace` prints; `state` is done, pending, not emitted, dead-lettered, or expired."""
+    """What `acktree trace` prints; `payload` is that of the source record, None unless it is wanted.
+
+    `state` is done, pending, not emitted, not written yet, dead-lettered, expired, or not known.
+    """
 
     topology: str
     spout: str
@@ -44,8 +48,8 @@ class Trace:
     state: str
     age_s: float | None
     frontier: int | None
-    log_start: int
-    log_end: int
+    log_start: int | None
+    log_end: int | None
     emissions: tuple[TracedEmission, ...]
     dead_letters: tuple[DeadLetterSummary, ...]
     time_ms: int
@@ -53,6 +57,7 @@ class Trace:
     searched_bytes: int
     took_s: float
     notes: tuple[str, ...]
+    payload: RecordPayload | None = None
 
 
 def target_of_record(topology: Published, topic: str, partition: int, offset: int) -> TraceTarget:
@@ -79,9 +84,16 @@ def target_of_root(topology: Published, root: int) -> TraceTarget:
 
 
 def find_trace(
-    cluster: Cluster, target: TraceTarget, *, since_ms: int | None = None, limit_s: float = LIMIT_S
+    cluster: Cluster,
+    target: TraceTarget,
+    *,
+    since_ms: int | None = None,
+    limit_s: float = LIMIT_S,
+    payloads: bool = False,
 ) -> Trace:
-    """Read the log for a record's tree.
+    """Read the log for a record's tree, with ``payloads`` also what the record and its tuples hold.
+
+    A data topic that may not be read is a note of the trace, and its payloads are missing.
 
     Raises:
         BrokerUnreachable, BrokerRefused: see there.
@@ -89,10 +101,10 @@ def find_trace(
     began_s = world.monotonic_s()
     cluster.refresh()
     target = replace(target, block=cluster.history.largest_block(target.slot.spout))
-    search = Search(cluster, target, began_s + limit_s, since_ms)
+    search = Search(cluster, target, began_s + limit_s, since_ms, payloads)
     topology = cluster.topology
-    find_results(search, topology)
     find_inits(search, topology)
+    find_results(search, topology)
     drop_other_blocks(search)
     find_acks(search, topology)
     find_tuples(search, topology)
@@ -104,8 +116,7 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
     cluster, slot, offset = search.cluster, search.target.slot, search.target.offset
     topology = cluster.topology
     place = slot.topic, slot.partition
-    existing = [place] if place in cluster.partitions([slot.topic]) else []
-    start, end = cluster.starts(existing).get(place, 0), cluster.ends(existing).get(place, 0)
+    log = _source_log(search)
     commit = cluster.committed(topology.group_of(slot.spout), [place]).get(place) if slot.topic else None
     emissions = _emissions(search)
     done = False
@@ -113,7 +124,7 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         ours = decode_metadata(commit.metadata, commit.next_offset)
         done = offset < commit.next_offset or (ours is not None and offset in ours.done)
     done = done or any(emission.state == "acked" for emission in emissions)
-    state, notes = _state(slot, offset, start, end, done, emissions, dead_letters), list(search.notes)
+    state, notes = _state(slot, offset, log, done, emissions, dead_letters), list(search.notes)
     if search.target.block > 1:
         notes.append(f"up to {search.target.block} records share a root: what is shown is of their tree")
     if not emissions and state in ("done", "pending"):
@@ -130,8 +141,8 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         state=state,
         age_s=(now_ms - min(begun)) / 1000 if begun and state == "pending" else None,
         frontier=commit.next_offset if commit else None,
-        log_start=start,
-        log_end=end,
+        log_start=log.start if log else None,
+        log_end=log.end if log else None,
         emissions=emissions,
         dead_letters=tuple(dead_letters),
         time_ms=now_ms,
@@ -139,7 +150,33 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         searched_bytes=search.bytes,
         took_s=round(world.monotonic_s() - began_s, 3),
         notes=tuple(notes),
+        payload=_source_payload(search, log) if search.payloads else None,
     )
+
+
+def _source_log(search: Search) -> OffsetRange | None:
+    """Return what the source partition holds, None where that may not be known; a note says so."""
+    cluster, slot = search.cluster, search.target.slot
+    place = slot.topic, slot.partition
+    if not slot.topic:
+        return OffsetRange(0, 0)
+    try:
+        existing = [place] if place in cluster.partitions([slot.topic]) else []
+    except NotAuthorized as error:
+        search.notes.append(f"where {slot.topic} begins, ends and is committed is not shown: {error}")
+        return None
+    return OffsetRange(cluster.starts(existing).get(place, 0), cluster.ends(existing).get(place, 0))
+
+
+def _source_payload(search: Search, log: OffsetRange | None) -> RecordPayload:
+    cluster, slot = search.cluster, search.target.slot
+    if not slot.topic:
+        return missing(f"spout {slot.spout} is fed by Python: its messages are in no source topic")
+    if log is None:
+        return missing(f"the payload is not shown: this user may not see {slot.topic}")
+    if cluster.topic_id(slot.topic) != slot.topic_id:
+        return missing(f"topic {slot.topic} was deleted or created anew since: the record is gone")
+    return read_payload(cluster, (slot.topic, slot.partition), search.target.offset, log)
 
 
 def _emissions(search: Search) -> tuple[TracedEmission, ...]:
@@ -171,8 +208,7 @@ def _when(emission: TracedEmission) -> tuple[int, int, int]:
 def _state(
     slot: Slot,
     offset: int,
-    start: int,
-    end: int,
+    log: OffsetRange | None,
     done: bool,
     emissions: tuple[TracedEmission, ...],
     dead_letters: list[DeadLetterSummary],
@@ -181,8 +217,10 @@ def _state(
         return "dead-lettered"
     if done:
         return "done"
+    if log is None:
+        return "not known"
     if emissions or (slot.topic == "" and offset >= 0):
         return "pending"
-    if slot.topic and offset >= end:
+    if slot.topic and offset >= log.end:
         return "not written yet"
-    return "expired" if offset < start else "not emitted"
+    return "expired" if offset < log.start else "not emitted"

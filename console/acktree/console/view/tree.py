@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from acktree.console.view.cluster import Place
 from acktree.console.view.open_edges import Certainty, find_open
+from acktree.console.view.payloads import RecordPayload
 from acktree.schemas.errors import UnknownVersion
 from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
 from acktree.schemas.registry import History
@@ -44,6 +45,7 @@ class FoundTuple:
     edge: int
     version: int
     at: At
+    payload: RecordPayload | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class TracedTuple:
     edge: str
     at: At
     readers: tuple[TupleReader, ...]
+    payload: RecordPayload | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def make_emission(
     shown = []
     for found in sorted(tuples, key=lambda each: (each.at.time_ms, each.at.topic, each.at.offset)):
         mine = tuple(r for r, (owner, _) in zip(readers, owners, strict=True) if owner is found)
-        shown.append(TracedTuple(hexadecimal(found.edge), found.at, mine))
+        shown.append(TracedTuple(hexadecimal(found.edge), found.at, mine, found.payload))
     state = _state(result, bool(inits), total, failed)
     repeated = [message for _, message in inits[1:]]
     return TracedEmission(
@@ -246,9 +249,8 @@ def _explain(
             "the states follow from the groups' positions"
         )
     if certainty is Certainty.MISSING:
-        sentences.append(
-            "an open edge belongs to a tuple that was not found: retention, or it was never written"
-        )
+        why = ": retention, or it was never written" if whole else ""
+        sentences.append(f"an open edge belongs to a tuple that was not found{why}")
     if not begun:
         sentences.append(
             "no init was found: the stage has not sent it yet, died before it, or retention took it"

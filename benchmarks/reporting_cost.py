@@ -1,0 +1,114 @@
+"""What the reports of a worker and an acker cost, for benchmarks/watching.py.
+
+The worker is a real one that stands in its group and reads nothing; the acker's tables hold open roots. Each
+report is made and handed to the producer many times over, on the thread of the loop, whose CPU time counts.
+"""
+
+import time
+from collections.abc import Iterator
+from threading import Thread
+
+import numpy as np
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.acker.cut import Positions
+from acktree.acker.expiry import AgeLimits
+from acktree.acker.figures import Figures
+from acktree.acker.partition import Partition
+from acktree.producers import BasicBolt
+from acktree.producers.worker.loop import Worker
+from acktree.schemas.batch_codec import decode_init_batch
+from acktree.schemas.codec import encode_ack_init
+from acktree.schemas.control_records import ENTRY, AckInit
+from acktree.schemas.ids import root_ids
+from acktree.schemas.progress import Progress
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.standstill import RoleReports
+from acktree.schemas.stats import STATS_INTERVAL_S
+from acktree.schemas.topology import parse_topology
+
+REPORTS = 200
+PARTITIONS = (1, 64)
+OPEN_ROOTS = (0, 100_000, 2_000_000)
+
+
+class Idle(BasicBolt):
+    """Is given no tuple."""
+
+    def execute(self, tup, emit) -> None:
+        raise AssertionError(tup)
+
+
+def measure_reporting(bootstrap: str) -> None:
+    """Print the CPU time of a report, and its share of a core."""
+    print(f"{'process':48} {'ms a report':>12} {'of a core':>10}")
+    for partitions in PARTITIONS:
+        _print(f"worker, {partitions} partitions", _worker_s(bootstrap, partitions))
+    for partitions in PARTITIONS:
+        for roots in OPEN_ROOTS:
+            _print(f"acker, {partitions} partitions, {roots:,} open roots", _acker_s(partitions, roots))
+
+
+def _print(name: str, cpu_s: float) -> None:
+    print(f"{name:48} {1000 * cpu_s:12.3f} {cpu_s / STATS_INTERVAL_S:10.3%}", flush=True)
+
+
+def _worker_s(bootstrap: str, partitions: int) -> float:
+    """Return the CPU seconds of one report of a worker that reads so many partitions."""
+    name = f"bench-reporting-{time.time_ns() // 1_000_000}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(f"{name}.in", partitions)])[f"{name}.in"].result()
+    text = (
+        f'name = "{name}"\nackers = 1\n[spouts.s]\ntopics = ["{name}.in"]\nemits = ["{name}.words"]\n'
+        f'[bolts.count]\nreads = ["{name}.words"]\n'
+    )
+    apply_topology(bootstrap, parse_topology(text), {})
+    worker = Worker(bootstrap, name, Idle(), name="count")
+    send, costs = worker.reports.send, list[float]()
+
+    def send_often(output: object) -> None:
+        if len(worker._inputs.consumer.assignment()) == partitions:
+            began_s = time.thread_time()
+            for _ in range(REPORTS):
+                send(output)
+            costs.append((time.thread_time() - began_s) / REPORTS)
+
+    worker.reports.send = send_often
+    thread = Thread(target=worker.run)
+    thread.start()
+    while len(costs) < 3:
+        time.sleep(0.1)
+    worker.stop()
+    thread.join()
+    names = [topic for topic in admin.list_topics(timeout=30).topics if topic.startswith(name)]
+    for future in admin.delete_topics(names).values():
+        future.result()
+    return min(costs)
+
+
+def _acker_s(partitions: int, roots: int) -> float:
+    """Return the CPU seconds of one report of an acker whose partitions have so many open roots."""
+    owned = dict(_partitions(partitions, roots))
+    figures, reports = Figures(), RoleReports("acker", "acker", "host:1", Progress())
+    count = REPORTS if roots < 1_000_000 else 10
+    began_s = time.thread_time()
+    for _ in range(count):
+        values = {**figures.values(owned, {}), **figures.oldest(owned)}
+        reports.of_loop(values).encode()
+    return (time.thread_time() - began_s) / count
+
+
+def _partitions(count: int, roots: int) -> Iterator[tuple[int, Partition]]:
+    now_ms = int(time.time() * 1000)
+    offsets = np.arange(roots, dtype=np.int64)
+    all_roots = root_ids(0, 16, offsets)
+    for number in range(count):
+        partition = Partition(Positions(0, 0), AgeLimits.of_seconds(30, 300, 21_600), seed=number)
+        mine = all_roots[all_roots % np.uint64(count) == number]
+        for at, start in enumerate(range(0, len(mine), 1_000)):
+            entries = np.ones(len(mine[start : start + 1_000]), ENTRY)
+            entries["root"] = mine[start : start + 1_000]
+            batch = decode_init_batch([encode_ack_init(AckInit(0, 1, entries))])
+            partition.fold_inits(batch, np.array([now_ms + at], np.int64), at + 1, now_ms)
+        assert partition.table.pending == len(mine)
+        yield number, partition

@@ -1,0 +1,312 @@
+"""Dead letters replayed in bulk, from the page and the command line: planned, confirmed, and done once."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from starlette.testclient import TestClient
+
+from acktree.console.main import main
+from acktree.console.page import actions
+from acktree.console.page.app import StatusPage
+from acktree.console.page.frame import PageSettings
+from acktree.schemas.codec import decode_result_record
+from acktree.schemas.control_records import ReplayCommand, Span
+from acktree.schemas.errors import BrokerUnreachable
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import read_history
+from acktree.schemas.topology import parse_topology
+
+WAIT_S = 30
+CITY, SLOW = "no such city", "too slow\r\n\x1b[2J"
+LETTERS = [(0, CITY), (5, CITY), (6, CITY), (6, SLOW), (99, CITY), (7, SLOW)]
+"""Source offset and reason of each dead letter; offset 0 is removed, 99 was never there."""
+
+
+@dataclass
+class GivenUp:
+    """A topology with dead letters and the verbs of its operator."""
+
+    bootstrap: str
+    name: str
+
+    @property
+    def source(self) -> str:
+        return f"{self.name}.lines"
+
+    def create(self) -> None:
+        self.publish(self.source)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in admin.delete_records([TopicPartition(self.source, 0, 1)]).values():
+            future.result(WAIT_S)
+        for offset, reason in LETTERS:
+            self.give_up(offset, reason)
+
+    def publish(self, topic: str, partitions: int = 1) -> None:
+        """Publish the topology with one more source topic, of ten records."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(topic, partitions)])[topic].result(WAIT_S)
+        topics = json.dumps(list(dict.fromkeys((self.source, topic))))
+        text = f'name = "{self.name}"\n[spouts.lines]\ntopics = {topics}\nemits = ["{self.name}.w"]\n'
+        text += f"tasks = {partitions}\n"
+        text += f'[bolts.count]\nreads = ["{self.name}.w"]\n'
+        apply_topology(self.bootstrap, parse_topology(text), {})
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for number in range(10 * partitions):
+            producer.produce(topic, b"line", partition=number % partitions)
+        assert producer.flush(WAIT_S) == 0
+
+    def give_up(self, offset: int, reason: str, partition: int = 0) -> None:
+        headers = {
+            "origin": f"{self.source}/{partition}/{offset}",
+            "attempts": "3",
+            "cause": "FAILED",
+            "task": "count@vm:1",
+            "reason": reason,
+        }
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        named = [(f"acktree-{name}", text.encode()) for name, text in headers.items()]
+        producer.produce(f"{self.name}.dead-letter", b"line", headers=named)
+        assert producer.flush(WAIT_S) == 0
+
+    def commands(self) -> list[tuple[Span, ...]]:
+        """Return the spans of every replay command that was written."""
+        latest = read_history(self.bootstrap, self.name, {}).latest
+        place = TopicPartition(latest.result_topic(latest.task_of(latest.slots[0])), 0, 0)
+        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.name})
+        _, end = reader.get_watermark_offsets(place, WAIT_S)
+        reader.assign([place])
+        found = [decode_result_record(each.value()) for each in (reader.consume(end, WAIT_S) if end else [])]
+        reader.close()
+        assert len(found) == end
+        return [each.spans for each in found if isinstance(each, ReplayCommand)]
+
+    def acktree(self, *arguments: str) -> Any:
+        return CliRunner().invoke(main, [*arguments, "--topology", self.name, "-b", self.bootstrap])
+
+
+@pytest.fixture
+def topology(bootstrap: str, unique: str) -> GivenUp:
+    made = GivenUp(bootstrap, unique)
+    made.create()
+    return made
+
+
+@pytest.fixture
+def page(topology: GivenUp) -> Iterator[TestClient]:
+    settings = PageSettings(topology.bootstrap, topology.name, {}, allow_actions=True)
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        yield client
+
+
+def form_of(answer: httpx2.Response) -> dict[str, str]:
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', answer.text))
+
+
+def plan_by_link(page: TestClient, listing: str) -> httpx2.Response:
+    """Follow the page's own link from a list of dead letters to the plan of their replay."""
+    (link,) = re.findall(r'href="(/replay\?[^"]*)"', page.get(listing).text)
+    return page.get(link.replace("&amp;", "&"))
+
+
+def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(
+    topology: GivenUp, page: TestClient
+):
+    planned = plan_by_link(page, "/dead-letters?contains=CITY")
+    assert "2 dead letters of 1 reason will be replayed: 2 source records" in planned.text
+    assert f"replay 2 offset(s) of {topology.source}/0: 5 to 6" in planned.text
+    assert "filter: contains &#39;CITY&#39;" in planned.text
+    refusals = [
+        f"refused: 1 dead letter, 0/4: there is no such source record: {topology.source}/0 ends before 10",
+        f"refused: 1 dead letter, 0/0: its source record is gone: {topology.source}/0 begins at 1",
+    ]
+    assert [each for each in refusals if each not in planned.text] == []
+    assert topology.commands() == []
+    done = page.post("/replay", data=form_of(planned))
+    assert (done.status_code, "written to" in done.text) == (200, True)
+    assert [each for each in refusals if each not in done.text] == []
+    assert topology.commands() == [(Span(5, 7),)]
+
+
+def test_a_reason_with_line_ends_and_control_characters_is_a_filter(topology: GivenUp, page: TestClient):
+    (link,) = re.findall(r'href="(/dead-letters\?reason=too[^"]*)"', page.get("/dead-letters").text)
+    planned = plan_by_link(page, link.replace("&amp;", "&"))
+    assert "2 dead letters of 1 reason" in planned.text
+    page.post("/replay", data=form_of(planned))
+    assert topology.commands() == [(Span(6, 8),)]
+
+
+def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(topology: GivenUp, page: TestClient):
+    form = form_of(plan_by_link(page, "/dead-letters"))
+    with ThreadPoolExecutor(4) as clicks:
+        answers = list(clicks.map(lambda _: page.post("/replay", data=form), range(4)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert sum("carried out already" in answer.text for answer in answers) == 3
+    assert all("written to" in answer.text for answer in answers)
+    assert topology.commands() == [(Span(5, 8),)]
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda form: {**form, "proof": "forged"},
+        lambda form: {"ticket": form["ticket"]},
+        lambda form: {**form, "ticket": "forged"},
+    ],
+)
+def test_a_forged_form_replays_nothing(
+    topology: GivenUp, page: TestClient, forge: Callable[[dict[str, str]], dict[str, str]]
+):
+    form = form_of(plan_by_link(page, "/dead-letters"))
+    assert page.post("/replay", data=forge(form)).status_code in (400, 403)
+    foreign = {"origin": "http://evil.example"}
+    assert page.post("/replay", data=form, headers=foreign).status_code == 403
+    assert page.get("/replay", params=form).status_code == 200
+    page.cookies.clear()
+    assert page.post("/replay", data=form).status_code == 403
+    assert topology.commands() == []
+
+
+def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: GivenUp, page: TestClient):
+    form = form_of(plan_by_link(page, "/dead-letters?contains=city"))
+    topology.give_up(8, CITY)
+    other = {"topic": topology.source, "partition": "0", "first": "1", "following": "9", "matching": "1"}
+    assert "written to" in page.post("/replay", data={**form, **other}).text
+    assert topology.commands() == [(Span(5, 7),)]
+
+
+def test_a_frontier_that_moves_on_does_not_change_a_plan(topology: GivenUp, page: TestClient):
+    form = form_of(plan_by_link(page, "/dead-letters"))
+    committer = Consumer({"bootstrap.servers": topology.bootstrap, "group.id": f"{topology.name}.lines"})
+    committer.commit(offsets=[TopicPartition(topology.source, 0, 9)], asynchronous=False)
+    committer.close()
+    assert "written to" in page.post("/replay", data=form).text
+    assert topology.commands() == [(Span(5, 8),)]
+
+
+def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: GivenUp, page: TestClient):
+    form = form_of(plan_by_link(page, "/dead-letters"))
+    admin = AdminClient({"bootstrap.servers": topology.bootstrap})
+    for future in admin.delete_records([TopicPartition(topology.source, 0, 6)]).values():
+        future.result(WAIT_S)
+    again = page.post("/replay", data=form)
+    assert "The plan has changed" in again.text
+    assert "refused: 2 dead letters, 0/1 0/0: its source record is gone" in again.text
+    assert topology.commands() == []
+    assert "written to" in page.post("/replay", data=form_of(again)).text
+    assert topology.commands() == [(Span(6, 8),)]
+
+
+def test_a_plan_is_made_for_the_version_that_is_published_now(topology: GivenUp, page: TestClient):
+    assert page.get("/dead-letters").status_code == 200
+    topology.publish(f"{topology.name}.more")
+    asked = {"topic": f"{topology.name}.more", "partition": "0", "first": "1", "following": "2"}
+    planned = page.get("/replay", params=asked)
+    assert f"replay 1 offset(s) of {topology.name}.more/0: 1" in planned.text
+    assert "written to" in page.post("/replay", data=form_of(planned)).text
+
+
+def test_the_plan_says_that_only_the_newest_are_looked_at(
+    topology: GivenUp, page: TestClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(actions, "NEWEST", 1)
+    planned = page.get("/replay?matching=1")
+    assert "1 dead letter of 1 reason" in planned.text
+    assert "only the newest 1 dead letters are looked at; there are older ones" in planned.text
+
+
+def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_written(
+    bootstrap: str, unique: str
+):
+    topology = GivenUp(bootstrap, unique)
+    topology.publish(topology.source, partitions=2)
+    for partition in (0, 1):
+        topology.give_up(3, CITY, partition)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    limit = ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource("topic", f"{unique}.spout-1", incremental_configs=[limit])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(WAIT_S)
+    settings = PageSettings(bootstrap, unique, {}, allow_actions=True)
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        done = client.post("/replay", data=form_of(plan_by_link(client, "/dead-letters")))
+    assert done.status_code == 200
+    assert f"replay 1 offset(s) of {topology.source}/0: written to {unique}.spout-0" in done.text
+    assert f"refused: replay 1 offset(s) of {topology.source}/1: the broker at" in done.text
+    assert topology.commands() == [(Span(3, 4),)]
+
+
+def test_a_replay_of_which_nothing_is_known_to_be_written_is_not_tried_again(
+    topology: GivenUp, page: TestClient, monkeypatch: pytest.MonkeyPatch
+):
+    form = form_of(plan_by_link(page, "/dead-letters"))
+    monkeypatch.setattr(actions, "write_commands", lambda *_: [BrokerUnreachable("not confirmed")])
+    failed = page.post("/replay", data=form)
+    assert (failed.status_code, "not confirmed" in failed.text) == (503, True)
+    monkeypatch.undo()
+    again = page.post("/replay", data=form)
+    assert (again.status_code, "plan the replay again" in again.text) == (400, True)
+    assert topology.commands() == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["matching=1&reason=unknown", "matching=1&spout=none", "letters=0/x", f"letters={'9' * 5_000}"],
+    ids=lambda bad: bad[:24],
+)
+def test_a_bad_question_for_a_plan_is_answered_with_a_sentence(topology: GivenUp, page: TestClient, bad: str):
+    answer = page.get(f"/replay?{bad}")
+    assert answer.status_code == 400
+    assert len(answer.text) < 4_000 or "9" * 5_000 in answer.text
+    assert '<div class="banner bad">' in answer.text
+
+
+def test_the_command_line_filters_counts_and_replays_the_same(topology: GivenUp):
+    listed = json.loads(
+        topology.acktree("dead-letter", "list", "--contains", "CITY", "--format", "json").stdout
+    )
+    assert [each["source_offset"] for each in listed["dead_letters"]] == [99, 6, 5, 0]
+    assert {each["spout"] for each in listed["dead_letters"]} == {"lines"}
+    newest = topology.acktree("dead-letter", "list", "--contains", "city", "--limit", "1", "--format", "json")
+    assert [each["source_offset"] for each in json.loads(newest.stdout)["dead_letters"]] == [99]
+    table = topology.acktree("dead-letter", "list", "--by-reason").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["DEAD_LETTERS", "4", "2"]
+    assert "\x1b" not in "".join(table)
+    unknown = topology.acktree("dead-letter", "list", "--reason", "nothing")
+    assert (unknown.exit_code, "has the reason 'nothing'" in unknown.stderr) == (2, True)
+    planned = topology.acktree("dead-letter", "replay", "--reason", CITY)
+    assert "2 dead letters of 1 reason will be replayed" in planned.stdout
+    assert "refused: 1 dead letter, 0/0: its source record is gone" in planned.stdout
+    assert topology.commands() == []
+    done = json.loads(
+        topology.acktree("dead-letter", "replay", "--task", "count", "--execute", "--format", "json").stdout
+    )
+    assert (done["executed"], done["dead_letters"], done["records"], done["reasons"]) == (True, 4, 3, 2)
+    assert [each["dead_letters"] for each in done["refused"]] == [["0/4"], ["0/0"]]
+    assert topology.commands() == [(Span(5, 8),)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("0/1", "0/0"), "its source record is gone"),
+        (("0/1", "--reason", CITY), "or a filter"),
+        (("\u00b2",), "is not OFFSET"),
+        (("9" * 5_000,), "is not OFFSET"),
+        (("--contains", "nothing"), "has no such dead letters"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused_in_one_sentence(
+    topology: GivenUp, arguments: tuple[str, ...], sentence: str
+):
+    done = topology.acktree("dead-letter", "replay", *arguments, "--execute")
+    assert (done.exit_code, sentence in done.stderr) == (2, True), done.output
+    assert topology.commands() == []
