@@ -3,7 +3,8 @@
     make check-containers                      images from a registry
     make check-containers BASE=my/python       no registry: builds stand-ins for Kafka and Prometheus on BASE
 
-Needs podman and podman-compose. BUILD_OPTIONS goes to every build, LINES says how many lines of text. The
+Needs podman with what PROGRAMS names, installs that if it may (root, with apt-get), and podman-compose, which
+the project's extra `dev` installs. BUILD_OPTIONS goes to every build, LINES says how many lines of text. The
 program takes --no-build (the images are there) and --keep (leave the containers running).
 """
 
@@ -36,6 +37,9 @@ KAFKA = "127.0.0.1:29092"
 BASE = os.environ.get("BASE", "")
 LIMIT_S = 900
 STAND_INS = {"KAFKA_IMAGE": "localhost/acktree-kafka", "PROMETHEUS_IMAGE": "localhost/acktree-prometheus"}
+PROGRAMS = ("podman", "runc", "iptables", "netavark", "aardvark-dns")
+"""Containers, their processes, and their network with its names; Debian's packages are called the same."""
+FOLDERS = (*os.get_exec_path(), "/usr/sbin", "/usr/lib/podman", "/usr/libexec/podman")
 SERVICES = ("acker", "worker", "spark", "ui", "prometheus")
 console = Console()
 
@@ -46,6 +50,22 @@ def run(*command: str | Path, **environment: str) -> str:
     if done.returncode:
         sys.exit(f"{shlex.join(map(str, command))} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     return done.stdout
+
+
+def missing() -> list[str]:
+    """Return the programs that are not here."""
+    return [name for name in PROGRAMS if shutil.which(name, path=os.pathsep.join(FOLDERS)) is None]
+
+
+def install_missing() -> None:
+    """Install the programs that are not here, if that is possible and allowed; else say which."""
+    if (names := missing()) and os.geteuid() == 0 and shutil.which("apt-get"):
+        console.print(f"installing {', '.join(names)}", highlight=False)
+        run("apt-get", "update", "-qq")
+        quietly = {"DEBIAN_FRONTEND": "noninteractive"}
+        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *names, **quietly)
+    if names := missing():
+        sys.exit(f"not installed: {', '.join(names)}; on Debian: sudo apt-get install {' '.join(names)}")
 
 
 def build(image: str, dockerfile: Path, context: Path) -> None:
@@ -146,6 +166,7 @@ def query(expression: str) -> float:
 def main() -> None:
     """Build, run, kill, count; exit code 1 where the account does not hold."""
     began_s = time.monotonic()
+    install_missing()
     if "--no-build" not in sys.argv:
         build("localhost/acktree", HOUSE / "docker" / "Dockerfile", HOUSE)
         if BASE:
