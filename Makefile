@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup
 SEEDS  ?= 1500
 CORE_SEEDS ?= 100000
 
-.PHONY: demo test test-slow simulate cores test-all check mutate check-containers docs env clean
+.PHONY: demo test test-slow simulate cores test-all check mutate check-containers check-upgrade lock docs package env clean
 
 env: $(VENV)/.warm
 
@@ -55,6 +55,14 @@ check: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The files to publish, built as anybody would build them from the sources, and checked.
+package: $(VENV)/.package
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python -m zipfile --list dist/*.whl | grep --quiet 'dist-info/sboms/acktree.cdx.json'
+
 # Without --quiet: it would hide the warnings that --strict counts.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
@@ -62,6 +70,16 @@ docs: $(VENV)/.docs
 # Builds the image and runs docker/compose.yaml with podman; tests/containers/check.py says what it needs.
 check-containers: $(VENV)/.dev
 	LINES=$(if $(filter file,$(origin LINES)),20000,$(LINES)) BASE=$(BASE) $(BIN)/python tests/containers/check.py
+
+# Replaces each role of an earlier version (BASE, as git names it) by this one and back, under load: about five minutes.
+check-upgrade: env
+	$(BIN)/python tests/upgrade/check.py --base $(BASE)
+
+# What the image installs, each package with the hashes of its files; from pyproject.toml, on any Python it allows.
+lock: $(VENV)/.dev
+	$(BIN)/python docker/requirements.py pyproject.toml acker spark ui | $(BIN)/uv pip compile --quiet --upgrade \
+	    --universal --python-version 3.11 --generate-hashes --no-annotate \
+	    --custom-compile-command 'make lock' --output-file docker/requirements.lock -
 
 # Half an hour on two idle cores. An interrupted run goes on, unless a mutated source has changed since.
 mutate: $(MUTANTS) | $(VENV)/.test

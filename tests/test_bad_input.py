@@ -12,6 +12,8 @@ from acktree.console.main import main
 from acktree.schemas import clients
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
+from acktree.spark import app
+from acktree.spark.options import SourceOptions
 from producers.cluster import until
 
 NOWHERE = "127.0.0.1:1"
@@ -91,6 +93,43 @@ def test_a_deleted_source_topic_is_named(bootstrap: str, topology: str) -> None:
 def test_a_missing_function_is_named(bootstrap: str, topology: str, place: str, says: str) -> None:
     common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
     assert says in error_of("spark", "run", place, *common)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("maxOffsetsPerTrigger=many", "maxOffsetsPerTrigger='many': must be a whole number of at least 1"),
+        ("maxOffsets=5", "unknown option 'maxoffsets'; known options: topology, spout"),
+    ],
+)
+def test_a_wrong_option_of_the_source_is_named(bootstrap: str, topology: str, option: str, says: str) -> None:
+    common = ("--spout", "s", "-b", bootstrap, "--topology", topology)
+    assert says in error_of(*SPARK, "--option", option, *common)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("kafka.linger.ms=5", "kafka.linger.ms is given by -b and -X, without the prefix kafka."),
+        ("spout=s", "spout is given by --spout"),
+        ("includeHeaders", "'includeHeaders' is not KEY=VALUE"),
+    ],
+)
+def test_what_has_an_option_of_its_own_is_no_option_of_the_source(option: str, says: str) -> None:
+    command = [*SPARK, "--spout", "s", "-b", "127.0.0.1:1", "--topology", "t", "--option", option]
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, says in result.output) == (2, True), result.output
+
+
+def test_options_reach_the_source(bootstrap: str, topology: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(app, "run", lambda _place, options, *_others, **_more: given.append(options))
+    common = ["--spout", "s", "-b", bootstrap, "--topology", topology]
+    options = ["--option", "includeHeaders=true", "--option", "maxOffsetsPerTrigger=7"]
+    result = CliRunner().invoke(main, [*SPARK, *common, *options])
+    assert result.exit_code == 0, result.output
+    parsed = SourceOptions.parse(given[0])
+    assert (parsed.include_headers, parsed.max_offsets, parsed.spout) == (True, 7, "s")
 
 
 @pytest.mark.parametrize("trigger", ["soon", "2"])

@@ -21,7 +21,6 @@ from acktree.console.devbroker import jars, ports
 from acktree.console.devbroker.broker import AlreadyRunning, BrokerDied, LocalBroker
 from acktree.console.devbroker.broker_files import (
     BrokerFiles,
-    FolderInUse,
     FormatFailed,
     ReservedSetting,
     new_cluster_id,
@@ -152,8 +151,17 @@ def test_a_running_broker_is_not_started_twice(broker):
 
 
 def test_a_second_broker_on_one_folder_is_refused_and_the_first_keeps_serving(broker, folder):
-    with pytest.raises(FolderInUse, match=f"another broker runs in the folder {folder}"):
-        LocalBroker(data_dir=folder).start()
+    """In a process of its own, which says so in one sentence and has written nothing."""
+    settings, before = folder / "server.properties", set(folder.iterdir())
+    written_ns = settings.stat().st_mtime_ns
+    command = [Path(sys.executable).with_name("acktree"), "broker", "--port", "0", "--data-dir", folder]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert second.returncode == 2
+    assert second.stdout == ""
+    assert second.stderr == (
+        f"error: another broker runs in the folder {folder}: stop it, or give another --data-dir\n"
+    )
+    assert (set(folder.iterdir()), settings.stat().st_mtime_ns) == (before, written_ns)
     assert cluster_id(broker.bootstrap)
 
 

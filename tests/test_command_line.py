@@ -17,13 +17,14 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import lacking
 from acktree.console.commands.options import bootstrap_option, parse_settings
 from acktree.console.devbroker import ports
 from acktree.console.main import COMMANDS, Command, CommandUnavailable, load, main
+from acktree.schemas.clients import make_admin, make_producer
+from simulated_kafka import Simulation, run_in
 
 ACKTREE = Path(sys.executable).with_name("acktree")
 WAIT_S = 120
@@ -151,11 +152,15 @@ def test_broker_refuses_an_old_java(tmp_path, prints, message):
 
 
 @pytest.fixture
-def topology_file(tmp_path: Path, bootstrap: str, topology_name: str) -> Path:
+def topology_file(tmp_path: Path, kafka: str, topology_name: str, simulation: Simulation | None) -> Path:
     """A topology whose source topic exists."""
     source = f"{topology_name}.lines"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(source, 3, 1)])[source].result(WAIT_S)
+
+    def create() -> None:
+        admin = make_admin(kafka, {})
+        admin.create_topics([NewTopic(source, 3, 1)])[source].result(WAIT_S)
+
+    run_in(simulation, create)
     file = tmp_path / "topology.toml"
     file.write_text(
         f"name = '{topology_name}'\nackers = 4\n"
@@ -165,52 +170,55 @@ def topology_file(tmp_path: Path, bootstrap: str, topology_name: str) -> Path:
     return file
 
 
-def test_a_dry_run_says_what_apply_then_does(bootstrap, topology_name, topology_file):
-    dry = acktree("topology", "apply", topology_file, "--dry-run", "-b", bootstrap)
+def test_a_dry_run_says_what_apply_then_does(kafka, topology_name, topology_file):
+    dry = acktree("topology", "apply", topology_file, "--dry-run", "-b", kafka)
     assert f"publish version 1 of topology {topology_name}" in dry.stdout
     assert_one_sentence(
-        acktree("topology", "show", "--topology", topology_name, "-b", bootstrap), "is not published"
+        acktree("topology", "show", "--topology", topology_name, "-b", kafka), "is not published"
     )
-    done = acktree("topology", "apply", topology_file, "-b", bootstrap)
+    done = acktree("topology", "apply", topology_file, "-b", kafka)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == dry.stdout
 
 
-def test_applying_the_same_file_again_publishes_nothing(bootstrap, topology_name, topology_file):
-    acktree("topology", "apply", topology_file, "-b", bootstrap)
-    again = acktree("topology", "apply", topology_file, "-b", bootstrap)
+def test_applying_the_same_file_again_publishes_nothing(kafka, topology_name, topology_file):
+    acktree("topology", "apply", topology_file, "-b", kafka)
+    again = acktree("topology", "apply", topology_file, "-b", kafka)
     assert again.exit_code == 0
     assert again.stdout == f"nothing to do: version 1 of topology {topology_name} says the same\n"
 
 
-def test_show_prints_the_newest_version(bootstrap, topology_name, topology_file):
-    acktree("topology", "apply", topology_file, "-b", bootstrap)
+@pytest.mark.simulated
+def test_show_prints_the_newest_version(kafka, topology_name, topology_file):
+    acktree("topology", "apply", topology_file, "-b", kafka)
     topology_file.write_text(topology_file.read_text().replace("ackers = 4", "ackers = 5"))
-    grown = acktree("topology", "apply", topology_file, ACKTREE_BOOTSTRAP_SERVER=bootstrap)
+    grown = acktree("topology", "apply", topology_file, ACKTREE_BOOTSTRAP_SERVER=kafka)
     assert grown.stdout.splitlines()[-1] == f"publish version 2 of topology {topology_name}"
-    shown = acktree("topology", "show", "--topology", topology_name, "--format", "json", "-b", bootstrap)
+    shown = acktree("topology", "show", "--topology", topology_name, "--format", "json", "-b", kafka)
     published = json.loads(shown.stdout)
     assert (published["name"], published["version"], published["ackers"]) == (topology_name, 2, 5)
     assert len(published["slots"]) == 3
-    text = acktree("topology", "show", "--topology", topology_name, "-b", bootstrap).stdout
+    text = acktree("topology", "show", "--topology", topology_name, "-b", kafka).stdout
     assert text.splitlines()[1].split()[:3] == [topology_name, "2", "5"]
 
 
-def test_show_lists_every_topology(bootstrap, topology_name, topology_file):
-    acktree("topology", "apply", topology_file, "-b", bootstrap)
-    rows = [line.split() for line in acktree("topology", "show", "-b", bootstrap).stdout.splitlines()]
+@pytest.mark.simulated
+def test_show_lists_every_topology(kafka, topology_name, topology_file):
+    acktree("topology", "apply", topology_file, "-b", kafka)
+    rows = [line.split() for line in acktree("topology", "show", "-b", kafka).stdout.splitlines()]
     assert rows[0] == ["TOPOLOGY", "VERSION", "ACKERS", "SPOUTS", "BOLTS"]
     assert [topology_name, "1", "4", "lines", "count"] in rows
 
 
-def test_show_omits_a_topic_that_is_only_named_like_a_registry(bootstrap, topology_name):
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+@pytest.mark.simulated
+def test_show_omits_a_topic_that_is_only_named_like_a_registry(kafka, topology_name):
+    admin = make_admin(kafka, {})
     for topic in (f"{topology_name}.of-a-town.topology", f"{topology_name}.empty.topology"):
         admin.create_topics([NewTopic(topic, 1)])[topic].result()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = make_producer({"bootstrap.servers": kafka})
     producer.produce(f"{topology_name}.of-a-town.topology", b"streets", b"1")
     producer.flush()
-    shown = acktree("topology", "show", "-b", bootstrap)
+    shown = acktree("topology", "show", "-b", kafka)
     assert shown.exit_code == 0
     assert topology_name not in shown.stdout
 
@@ -326,7 +334,7 @@ def test_the_flag_wins_over_the_environment(monkeypatch):
     assert servers == ["from-environment:1", "from-flag:1"]
 
 
-@pytest.mark.parametrize("module", ["devbroker.java", "columns", "commands.options"])
+@pytest.mark.parametrize("module", ["devbroker.java", "columns", "commands.options", "view.payloads"])
 def test_the_examples_in_docstrings_run(module):
     outcome = doctest.testmod(import_module(f"acktree.console.{module}"))
     assert outcome.attempted

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import functions
 
 import acktree.producers
 from acktree.console.devbroker import ports
+from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import Topology, parse_topology
 
 HOUSE = Path(__file__).parents[1]
@@ -148,3 +151,28 @@ def test_getting_started_and_the_readme_work_as_written(console: Console, tmp_pa
     shutil.copytree(HOUSE / "examples" / "wordcount", tmp_path, dirs_exist_ok=True)
     (block,) = [each.text for each in blocks(HOUSE / "README.md") if "acktree spark run" in each.text]
     console.do_shell(block.replace("9092", str(port)).replace("/var/lib/", f"{tmp_path}/checkpoint-"))
+
+
+@pytest.mark.spark
+def test_an_application_of_ones_own_runs_as_printed(bootstrap: str, unique: str, tmp_path: Path):
+    (program,) = [each.text for each in blocks(HOUSE / "docs" / "spark.md") if each.title == "shorten.py"]
+    (tmp_path / "shorten.py").write_text(program.replace('"short"', f'"{unique}"'))
+    topology = f'name = "{unique}"\n[spouts.lines]\ntopics = ["{unique}.lines"]\nemits = ["{unique}.out"]\n'
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result()
+    apply_topology(bootstrap, parse_topology(topology), {})
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(f"{unique}.lines", b"a line that is longer than ten characters")
+    producer.flush()
+    console = Console(tmp_path)
+    try:
+        console.do_shell(f"acktree acker run -b {bootstrap} --topology {unique} &")
+        console.do_shell(f"python shorten.py {bootstrap}")
+    finally:
+        console.stop()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": unique})
+    consumer.assign([TopicPartition(f"{unique}.out", 0, 0)])
+    message = consumer.poll(WAIT_S)
+    consumer.close()
+    assert message is not None
+    assert message.value() == b"a line tha"

@@ -21,6 +21,7 @@ from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.stats import Report, decode_report
 from acktree.schemas.topology import parse_topology
+from three_brokers import BROKERS, three_brokers
 
 pytestmark = pytest.mark.spark
 
@@ -68,8 +69,8 @@ def pipeline(bootstrap: str, name: str, folder: Path, fail_every: int) -> Iterat
         yield children
 
 
-def publish(bootstrap: str, name: str, *, ackers: int, timeout_s: int) -> None:
-    text = TOPOLOGY.format(name=name, ackers=ackers, timeout_s=timeout_s)
+def publish(bootstrap: str, name: str, *, ackers: int, timeout_s: int, more: str = "") -> None:
+    text = more + TOPOLOGY.format(name=name, ackers=ackers, timeout_s=timeout_s)
     apply_topology(bootstrap, parse_topology(text), {})
 
 
@@ -99,6 +100,14 @@ def check_running(children: dict[str, ChildProcess], deadline: float) -> None:
     assert children["spark"].exit_code is None, children["spark"].tail()
 
 
+def await_end(children: dict[str, ChildProcess], deadline: float) -> None:
+    """Wait until Spark has done everything; fail, with what the processes said, if the time is up."""
+    while children["spark"].exit_code is None:
+        assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
+        time.sleep(0.1)
+    assert children["spark"].exit_code == 0, children["spark"].tail()
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "victim",
@@ -122,11 +131,36 @@ def test_counts_are_exact_whichever_process_is_killed(
             check_running(children, deadline)
         children[victim].kill()
         children[victim].start()
-        while children["spark"].exit_code is None:
-            assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
-            time.sleep(0.1)
-        assert children["spark"].exit_code == 0, children["spark"].tail()
+        await_end(children, deadline)
     assert committed_offsets(bootstrap, group, topic, PARTITIONS) == (LINES, LINES)
+    words, _failures = counted_words(tmp_path / "words.sqlite")
+    assert words == count_words(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_counts_are_exact_when_one_of_three_brokers_is_killed(unique: str, tmp_path: Path) -> None:
+    topic, group = f"{unique}.source", f"{unique}.lines"
+    with three_brokers(tmp_path) as cluster:
+        bootstrap = cluster.bootstrap
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(topic, PARTITIONS, BROKERS)])[topic].result()
+        publish(
+            bootstrap, unique, ackers=2, timeout_s=20, more="replication_factor = 3\nmin_insync_replicas = 2"
+        )
+        topics = admin.list_topics().topics
+        own = [about for name, about in topics.items() if name.startswith(f"{unique}.")]
+        assert {len(about.partitions[0].replicas) for about in own} == {BROKERS}
+        lines = send(bootstrap, topic)
+        with pipeline(bootstrap, unique, tmp_path, FAIL_EVERY) as children:
+            deadline = time.monotonic() + DEADLINE_S
+            while committed_offsets(bootstrap, group, topic, PARTITIONS)[1] < LINES // 4:
+                check_running(children, deadline)
+            cluster.kill(cluster.leader(f"{unique}.ack"))
+            await_end(children, deadline)
+            for name in ("acker-1", "acker-2", "worker"):
+                children[name].check_alive()
+        assert committed_offsets(bootstrap, group, topic, PARTITIONS) == (LINES, LINES)
     words, _failures = counted_words(tmp_path / "words.sqlite")
     assert words == count_words(lines)
 
@@ -152,10 +186,7 @@ def test_the_acker_count_changes_under_load_without_a_replay(
             while newest_report(bootstrap, unique).values["version"] < version:
                 check_running(children, deadline)
             children["worker"].start()
-        while children["spark"].exit_code is None:
-            assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
-            time.sleep(0.1)
-        assert children["spark"].exit_code == 0, children["spark"].tail()
+        await_end(children, deadline)
         for name in ("acker-1", "acker-2", "worker"):
             children[name].check_alive()
     assert committed_offsets(bootstrap, group, topic, PARTITIONS) == (LINES, LINES)

@@ -4,6 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
 import yaml
 
 from acktree.schemas.topology import BoltTable, SpoutTable, Topology
@@ -12,9 +13,21 @@ HOUSE = Path(__file__).parents[1]
 DOCS = HOUSE / "docs"
 
 
-def test_every_error_is_in_the_docs_with_its_docstring():
-    made = runpy.run_path(str(DOCS / "errors.py"))
-    assert (DOCS / "errors.md").read_text() == made["page"](), "write it again: python docs/errors.py"
+@pytest.mark.parametrize("name", ["errors", "commands", "api"])
+def test_a_generated_page_is_what_its_program_makes(name: str):
+    made = runpy.run_path(str(DOCS / f"{name}.py"))
+    assert (DOCS / f"{name}.md").read_text() == made["page"](), f"write it again: python docs/{name}.py"
+
+
+def test_every_logger_and_action_is_in_the_docs():
+    page = (DOCS / "logging.md").read_text()
+    sources = ["schemas", "producers", "acker_consumer", "spark_app", "console"]
+    code = "".join(path.read_text() for source in sources for path in (HOUSE / source).rglob("*.py"))
+    loggers = set(re.findall(r'getLogger\("(acktree[^"]*)"\)', code))
+    actions = set(re.findall(r'(?:"action": "|action="|"action=)([a-z_]+)', code))
+    assert len(loggers) >= 8
+    assert len(actions) >= 40
+    assert {name for name in loggers | actions if f"`{name}`" not in page} == set()
 
 
 def test_every_key_of_a_topology_file_is_in_the_docs_with_its_default():

@@ -4,8 +4,7 @@ import os
 
 import psycopg
 
-from acktree.producers import BatchBolt, BatchCollector, Context
-from acktree.producers.idempotency import WriteOnce
+from acktree.producers import BatchBolt, BatchCollector, Context, WriteOnce
 from acktree.producers.tuple_batch import TupleBatch
 
 ADD = """

@@ -3,8 +3,7 @@
 import os
 import sqlite3
 
-from acktree.producers import BasicBolt, Context, Emit, Tuple
-from acktree.producers.idempotency import WriteOnce
+from acktree.producers import BasicBolt, Context, Emit, Tuple, WriteOnce
 
 
 class SqliteSink(BasicBolt):

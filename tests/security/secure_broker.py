@@ -84,6 +84,7 @@ class SecureBroker:
             "listener.name.open.scram-sha-512.sasl.jaas.config": scram,
             "listener.name.open.plain.sasl.jaas.config": plain,
             "listener.name.open.oauthbearer.sasl.jaas.config": bearer,
+            "listener.name.open.oauthbearer.connections.max.reauth.ms": "60000",  # or a token's end
         }
 
     def _keys(self, name: str, issued: trustme.LeafCert) -> Path:

@@ -54,7 +54,7 @@ LOOKS = {
 CONTROL = {"seen.ack", "seen.ack-init", "seen.spout-0", "seen.topology", "seen.dead-letter", "seen.stats"}
 DATA = {"seen.lines", "seen.words"}
 WRITES = {
-    (Role.ACKER, None): {"seen.spout-0", "seen.stats"},
+    (Role.ACKER, None): {"seen.ack", "seen.spout-0", "seen.stats"},
     (Role.BOLT, "count"): {"seen.ack", "seen.stats"},
     (Role.SPARK, "lines"): CONTROL - {"seen.topology"} | {"seen.words"},
     (Role.OPERATOR, None): {"seen.topology", "seen.spout-0"},
@@ -166,8 +166,41 @@ def test_a_missing_right_is_reported_instead_of_showing_less(
 ):
     kept = [right for right in rights(TOPOLOGY, Role.UI, None) if right != missing]
     user = user_with(secure, tmp_path, kept)
-    is_traced = missing.name not in ("seen.stats", "seen.acker")
+    is_traced = missing.name not in ("seen.stats", "seen.acker", *DATA)
     assert missing.name in user.is_refused(*LOOKS["trace" if is_traced else "describe"])
+
+
+@pytest.mark.parametrize("kept", ["", "Describe"])
+@pytest.mark.parametrize("topic", sorted(DATA))
+def test_without_a_data_topic_the_trace_says_what_it_lacks(
+    secure: SecureBroker, tmp_path: Path, topic: str, kept: str
+):
+    taken = Right("topic", topic, "Read")
+    allowed = [right for right in rights(TOPOLOGY, Role.UI, None) if right != taken]
+    if kept:
+        allowed.append(Right("topic", topic, kept))
+    user = user_with(secure, tmp_path, allowed)
+    done = user.acktree(*LOOKS["trace"], "--payloads", "--format", "json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    (emission,) = found["emissions"]
+    if topic == "seen.words":
+        assert emission["tuples"] == []
+        assert "retention" not in emission["text"]
+        (sentence,) = [note for note in found["notes"] if note.startswith("the tuples on seen.words")]
+        assert found["payload"]["value"]["text"] == "line"
+    else:
+        assert emission["tuples"][0]["payload"]["value"]["text"] == "word"
+        assert found["payload"]["value"] is None
+        sentence = found["payload"]["missing"] if kept else found["notes"][0]
+        assert (found["state"], found["log_end"]) == (("pending", 2) if kept else ("not known", None))
+    assert "authorization failed" in sentence.lower()
+    assert topic in sentence
+    settings = PageSettings(user.secure.scram, "seen", user.properties)
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        page = client.get("/trace?topic=seen.lines&partition=0&offset=0")
+    assert page.status_code == 200
+    assert "authorization failed" in page.text.lower()
 
 
 FORBIDDEN_TO_UI = {

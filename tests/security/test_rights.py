@@ -24,8 +24,9 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.serializers import SpecialLengths
 
 from acktree.acker.service import Acker
+from acktree.acker.waiting_tuples import RETRY_S
 from acktree.console.main import main
-from acktree.console.rights import NoSuchRole, Right, Role, rights
+from acktree.console.rights import NoSuchRole, Right, Role, rights, waiting_tuples
 from acktree.producers.bolt import BasicBolt, Emit
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.spout import Spout, SpoutEmitter
@@ -106,8 +107,13 @@ def write_lines(bootstrap: str, topic: str) -> None:
 
 
 def needed_rights(role: Role, component: str | None = None) -> list[Right]:
-    """Return the rights without which a role ends; without those to read limits it goes on with a warning."""
-    return [right for right in rights(TOPOLOGY, role, component) if right.operation != "DescribeConfigs"]
+    """Return the rights without which a role ends; without the others it goes on with a warning."""
+    optional = set(waiting_tuples(TOPOLOGY)) if role is Role.ACKER else set()
+    return [
+        right
+        for right in rights(TOPOLOGY, role, component)
+        if right.operation != "DescribeConfigs" and right not in optional
+    ]
 
 
 def without_each(role: Role, component: str | None = None) -> pytest.MarkDecorator:
@@ -169,6 +175,37 @@ def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Worker
         producer.flush()
 
     ends_forbidden(lambda: Acker(secure.scram, "guarded", user=properties), meanwhile)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "missing",
+    list(waiting_tuples(TOPOLOGY)),
+    ids=lambda right: f"{right.operation}-{right.resource}-{right.name}",
+)
+def test_an_acker_that_may_not_keep_trees_open_goes_on_and_says_so_once(
+    secure: SecureBroker, cluster: WorkerCluster, missing: Right, caplog: pytest.LogCaptureFixture
+):
+    properties = properties_without(secure, missing, Role.ACKER)
+    acker = Acker(secure.scram, "guarded", user=properties)
+    thread = threading.Thread(target=acker.run)
+    thread.start()
+    cluster.emit(range(3))
+    cluster.flush()
+
+    def said() -> list[str]:
+        return [
+            record.getMessage() for record in caplog.records if "trees may time out" in record.getMessage()
+        ]
+
+    try:
+        until(said)
+        time.sleep(2 * RETRY_S)
+        assert thread.is_alive()
+    finally:
+        acker.stop()
+        thread.join(WAIT_S)
+    assert len(said()) == 1
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,8 @@ def test_every_role_works_with_its_rights_alone_and_no_process_shows_the_passwor
     guarded.start("acker", "acker", "run", "--topology", "wall", "--metrics-port", str(port))
     (guarded.folder / "ui.token").write_text(TOKEN)
     guarded.start("ui", "ui", "--topology", "wall", "--port", str(ui_port), "--token-file", "ui.token")
-    assert guarded.start("counter", "bolt", "run", "jobs:Broken", "--topology", "wall").wait(RUN_S) == 1
-    assert "Traceback" in guarded.output("counter")
+    assert guarded.start("counter", "bolt", "run", "jobs:Broken", "--topology", "wall").wait(RUN_S) == 2
+    assert "bolt count raised RuntimeError: broken on purpose (in " in guarded.output("counter")
     guarded.start("copier", "bolt", "run", "jobs:Copy", "--topology", "wall")
     guarded.start("counter", "bolt", "run", "jobs:Count", "--topology", "wall")
     guarded.start("numbers", "spout", "run", "jobs:Numbers", "--topology", "wall")
