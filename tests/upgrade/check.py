@@ -2,11 +2,13 @@
 
     python tests/upgrade/check.py --base REF [--rate 500]
 
-The earlier version is what git has at REF, run with the packages of this environment. It publishes the
-topology of the wordcount example and runs every role: two ackers, a worker and the Spark application. Then
-each role in turn is replaced by this version, by SIGTERM and by SIGKILL in turn, while lines are sent; then
-each in turn goes back. After each step the frontier must move on; at the end every line is committed and
-every word is counted exactly once.
+The earlier version is what git has at REF, run with the packages of this environment. It publishes a topology
+of the wordcount example, a spout in Python and an exactly-once bolt behind it, and runs every role: two
+ackers, both workers, the spout and the Spark application. While lines and numbers are sent, each role is
+replaced by this version alone, and goes back; then all are replaced, one after the other; then each goes back
+alone, and is replaced again; then all go back. Processes end by SIGTERM and by SIGKILL in turn. After each
+step both spouts must get on; at the end every line is committed and every word counted exactly once, every
+number is acked and copied, and no emission of a number is copied twice.
 """
 
 import argparse
@@ -16,12 +18,14 @@ import sys
 import tarfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from io import BytesIO
 from itertools import cycle, islice
 from pathlib import Path
 
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
@@ -30,8 +34,8 @@ from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.demo.text import count_words, library_lines
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.schemas.client_settings import producer_settings
-from acktree.schemas.clients import make_producer
+from acktree.schemas.client_settings import consumer_settings, producer_settings
+from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.temporary_folder import temporary_folder
 
 HOUSE = Path(__file__).parents[2]
@@ -50,13 +54,25 @@ max_pending = 2000
 retry_initial_s = 0.1
 [bolts.count]
 reads = ["words"]
+[spouts.numbers]
+topics = []
+emits = ["numbers"]
+max_pending = 500
+[bolts.copy]
+reads = ["numbers"]
+emits = ["copies"]
+exactly_once = true
 """
 ROLES = {
     "acker-1": ["acker", "run"],
     "acker-2": ["acker", "run"],
     "worker": ["bolt", "run", "count_words:CountWords"],
+    "copier": ["bolt", "run", "counting:CopyNumbers"],
+    "numbers": ["spout", "run", "counting:CountUp"],
     "spark": ["spark", "run", "split_lines:words", "--spout", "lines"],
 }
+COUNTING = ("copier", "numbers")
+"""Roles whose user code is in this folder."""
 console = Console()
 
 
@@ -111,6 +127,7 @@ class Side:
         environment = paths(house) | {
             "WORDCOUNT_DATABASE": str(home / "words.sqlite"),
             "WORDCOUNT_FAIL_EVERY": str(FAIL_EVERY),
+            "UPGRADE_FOLDER": str(home),
             "PYTHONUNBUFFERED": "1",
         }
         self._environment, self._bootstrap, self._home = environment, bootstrap, home
@@ -120,7 +137,7 @@ class Side:
             role: ChildProcess(
                 role,
                 [*command, *more.get(role, []), *at],
-                wordcount_folder(),
+                Path(__file__).parent if role in COUNTING else wordcount_folder(),
                 home / f"{name}-{role}.log",
                 environment,
             )
@@ -148,45 +165,103 @@ class Side:
 
 
 def steps(old: Side, new: Side) -> Iterator[tuple[str, Side, Side, bool]]:
-    """Yield role, from, to, and whether by SIGKILL: there role by role, and back in the other order."""
-    for number, role in enumerate(ROLES):
-        yield role, old, new, number % 2 == 1
-    for number, role in enumerate(reversed(ROLES)):
-        yield role, new, old, number % 2 == 1
+    """Yield role, from, to, and whether by SIGKILL."""
+    number = 0
+    for before, after in ((old, new), (new, old)):
+        alone = [move for role in ROLES for move in ((role, before, after), (role, after, before))]
+        for role, leaving, coming in [*alone, *((role, before, after) for role in ROLES)]:
+            yield role, leaving, coming, number % 2 == 1
+            number += 1
 
 
-def run(old: Side, new: Side, bootstrap: str, load: SteadySender) -> None:
+class Numbers:
+    """What the spout in Python has begun and has been told of, and what its bolt has copied."""
+
+    def __init__(self, bootstrap: str, home: Path) -> None:
+        self._bootstrap, self._home = bootstrap, home
+
+    def stop(self) -> None:
+        """Let it begin no more numbers."""
+        (self._home / "stop").touch()
+
+    @property
+    def begun(self) -> int:
+        return int((self._home / "begun").read_text())
+
+    @property
+    def acked(self) -> set[int]:
+        return {int(line) for line in (self._home / "acked").read_text().split()}
+
+    def check(self) -> str:
+        """Return a line of the account; end with an error where it is wrong."""
+        copies = self._copies()
+        emissions = Counter(copies)
+        if twice := [copy for copy, count in emissions.items() if count > 1]:
+            sys.exit(f"{len(twice)} emissions were copied twice, first {twice[0]}")
+        if lost := set(range(self.begun)) - {int(copy.split()[0]) for copy in copies}:
+            sys.exit(f"{len(lost)} numbers were acked and not copied, first {min(lost)}")
+        return f"{self.begun:,} numbers, {len(copies):,} copies of {len(emissions):,} emissions"
+
+    def _copies(self) -> list[str]:
+        settings = consumer_settings(self._bootstrap, "account", {}, enable_partition_eof=True)
+        consumer = make_consumer(settings)
+        found: list[str] = []
+        try:
+            partitions = consumer.list_topics("copies", 10).topics["copies"].partitions
+            consumer.assign([TopicPartition("copies", partition, 0) for partition in partitions])
+            left = set(partitions)
+            while left:
+                for message in consumer.consume(10_000, 1.0):
+                    if (error := message.error()) is None:
+                        found.append(message.value().decode())
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        left.discard(message.partition())
+                    else:
+                        raise KafkaException(error)
+        finally:
+            consumer.close()
+        return found
+
+
+def run(old: Side, new: Side, bootstrap: str, load: SteadySender, numbers: Numbers) -> None:
     """Go through all steps under load, and wait for the end of it."""
     active = dict.fromkeys(ROLES, old)
 
-    def done() -> int:
-        return committed_offsets(bootstrap, GROUP, TOPIC, PARTITIONS)[1]
+    def done() -> tuple[int, int]:
+        return committed_offsets(bootstrap, GROUP, TOPIC, PARTITIONS)[1], len(numbers.acked)
 
-    def await_frontier(target: int, what: str) -> None:
+    def await_progress(lines: int, acked: int, what: str) -> None:
         deadline_s = time.monotonic() + STEP_TIMEOUT_S
-        while done() < target:
+        while (now := done())[0] < lines or now[1] < acked:
             for role, side in active.items():
                 side.children[role].check_alive()
-            assert time.monotonic() < deadline_s, f"{what}: the frontier stands at {done()} of {target}"
+            assert time.monotonic() < deadline_s, f"{what}: {now} of {lines} lines and {acked} numbers done"
             time.sleep(0.2)
 
     for role in ROLES:
         old.children[role].start()
+        old.children[role].wait_ready(lambda: None)
     load.start()
-    await_frontier(1, "the earlier version alone")
+    await_progress(1, 1, "the earlier version alone")
     for role, before, after, is_kill in steps(old, new):
-        sent = len(load.lines)
+        sent, begun = len(load.lines), numbers.begun
         (before.children[role].kill if is_kill else before.children[role].stop)()
         after.children[role].start()
         after.children[role].wait_ready(lambda: None)
         active[role] = after
-        await_frontier(max(sent, done()) + 1, f"{role} of {after.name}")
+        lines, acked = done()
+        await_progress(max(sent, lines) + 1, max(begun, acked) + 1, f"{role} of {after.name}")
         how = "SIGKILL" if is_kill else "SIGTERM"
+        lines, acked = done()
         console.print(
-            f"{role}: {before.name} -> {after.name} by {how}; {done():,} of {len(load.lines):,} lines done"
+            f"{role}: {before.name} -> {after.name} by {how}; {lines:,} of {len(load.lines):,} lines, "
+            f"{acked:,} of {numbers.begun:,} numbers done"
         )
     load.stop()
-    await_frontier(len(load.lines), "the end")
+    numbers.stop()
+    await_progress(len(load.lines), 0, "the end")
+    while len(numbers.acked) < (begun := numbers.begun):  # it may have begun one more meanwhile
+        await_progress(len(load.lines), begun, "the end")
 
 
 def main() -> None:
@@ -207,8 +282,8 @@ def main() -> None:
             for child in side.children.values():
                 running.callback(child.stop)
         old.apply()
-        load = SteadySender(bootstrap, arguments.rate)
-        run(old, new, bootstrap, load)
+        load, numbers = SteadySender(bootstrap, arguments.rate), Numbers(bootstrap, home)
+        run(old, new, bootstrap, load, numbers)
         words, failures = counted_words(home / "words.sqlite")
         wanted = count_words(load.lines)
         console.print(
@@ -218,6 +293,7 @@ def main() -> None:
             sys.exit(
                 f"the account is wrong: {sum(words.values())} words counted, {sum(wanted.values())} sent"
             )
+        console.print(numbers.check())
         console.print("the account is exact")
 
 
