@@ -51,6 +51,15 @@ class AnySpout:
         """Emit what is available without waiting: nothing, one message, or a few."""
         raise NotImplementedError
 
+    def deactivate(self) -> None:
+        """Called when an operator has paused the spout: ``next_tuple`` is not called until ``activate``.
+
+        Acks and fails of what is pending still arrive.
+        """
+
+    def activate(self) -> None:
+        """Called when the spout goes on after ``deactivate``."""
+
     def cleanup(self) -> None:
         """Close the source; called once."""
 

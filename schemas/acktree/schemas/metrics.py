@@ -67,7 +67,10 @@ SPOUT = Names(
         "crowded": ("crowded", "Times that a partition waited, with too many stretches of blocks in flight"),
         "pending_s": ("pending_seconds", "Sum over records of the time from the first emission to done"),
     },
-    {"pending": ("pending", "Records emitted and not done")},
+    {
+        "pending": ("pending", "Records emitted and not done"),
+        "paused": ("paused", "1 while an operator has paused the spout or drains it"),
+    },
 )
 
 ACKER = Names(

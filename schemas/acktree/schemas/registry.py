@@ -1,5 +1,7 @@
 """The registry: every version of a topology, on its compacted topic, and the versions a process has read.
 
+Beside the versions it holds whether each spout emits (``flow.py``).
+
 Invariant: versions only grow; a slot assigned to a (topic, topic id, partition) is never assigned to another,
 and a spout task number never to another task. All versions stay readable: old roots need them.
 """
@@ -14,6 +16,7 @@ from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
+from acktree.schemas.flow import SetFlow, decode_flow
 from acktree.schemas.ids import fnv1a64
 from acktree.schemas.kafka_errors import (
     as_clear_error,
@@ -80,6 +83,7 @@ class History:
         self.name = name
         self.versions = dict(versions or {})
         self._readers: dict[tuple[int, str], Readers] = {}
+        self._flows: dict[str, SetFlow] = {}
 
     @property
     def latest(self) -> Published:
@@ -105,13 +109,22 @@ class History:
         tables = (version.spouts.get(spout) for version in self.versions.values())
         return max((table.block for table in tables if table), default=1)
 
+    def flow(self, spout: str) -> SetFlow:
+        """Return what an operator has set for a spout; it runs unless one has."""
+        return self._flows.get(spout, SetFlow())
+
     def add(self, record: Message) -> None:
-        """Add a record of the registry topic; ignore one that is not a version."""
+        """Add a record of the registry topic; ignore one that is neither a version nor a flow."""
+        key = record.key() or b""
+        if (found := decode_flow(key, record.value(), record.offset() or 0)) is not None:
+            spout, flow = found
+            self._flows[spout] = flow
+            return
         try:
             published = Published.model_validate_json(record.value() or b"")
         except ValidationError:
             return
-        if (record.key() or b"") == str(published.version).encode():
+        if key == str(published.version).encode():
             self.versions.setdefault(published.version, published)
 
     def ackers(self, version: int) -> int:

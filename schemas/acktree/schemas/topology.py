@@ -6,6 +6,7 @@ other are refused with the key, its line and the values allowed. Nothing here co
 
 import re
 import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -212,7 +213,51 @@ def parse_topology(text: str, source: str = "topology") -> Topology:
         raise BadTopology(_sentence(error, text, source)) from error
 
 
+def with_settings(topology: Topology, place: Sequence[str], changes: Iterable[str]) -> Topology:
+    """Return a topology with other settings in the table at ``place``; each is KEY=VALUE, as in a file.
+
+    A value that is not TOML is taken as text, so that a shell's quotes are not needed twice.
+
+    >>> small = with_settings(parse_topology('name = "t"\\n[spouts.s]'), ["spouts", "s"], ["max_pending=5"])
+    >>> small.spouts["s"].max_pending
+    5
+
+    Raises:
+        BadTopology: there is no such table or key, or the topology would not be valid.
+    """
+    data = topology.model_dump()
+    table: Any = data
+    for part in place:
+        if part not in table:
+            raise BadTopology(
+                f"topology {topology.name} has no {'.'.join(place)}; it has: {', '.join(table) or 'none'}"
+            )
+        table = table[part]
+    for change in changes:
+        key, is_setting, text = change.partition("=")
+        if not is_setting:
+            raise BadTopology(f"{change!r} is no setting; write KEY=VALUE, such as max_pending=5000")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, RecursionError):
+            value = text
+        table[key.strip()] = value
+    if data["name"] != topology.name:
+        raise BadTopology(f"topology {topology.name}: name: it stays; publish a file under another name")
+    try:
+        return Topology.model_validate(data)
+    except ValidationError as error:
+        where, problem = _first_problem(error)
+        raise BadTopology(f"topology {topology.name}: {'.'.join(where)}: {problem}") from error
+
+
 def _sentence(error: ValidationError, text: str, source: str) -> str:
+    place, problem = _first_problem(error)
+    return f"{source}, line {find_line(text, place)}: {'.'.join(place)}: {problem}"
+
+
+def _first_problem(error: ValidationError) -> tuple[tuple[str, ...], str]:
+    """Return the key of the first mistake, and what is wrong with it."""
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
     place = cause.place if isinstance(cause, _Mistake) else tuple(map(str, first["loc"]))
@@ -222,8 +267,7 @@ def _sentence(error: ValidationError, text: str, source: str) -> str:
         problem = f"unknown key; must be one of: {', '.join(_keys_at(place[:-1]))}"
     elif first["type"] not in ("missing", "value_error"):
         problem = f"{first['input']!r} is invalid: {problem}"
-    line = find_line(text, place)
-    return f"{source}, line {line}: {'.'.join(place)}: {problem}"
+    return place, problem
 
 
 def _keys_at(place: tuple[str, ...]) -> list[str]:

@@ -3,13 +3,16 @@
 Invariant: every name that a test gives is checked, and a wrong one is refused with those that exist.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from acktree.console.flow import execute_flow, plan_flow
 from acktree.console.replay import PartitionState, Wanted, execute_replay, plan_replay
 from acktree.console.view.dead_letters import DeadLetter
 from acktree.schemas.control_records import Span
+from acktree.schemas.flow import Flow
+from acktree.schemas.registry import History
 from acktree.schemas.world import use_world
 from acktree.testing.errors import UnknownName
 from acktree.testing.faults import Fault
@@ -89,6 +92,16 @@ class TopologyTester(RunningTopology):
         wanted = [Wanted(topic, partition, (Span(first, following),))]
         plan = plan_replay(self.published, wanted, {(topic, partition): state})
         self._as_operator(partial(execute_replay, BOOTSTRAP, plan, self._parts.user))
+
+    def set_flow(self, spout: str, flow: Flow) -> Mapping[str, int]:
+        """Pause, drain or resume a spout, as the commands do; return where on the registry topic, by spout.
+
+        It obeys within a few seconds.
+        """
+        self._check_open()
+        plan = plan_flow(History(self.published.name, {1: self.published}), spout, flow)
+        execute = partial(execute_flow, BOOTSTRAP, plan, self.published, self._parts.user)
+        return self._as_operator(execute) or {}
 
     def rewind(self, topic: str, partition: int, offset: int) -> None:
         """Set the spout group's offset, as ``kafka-consumer-groups --reset-offsets`` does."""

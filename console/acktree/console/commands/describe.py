@@ -89,13 +89,23 @@ def in_text(status: Status) -> str:
 
 
 def _spouts(status: Status) -> str:
-    head = ("SPOUT", "PROCESSES", "PENDING", "LAG", "OLDEST", "EMITTED/S", "COMPLETED/S", "COMPLETE_MS")
+    head = (
+        "SPOUT",
+        "STATE",
+        "PROCESSES",
+        "PENDING",
+        "LAG",
+        "OLDEST",
+        "EMITTED/S",
+        "COMPLETED/S",
+        "COMPLETE_MS",
+    )
     rows = []
     for spout in status.spouts:
         window: WindowFigures = spout.windows["10m"]
         rates = (rate(spout.emitted_per_s), rate(spout.completed_per_s))
         oldest = duration(spout.oldest_pending_s)
-        counts = (spout.name, spout.processes, spout.pending, spout.lag, oldest)
+        counts = (spout.name, spout.flow, spout.processes, spout.pending, spout.lag, oldest)
         rows.append((*counts, *rates, milliseconds(window.complete_latency_ms)))
     return columns(head, rows)
 

@@ -1,4 +1,4 @@
-"""`acktree topology apply`, `diff` and `show`: publish a topology file, and read what is published."""
+"""`acktree topology apply`, `diff`, `show` and `set`: publish a topology, and read what is published."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from acktree.console.published import all_published
 from acktree.schemas.errors import UnknownTopology
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published, read_history
-from acktree.schemas.topology import load_topology
+from acktree.schemas.topology import load_topology, with_settings
 
 
 @click.group()
@@ -99,6 +99,49 @@ def diff(context: click.Context, file: Path, style: str, bootstrap: str, setting
         click.echo(f"no difference: version {version} of topology {wanted.name} says the same")
     if found:
         context.exit(1)
+
+
+@topology.command("set")
+@click.argument("name", metavar="TOPOLOGY")
+@click.argument("changes", metavar="KEY=VALUE", nargs=-1, required=True)
+@click.option("--spout", metavar="NAME", help="The keys are this spout's.")
+@click.option("--bolt", metavar="NAME", help="The keys are this bolt's.")
+@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@format_option
+@bootstrap_option
+@client_settings_option
+def set_(
+    name: str,
+    changes: tuple[str, ...],
+    spout: str | None,
+    bolt: str | None,
+    execute: bool,
+    style: str,
+    bootstrap: str,
+    settings: dict[str, str],
+) -> None:
+    """Change settings of the published TOPOLOGY, as its next version; processes obey while they run.
+
+    A value is written as in the topology file. Change the file, too: the next `apply` publishes what it says.
+    """
+    if spout and bolt:
+        raise click.UsageError("give --spout or --bolt, not both")
+    place = ("spouts", spout) if spout else ("bolts", bolt) if bolt else ()
+    current = read_history(bootstrap, name, settings).latest.file()
+    wanted = with_settings(current, place, changes)
+    plan = apply_topology(bootstrap, wanted, settings, dry_run=not execute)
+    found = differences(current.model_dump(), wanted.model_dump())
+    if style == "json":
+        changed = [{"key": key, "before": old, "after": new} for key, old, new in found]
+        about = {"topology": name, "version": plan.publish.version if plan.publish else None}
+        click.echo(json.dumps({**about, "executed": execute, "settings": changed, "changes": plan.lines()}))
+        return
+    for key, old, new in found:
+        click.echo(f"{key}: {_shown(old) or 'unset'} -> {_shown(new) or 'unset'}")
+    for line in plan.lines() or [f"nothing to do: topology {name} has these settings"]:
+        click.echo(line)
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
 
 
 def differences(old: object, new: object, place: str = "") -> list[tuple[str, object, object]]:

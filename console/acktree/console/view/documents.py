@@ -77,6 +77,7 @@ class SpoutStatus:
     """A spout, by the reports of its processes and the sum of its partitions."""
 
     name: str
+    flow: str
     tasks: int
     processes: int
     pending: int

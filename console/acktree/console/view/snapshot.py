@@ -16,6 +16,7 @@ from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.control_records import Absent, ReplayCommand, Result
 from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.flow import Flow
 from acktree.schemas.registry import Published, Slot
 
 LIMIT_S = 3.0
@@ -42,6 +43,7 @@ class Snapshot:
     notes: list[str] = field(default_factory=list)
     is_complete: bool = True
     """Whether all open roots were read: if not, nothing follows from what is not in the views."""
+    flows: Mapping[str, Flow] = field(default_factory=dict)
 
 
 def live_slots(topology: Published, cluster_topics: Iterable[str]) -> list[Slot]:
@@ -89,6 +91,7 @@ def read_snapshot(
         for slot in live_slots(topology, (place[0] for place in places))
     }
     snapshot = Snapshot(topology, world.wall_ms(), starts, ends, groups, commits, views, 0, bolts, 0)
+    snapshot.flows = {spout: cluster.history.flow(spout).flow for spout in topology.spouts}
     lags = [
         end - max(starts.get(p, 0), cuts[p].next_offset if p in cuts else 0)
         for p, end in ends.items()

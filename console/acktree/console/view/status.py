@@ -26,6 +26,7 @@ from acktree.console.view.reports import Totals as Counts
 from acktree.console.view.snapshot import Snapshot
 from acktree.console.view.source_view import SlotView
 from acktree.console.view.stuck import find_stuck, held_ages, stuck_after_s
+from acktree.schemas.flow import Flow
 
 OLDEST = 20
 ROOT = re.compile("[0-9a-f]{16}")
@@ -201,6 +202,7 @@ def _spout(
     ever, _ = reports.counted("spout", name, None, now_ms)
     return SpoutStatus(
         name=name,
+        flow=snapshot.flows.get(name, Flow.RUNNING).value,
         tasks=snapshot.topology.spouts[name].tasks,
         processes=len(reports.alive("spout", name, now_ms)),
         pending=sum(entry.pending for entry in mine),

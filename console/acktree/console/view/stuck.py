@@ -17,6 +17,7 @@ from acktree.console.view.documents import (
     Stuck,
 )
 from acktree.console.view.reports import SILENT_AFTER_S
+from acktree.schemas.flow import Flow
 from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published
 from acktree.schemas.topology import Topology
@@ -60,7 +61,9 @@ def find_stuck(
     if topology.ackers and acker_lag and not ackers and not (members and members.members):
         text = f"{acker_lag} control records wait and no acker runs; start: acktree acker run"
         found.append(Stuck("no-acker", topology.acker_group, text))
-    return (*found, *_held(topology.name, partitions, after_s))
+    paused = {spout.name for spout in spouts if spout.flow == Flow.PAUSED}  # what failed is not replayed
+    moving = [partition for partition in partitions if partition.spout not in paused]
+    return (*found, *_held(topology.name, moving, after_s))
 
 
 def _stuck_workers(topology: Published, standstills: Iterable[Standstill], after_s: float) -> Iterable[Stuck]:

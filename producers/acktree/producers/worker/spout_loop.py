@@ -38,6 +38,7 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, retry_until
 from acktree.schemas.codec import decode_result
 from acktree.schemas.control_records import Cause
 from acktree.schemas.errors import AcktreeError, MalformedRecord
+from acktree.schemas.flow import Flow, SetFlow, flow_figures
 from acktree.schemas.ids import MAX_OFFSET
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors, was_transient
 from acktree.schemas.outages import log_retry
@@ -144,7 +145,7 @@ class SpoutWorker:
         )
         self._task_index = task
         self._pending_s, self._measured_s = 0.0, world.monotonic_s()
-        self._stopping = False
+        self._stopping, self._is_active, self._obeyed = False, True, SetFlow()
         self._next_flush_s = self._next_claim_s = self._next_report_s = 0.0
         self._claim_interval_s = FIRST_CLAIM_INTERVAL_S
 
@@ -172,6 +173,7 @@ class SpoutWorker:
             self._spout.prepare(Context(self._history.latest, self.name, self.task))
             self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
             self._standstill.start()
+            self._follow_flow()
             while not self._stopping:
                 self._turn()
             self._flush()
@@ -210,6 +212,7 @@ class SpoutWorker:
             self._report()
             if self._registry.refresh():
                 self.emitter.targets.use_latest()
+            self._follow_flow()
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self, emitted: int) -> float:
@@ -217,7 +220,19 @@ class SpoutWorker:
             return 0.0
         return BUSY_WAIT_S if self.pending else IDLE_WAIT_S
 
+    def _follow_flow(self) -> None:
+        """Tell the spout when an operator has paused it, and when it goes on."""
+        self._obeyed = self._history.flow(self.name)
+        is_active = self._obeyed.flow is Flow.RUNNING
+        if is_active is not self._is_active:
+            self._is_active = is_active
+            self.progress.calling = "activate" if is_active else "deactivate"
+            (self._spout.activate if is_active else self._spout.deactivate)()
+            self.progress.calling = ""
+
     def _emit(self, now_s: float) -> int:
+        if not self._is_active:
+            return 0
         room = self._history.latest.spouts[self.name].max_pending - self.pending
         emitted = 0
         for _ in range(min(room, CALLS_PER_TURN)):
@@ -334,6 +349,7 @@ class SpoutWorker:
             "set_aside": self.rejected,
             "pending_s": round(self._pending_s, 3),
             "task": self._task_index,
+            **flow_figures(self._obeyed),
         }
         report = self.reports.of_loop(values)
         self._output.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)

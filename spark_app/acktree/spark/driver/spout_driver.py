@@ -10,6 +10,7 @@ from functools import partial
 from acktree.schemas import world
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_admin, make_consumer
+from acktree.schemas.flow import Flow
 from acktree.schemas.registry import Published, Registry
 from acktree.schemas.stats import STATS_INTERVAL_S
 from acktree.spark.driver.dead_letters import DeadLetterWriter
@@ -142,7 +143,7 @@ class SpoutDriver:
         """Return the next batch with offsets below ``ends`` by slot, None if there is nothing to emit.
 
         Replays come first and are never held back by max pending or by ``limit``; what replay commands open
-        is held only by what is in flight of it.
+        is held only by what is in flight of it. A paused spout emits nothing, one that drains nothing new.
 
         Raises:
             DataLoss: a log ends before what is emitted of it, and failOnDataLoss is true.
@@ -152,6 +153,9 @@ class SpoutDriver:
         self._results.catch_up()
         self._sources.follow_ends(ends)
         self.commits.renew_run()
+        flow = self._registry.history.flow(self._options.spout).flow
+        if flow is Flow.PAUSED:
+            return None
         now_s = self._monotonic()
         ranges: list[Range] = []
         again: list[Range] = []
@@ -162,7 +166,7 @@ class SpoutDriver:
             task.fail_overdue(now_s - self.topology.control_retention_s, now_s, budget)
             replays += task.replay_due(now_s, budget)
             again += task.emit_again(room, now_s)
-            allowed = max(0, room - task.pending)
+            allowed = 0 if flow is Flow.DRAINING else max(0, room - task.pending)
             fresh = task.emit(ends, allowed if limit is None else min(allowed, limit), now_s, largest_block)
             if limit is not None:
                 limit -= sum(range_.end - range_.start for range_ in fresh)
@@ -233,7 +237,8 @@ class SpoutDriver:
 
     def _report(self) -> None:
         version = self.topology.version
-        entry = reports(self._options.spout, self.tasks.values(), version, self._monotonic())
+        flow = self._registry.history.flow(self._options.spout)
+        entry = reports(self._options.spout, self.tasks.values(), version, flow, self._monotonic())
         self._reporter.send(self.topology.stats_topic, entry)
 
     def commit_and_report(self) -> None:

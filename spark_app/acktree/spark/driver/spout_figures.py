@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from acktree.schemas import world
+from acktree.schemas.flow import SetFlow, flow_figures
 from acktree.schemas.stats import Report
 from acktree.spark.ledger.task import TaskLedger
 from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
@@ -28,12 +29,14 @@ def progress(tasks: Iterable[TaskLedger], ends: Mapping[int, int]) -> dict[str, 
     return {"pending": sum(task.pending for task in tasks), "frontierLag": lag, **counted}
 
 
-def reports(spout: str, tasks: Iterable[TaskLedger], version: int, now_s: float) -> tuple[Report, ...]:
-    """Return what each task reports of itself under a version of the topology."""
+def reports(
+    spout: str, tasks: Iterable[TaskLedger], version: int, flow: SetFlow, now_s: float
+) -> tuple[Report, ...]:
+    """Return what each task reports of itself under a version of the topology and a flow of its spout."""
     now_ms = world.wall_ms()
+    common = {"version": version, **flow_figures(flow)}
     return tuple(
-        Report("spout", spout, f"{spout}-{task.task}", now_ms, task.figures(now_s) | {"version": version})
-        for task in tasks
+        Report("spout", spout, f"{spout}-{task.task}", now_ms, task.figures(now_s) | common) for task in tasks
     )
 
 

@@ -1,0 +1,145 @@
+"""Pause, drain and resume spouts: a plan that changes nothing, the records that carry it out, their effect.
+
+Invariant: a spout counts as drained only by its processes' own word: each of its tasks reports, under the
+record that was written or a later one, that nothing is pending. What nobody reports proves nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, Message
+
+from acktree.console.view.reports import Reports
+from acktree.schemas import world
+from acktree.schemas.client_settings import Settings, producer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
+from acktree.schemas.errors import AcktreeError, BrokerUnreachable
+from acktree.schemas.flow import Flow, encode_flow
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors
+from acktree.schemas.registry import History, Published
+
+_EFFECTS = {
+    Flow.RUNNING: "emits",
+    Flow.PAUSED: "emits nothing, neither new records nor replays",
+    Flow.DRAINING: "emits no new records; what is pending goes on, replays too",
+}
+
+
+class NoSuchSpout(AcktreeError):
+    """The topology has no spout of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPlan:
+    """What ``execute_flow`` would write: by spout, what it does now; and what all shall do."""
+
+    topology: str
+    flow: Flow
+    before: Mapping[str, Flow]
+
+    @property
+    def changed(self) -> list[str]:
+        return [spout for spout, flow in self.before.items() if flow is not self.flow]
+
+    def lines(self) -> list[str]:
+        """Return the plan as sentences."""
+        return [
+            f"spout {spout} of topology {self.topology}: {flow} -> {self.flow}, it {_EFFECTS[self.flow]}"
+            if flow is not self.flow
+            else f"spout {spout} of topology {self.topology} is {flow} already"
+            for spout, flow in self.before.items()
+        ]
+
+    def to_json(self, written: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Return the plan as a JSON object; ``written`` are the offsets of the records, by spout."""
+        spouts = [
+            {"spout": spout, "before": flow, "after": self.flow, "offset": (written or {}).get(spout)}
+            for spout, flow in self.before.items()
+        ]
+        return {"topology": self.topology, "executed": written is not None, "spouts": spouts}
+
+
+def plan_flow(history: History, spout: str | None, flow: Flow) -> FlowPlan:
+    """Return the plan for one spout, or for all of them (pure).
+
+    Raises:
+        NoSuchSpout: the topology has none of that name, or none at all.
+    """
+    spouts = tuple(history.latest.spouts)
+    if not spouts or (spout is not None and spout not in spouts):
+        raise NoSuchSpout(
+            f"topology {history.name} has no spout {spout or ''!r}; it has: {', '.join(spouts) or 'none'}"
+        )
+    wanted = spouts if spout is None else (spout,)
+    return FlowPlan(history.name, flow, {name: history.flow(name).flow for name in wanted})
+
+
+def execute_flow(bootstrap: str, plan: FlowPlan, published: Published, user: Settings) -> dict[str, int]:
+    """Write the records of all spouts of the plan; return their offsets once the broker has them.
+
+    Writing one again is harmless.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused: not all could be written.
+    """
+    topic = published.registry_topic
+    producer = make_producer({**producer_settings(bootstrap, user), "delivery.report.only.error": False})
+    written: dict[str, int] = {}
+    errors: list[KafkaError] = []
+    with clear_errors(bootstrap, f"topic {topic}"):
+        for spout in plan.before:
+
+            def on_delivery(error: KafkaError | None, message: Message, spout: str = spout) -> None:
+                if error is None:
+                    written[spout] = message.offset() or 0
+                else:
+                    errors.append(error)
+
+            key, value = encode_flow(spout, plan.flow, world.wall_ms())
+            producer.produce(topic, value, key, 0, on_delivery=on_delivery)
+        producer.flush(BROKER_TIMEOUT_S)
+    if errors:
+        raise as_clear_error(errors[0], bootstrap, f"topic {topic}")
+    if len(written) < len(plan.before):
+        raise BrokerUnreachable(
+            f"{len(written)} of {len(plan.before)} records are written, the rest is not confirmed; "
+            "the command may be given again"
+        )
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """How far a spout is: its tasks, those that obey, and how many records these have pending."""
+
+    spout: str
+    tasks: int
+    obeying: int
+    pending: int
+
+    @property
+    def is_drained(self) -> bool:
+        return self.obeying == self.tasks and self.pending == 0
+
+    def line(self) -> str:
+        """Return the state as a sentence."""
+        if self.obeying < self.tasks:
+            return f"spout {self.spout}: {self.obeying} of {self.tasks} tasks report that they obey"
+        return f"spout {self.spout}: {self.pending} pending"
+
+
+def draining(
+    reports: Reports, published: Published, written: Mapping[str, int], now_ms: int
+) -> Iterable[Draining]:
+    """Yield how far each spout is, by what its tasks report under the record written for it, or a later."""
+    for spout, offset in written.items():
+        pending: dict[int, int] = {}
+        for process in reports.alive("spout", spout, now_ms):
+            values = process.latest.values
+            task, obeyed, left = (values.get(name) for name in ("task", "flow_offset", "pending"))
+            if not (isinstance(task, int) and isinstance(obeyed, int) and isinstance(left, int)):
+                continue
+            if obeyed >= offset and values.get("paused") == 1:
+                pending[task] = max(left, pending.get(task, 0))
+        yield Draining(spout, published.spouts[spout].tasks, len(pending), sum(pending.values()))

@@ -1,0 +1,157 @@
+"""`acktree pause`, `drain`, `resume` and `topology set` against a real broker and a running spout."""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Producer
+
+from acktree.console.main import main
+from acktree.producers.spout import Spout, SpoutEmitter
+from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import read_history
+from acktree.schemas.topology import parse_topology
+
+pytestmark = pytest.mark.broker
+
+DEADLINE_S = 60
+TOPOLOGY = """
+name = "{name}"
+ackers = 0
+[spouts.ticks]
+emits = ["{name}.ticks"]
+max_pending = 100
+"""
+
+
+class PacedTicks(Spout):
+    def __init__(self) -> None:
+        self.next, self.is_active = 0, True
+
+    def next_tuple(self, emitter: SpoutEmitter) -> None:
+        assert self.is_active
+        self.next += 1
+        emitter.emit(b"tick", self.next)
+        time.sleep(0.005)
+
+    def deactivate(self) -> None:
+        self.is_active = False
+
+    def activate(self) -> None:
+        self.is_active = True
+
+
+@pytest.fixture
+def name(bootstrap: str) -> str:
+    name = f"t{uuid.uuid4().hex[:10]}"
+    apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
+    return name
+
+
+@contextmanager
+def running(bootstrap: str, name: str) -> Iterator[PacedTicks]:
+    spout = PacedTicks()
+    worker = SpoutWorker(bootstrap, name, spout)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield spout
+    finally:
+        worker.stop()
+        thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+def acktree(bootstrap: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "-b", bootstrap])
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come true"
+        time.sleep(0.05)
+
+
+def test_a_running_spout_obeys_and_so_does_the_next_process(bootstrap: str, name: str):
+    with running(bootstrap, name) as spout:
+        until(lambda: spout.next, "an emission")
+        plan = acktree(bootstrap, "pause", name)
+        assert plan.stdout == (
+            f"spout ticks of topology {name}: running -> paused, it emits nothing, neither new records nor "
+            "replays\n"
+        )
+        assert "add --execute" in plan.stderr
+        assert spout.is_active
+        drained = acktree(bootstrap, "drain", name, "--spout", "ticks", "--execute", "--timeout", "50s")
+        assert drained.exit_code == 0, drained.output
+        assert "spout ticks: 0 pending" in drained.stderr
+        assert not spout.is_active
+        assert "draining" in acktree(bootstrap, "describe", "--topology", name).stdout
+    with running(bootstrap, name) as later:
+        assert acktree(bootstrap, "pause", name, "--execute").exit_code == 0
+        until(lambda: not later.is_active, "a deactivate")
+        assert later.next == 0
+        assert acktree(bootstrap, "resume", name, "--execute").exit_code == 0
+        until(lambda: later.next, "an emission after the resume")
+
+
+def test_a_drain_that_nobody_obeys_ends_with_1_and_says_so(bootstrap: str, name: str):
+    done = acktree(bootstrap, "drain", name, "--execute", "--timeout", "1s", "--format", "json")
+    assert done.exit_code == 1
+    (entry,) = json.loads(done.stdout)["spouts"]
+    assert (entry["before"], entry["after"]) == ("running", "draining")
+    assert "0 of 1 tasks report that they obey" in done.stderr
+    assert "it goes on draining" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "drain"])
+def test_an_unknown_spout_is_refused_with_those_that_exist(bootstrap: str, name: str, command: str):
+    done = acktree(bootstrap, command, name, "--spout", "tocks", "--execute")
+    assert done.exit_code == 2
+    assert f"topology {name} has no spout 'tocks'; it has: ticks" in done.stderr
+
+
+def test_what_is_no_flow_record_changes_nothing(bootstrap: str, name: str):
+    assert acktree(bootstrap, "pause", name, "--execute").exit_code == 0
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, value in ((b"flow/ticks", b"{"), (b"flow/ticks", b""), (b"flow/", b"{}")):
+        producer.produce(f"{name}.topology", value, key)
+    assert producer.flush(30) == 0
+    history = read_history(bootstrap, name, {})
+    assert history.flow("ticks").flow == "paused"
+    assert history.latest.version == 1
+
+
+def test_a_setting_is_changed_as_the_next_version(bootstrap: str, name: str):
+    plan = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7")
+    assert plan.stdout == (f"spouts.ticks.max_pending: 100 -> 7\npublish version 2 of topology {name}\n")
+    assert read_history(bootstrap, name, {}).latest.version == 1
+    done = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
+    assert done.exit_code == 0, done.output
+    assert read_history(bootstrap, name, {}).latest.spouts["ticks"].max_pending == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--spout", "ticks", "max_pending=0"], "spouts.ticks.max_pending: 0 is invalid"),
+        (["--spout", "ticks", "max_pendin=5"], "spouts.ticks.max_pendin: unknown key; must be one of:"),
+        (["--spout", "tocks", "max_pending=5"], "has no spouts.tocks; it has: ticks"),
+        (["--spout", "ticks", "max_pending"], "'max_pending' is no setting; write KEY=VALUE"),
+        (["name=other"], "name: it stays"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_with_its_key(
+    bootstrap: str, name: str, arguments: list[str], said: str
+):
+    done = acktree(bootstrap, "topology", "set", name, *arguments, "--execute")
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert read_history(bootstrap, name, {}).latest.version == 1
