@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+from acktree.schemas.topology import BoltTable, SparkTable, SpoutSparkTable, SpoutTable, Topology
 
 HOUSE = Path(__file__).parents[1]
 DOCS = HOUSE / "docs"
@@ -32,12 +32,14 @@ def test_every_logger_and_action_is_in_the_docs():
 
 def test_every_key_of_a_topology_file_is_in_the_docs_with_its_default():
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (\S*)", (DOCS / "topology.md").read_text(), re.MULTILINE))
-    for table in (Topology, SpoutTable, BoltTable):
+    for table in (Topology, SpoutTable, BoltTable, SpoutSparkTable, SparkTable):
         for key, field in table.model_fields.items():
-            if key in ("spouts", "bolts"):
+            if key in ("spouts", "bolts", "spark"):
                 continue
             assert key in rows
-            if isinstance(field.default, bool):
+            if isinstance(field.default, str):
+                assert rows[key] == field.default
+            elif isinstance(field.default, bool):
                 assert rows[key] == str(field.default).lower()
             elif isinstance(field.default, int | float) and key != "orphan_timeout_s":  # described in words
                 assert float(rows[key]) == field.default, key

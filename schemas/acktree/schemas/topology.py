@@ -7,7 +7,7 @@ other are refused with the key, its line and the values allowed. Nothing here co
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -33,6 +33,25 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
 
+class SparkTable(_Table):
+    """One ``[bolts.NAME.spark]``: options of the Spark source, where the start of a query gives none.
+
+    A query has them as they are published when it starts. Workers in Python have no use for them.
+    """
+
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    max_offsets_per_trigger: int | None = Field(default=None, ge=1)
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    transactions: bool = True
+
+
+class SpoutSparkTable(SparkTable):
+    """One ``[spouts.NAME.spark]``."""
+
+    complete: Literal["tree", "batch"] = "tree"
+
+
 class SpoutTable(_Table):
     """One ``[spouts.NAME]``; without topics it is fed by Python code."""
 
@@ -44,6 +63,7 @@ class SpoutTable(_Table):
     max_attempts: int = Field(10, ge=1, le=1_000_000)
     retry_initial_s: float = Field(1.0, ge=0, allow_inf_nan=False)
     retry_max_s: float = Field(60.0, ge=0, allow_inf_nan=False)
+    spark: SpoutSparkTable = SpoutSparkTable()
 
 
 class BoltTable(_Table):
@@ -52,6 +72,7 @@ class BoltTable(_Table):
     reads: tuple[TopicName, ...] = Field(min_length=1)
     emits: tuple[TopicName, ...] = ()
     exactly_once: bool = False
+    spark: SparkTable = SparkTable()
 
 
 class Topology(_Table):
@@ -109,6 +130,14 @@ class Topology(_Table):
                 raise _Mistake(
                     ("spouts", spout, "block"),
                     "a spout without topics is fed by Python code: each message has a root of its own",
+                )
+            if table.spark != SpoutSparkTable() and not table.topics:
+                raise _Mistake(
+                    ("spouts", spout, "spark"), "a spout without topics is fed by Python code, not by Spark"
+                )
+            if table.block > 1 and table.spark.complete == "batch":
+                raise _Mistake(
+                    ("spouts", spout, "block"), 'needs roots, and with complete = "batch" there are none'
                 )
             if table.block > table.max_pending:
                 raise _Mistake(
@@ -229,6 +258,8 @@ def _sentence(error: ValidationError, text: str, source: str) -> str:
 def _keys_at(place: tuple[str, ...]) -> list[str]:
     tables: dict[str, type[_Table]] = {"spouts": SpoutTable, "bolts": BoltTable}
     model = tables.get(place[0], Topology) if place else Topology
+    if place[2:] == ("spark",):
+        model = SpoutSparkTable if place[0] == "spouts" else SparkTable
     return sorted(model.model_fields)
 
 
