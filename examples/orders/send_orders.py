@@ -18,7 +18,8 @@ ORDERS = [
 
 if __name__ == "__main__":
     broker = {"bootstrap.servers": os.environ["ACKTREE_BOOTSTRAP_SERVER"]}
-    AdminClient(broker).create_topics([NewTopic("orders", 2)])["orders"].result()
+    admin = AdminClient(broker)
+    admin.create_topics([NewTopic("orders", 2)])["orders"].result()
     producer = Producer(broker)
     for order in ORDERS:
         producer.produce("orders", json.dumps(order), order["id"])
