@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -11,12 +12,28 @@ from acktree.schemas.topology import BoltTable, SparkTable, SpoutSparkTable, Spo
 
 HOUSE = Path(__file__).parents[1]
 DOCS = HOUSE / "docs"
+DIAGRAMS = runpy.run_path(str(DOCS / "diagrams.py"))
 
 
 @pytest.mark.parametrize("name", ["errors", "commands", "api"])
 def test_a_generated_page_is_what_its_program_makes(name: str):
     made = runpy.run_path(str(DOCS / f"{name}.py"))
     assert (DOCS / f"{name}.md").read_text() == made["page"](), f"write it again: python docs/{name}.py"
+
+
+def test_the_diagrams_are_what_their_program_draws_and_have_a_text_for_those_who_do_not_see_them():
+    pages = "".join(
+        path.read_text() for path in (*DOCS.glob("*.md"), HOUSE / "README.md", HOUSE / "ARCHITECTURE.md")
+    )
+    drawn = {each.name: each.svg() for draw in DIAGRAMS["DIAGRAMS"] for each in [draw()]}
+    assert {path.stem for path in (DOCS / "images").glob("*.svg")} == set(drawn)
+    for name, svg in drawn.items():
+        assert (DOCS / "images" / f"{name}.svg").read_text() == svg, "draw it again: python docs/diagrams.py"
+        root = ElementTree.fromstring(svg)
+        texts = {child.tag.rpartition("}")[2]: child.text or "" for child in root}
+        assert texts["title"]
+        assert len(texts["desc"]) > 100
+        assert f"images/{name}.svg)" in pages
 
 
 def test_every_logger_and_action_is_in_the_docs():
