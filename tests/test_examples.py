@@ -1,4 +1,4 @@
-"""Each example is a complete project: a topology, code, tests that pass, and a page that says how to run it."""
+"""Each example is a complete project: topology, code, tests that pass, and a page that says how to run it."""
 
 import re
 import shutil

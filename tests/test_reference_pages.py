@@ -65,5 +65,6 @@ def test_every_key_of_a_topology_file_is_in_the_docs_with_its_default():
 def test_every_page_is_in_the_table_of_contents():
     listed: set[str] = set()
     for entry in yaml.safe_load((HOUSE / "mkdocs.yml").read_text())["nav"]:
-        listed |= set(next(iter(entry.values())) if isinstance(entry, dict) else [entry])
+        pages = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        listed |= {pages} if isinstance(pages, str) else set(pages)
     assert listed == {path.name for path in DOCS.glob("*.md")}
