@@ -23,6 +23,7 @@ from acktree.schemas.topology import Topology, parse_topology
 
 HOUSE = Path(__file__).parents[1]
 PAGES = [HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md"))]
+PAGES += sorted((HOUSE / "examples").glob("*/README.md"))
 PART = "<!-- a part of a program: compiled by the tests, not run -->\n"
 BLOCK = re.compile(rf"(^{PART})?^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_S = 300
@@ -151,6 +152,20 @@ def test_getting_started_and_the_readme_work_as_written(console: Console, tmp_pa
     shutil.copytree(HOUSE / "examples" / "wordcount", tmp_path, dirs_exist_ok=True)
     (block,) = [each.text for each in blocks(HOUSE / "README.md") if "acktree spark run" in each.text]
     console.do_shell(block.replace("9092", str(port)).replace("/var/lib/", f"{tmp_path}/checkpoint-"))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_tutorial_works_as_written(console: Console, tmp_path: Path):
+    (port,) = ports.free_ports(1)
+    for block in blocks(HOUSE / "docs" / "tutorial.md"):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text)
+        elif block.language == "console":
+            console.do(block.text)
+        elif block.language == "sh":
+            console.do_shell(block.text.replace("9092", str(port)))
 
 
 @pytest.mark.spark

@@ -145,6 +145,7 @@ def test_a_setting_is_changed_as_the_next_version(bootstrap: str, name: str):
         (["--spout", "ticks", "max_pendin=5"], "spouts.ticks.max_pendin: unknown key; must be one of:"),
         (["--spout", "tocks", "max_pending=5"], "has no spouts.tocks; it has: ticks"),
         (["--spout", "ticks", "max_pending"], "'max_pending' is no setting; write KEY=VALUE"),
+        (["--spout", "ticks", "spork.complete=batch"], "spouts.ticks.spork.complete: unknown key"),
         (["name=other"], "name: it stays"),
     ],
 )

@@ -26,7 +26,14 @@ from acktree.schemas.commit_metadata import seal
 from acktree.schemas.control_records import Ack, AckInit
 from acktree.schemas.errors import BadTopology, BrokerUnreachable, MalformedRecord
 from acktree.schemas.header import decode_header, encode_header
-from acktree.schemas.registry import History, Published, Slot
+from acktree.schemas.registry import (
+    OPTIONS_HEADER,
+    History,
+    Published,
+    Slot,
+    decode_version,
+    encode_version,
+)
 from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import Topology, parse_topology
 from acktree.spark.ledger.done_set import decode_metadata, encode_metadata
@@ -160,10 +167,11 @@ def topology(data: bytes) -> None:
 
 
 class RegistryRecord:
-    """A record of the registry topic."""
+    """A record of the registry topic; what follows a line of value is its header."""
 
-    def __init__(self, value: bytes) -> None:
-        self._value = value
+    def __init__(self, data: bytes) -> None:
+        self._value, *headers = data.split(b"\n", 1)
+        self._headers = [(OPTIONS_HEADER, each) for each in headers]
 
     def key(self) -> bytes:
         return b"1"
@@ -171,13 +179,17 @@ class RegistryRecord:
     def value(self) -> bytes:
         return self._value
 
+    def headers(self) -> list[tuple[str, bytes]]:
+        return self._headers
+
 
 def registry(data: bytes) -> None:
     """Add a record to the versions of a topology."""
     history = History("t")
     history.add(RegistryRecord(data))  # type: ignore[arg-type]
     for found in history.versions.values():
-        assert Published.model_validate_json(found.model_dump_json()) == found
+        value, headers = encode_version(found)
+        assert decode_version(value, dict(headers)) == found
 
 
 def report(data: bytes) -> None:

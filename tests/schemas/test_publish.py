@@ -121,6 +121,18 @@ def test_replicas_in_sync_are_set_on_what_is_made_and_changed_on_what_is_acktree
     assert {cluster.setting(f"{name}.{topic}", setting) for topic in own} == {"1"}
 
 
+def test_spark_options_are_published_and_taken_back(cluster: TopologyOnBroker) -> None:
+    text = TOPOLOGY.format(name=cluster.name, ackers=1, tasks=1)
+    more = text.replace("tasks = 1", 'tasks = 1\nspark = {complete = "batch", max_offsets_per_trigger = 7}')
+    for version, (file, complete, limit) in enumerate([(more, "batch", 7), (text, "tree", None)], 1):
+        apply_topology(cluster.bootstrap, parse_topology(file), {})
+        assert apply_topology(cluster.bootstrap, parse_topology(file), {}).lines() == []
+        found = cluster.latest()
+        assert (found.version, found.file()) == (version, parse_topology(file))
+        assert found.spouts["s"].spark.complete == complete
+        assert found.spouts["s"].spark.max_offsets_per_trigger == limit
+
+
 def test_a_longer_retention_holds_for_results_too(cluster: TopologyOnBroker) -> None:
     cluster.apply()
     cluster.apply(control_retention_s=40_000)

@@ -87,6 +87,31 @@ def test_a_message_timeout_of_0_disables_timeouts_except_that_of_orphans() -> No
             "20 records are more than max_pending = 19 allows in flight",
         ),
         ('topics = ["lines"]', "block = 2", 5, "fed by Python code: each message has a root of its own"),
+        (
+            'emits = ["words"]',
+            'emits = ["words"]\nspark.include_header = true',
+            7,
+            "spouts.lines.spark.include_header: unknown key; must be one of: complete, fail_on_data_loss, ",
+        ),
+        (
+            'reads = ["words"]',
+            'reads = ["words"]\n[bolts.count.spark]\ncomplete = "batch"',
+            11,
+            "bolts.count.spark.complete: unknown key; must be one of: fail_on_data_loss, ",
+        ),
+        (
+            'emits = ["words"]',
+            'emits = ["words"]\n[spouts.lines.spark]\nstarting_offsets = "newest"',
+            8,
+            "spouts.lines.spark.starting_offsets: 'newest' is invalid: input should be 'earliest'",
+        ),
+        ('topics = ["lines"]', "spark.complete = 'batch'", 5, "fed by Python code, not by Spark"),
+        (
+            'emits = ["words"]',
+            'emits = ["words"]\nblock = 2\nspark.complete = "batch"',
+            7,
+            "needs roots, and with complete",
+        ),
     ],
 )
 def test_a_mistake_is_reported_with_its_key_line_and_valid_values(

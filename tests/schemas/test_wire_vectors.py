@@ -8,11 +8,13 @@ from typing import Any
 import fastavro
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from acktree.schemas import codec
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import Anchor, decode_header, encode_header
 from acktree.schemas.ids import acker_partition, consumer_edge, fnv1a64, mix, origin_of, root_id, unmix
+from acktree.schemas.registry import decode_version, encode_version
 
 HOUSE = Path(__file__).parents[2]
 VECTORS = json.loads((HOUSE / "docs" / "wire-vectors.json").read_text())
@@ -107,3 +109,36 @@ def test_records_mean_the_same_to_us(vector: dict[str, Any]):
 def test_an_invalid_record_is_refused_as_a_whole(vector: dict[str, str], decode: Any):
     with pytest.raises(MalformedRecord):
         decode(bytes.fromhex(vector["bytes"]))
+
+
+def headers_of(vector: dict[str, Any]) -> dict[str, str | bytes | None]:
+    return {} if vector["spark"] is None else {"spark": vector["spark"].encode()}
+
+
+@pytest.mark.parametrize("vector", VECTORS["registry"], ids=lambda each: each["about"])
+def test_a_version_of_the_registry_has_the_options_of_its_header(vector: dict[str, Any]):
+    found = decode_version(vector["value"].encode(), headers_of(vector))
+    tables = {**found.spouts, **found.bolts}
+    assert {name: table.spark.model_dump() for name, table in tables.items()} == vector["options"]
+    value, headers = encode_version(found)
+    assert value.decode() == vector["value"]
+    assert decode_version(value, dict(headers)) == found
+    if "later release" not in vector["about"]:
+        assert dict(headers) == headers_of(vector)
+
+
+def test_the_value_of_a_version_is_that_of_releases_without_options():
+    """They refuse a key that they do not know, and with it the whole version."""
+    plain, with_options, _ = VECTORS["registry"]
+    assert with_options["value"] == plain["value"]
+    spout, bolt = json.loads(plain["value"])["spouts"]["lines"], json.loads(plain["value"])["bolts"]["store"]
+    assert [*spout] == [
+        *("topics", "emits", "tasks", "max_pending", "max_attempts", "retry_initial_s", "retry_max_s")
+    ]
+    assert [*bolt] == ["reads", "emits", "exactly_once"]
+
+
+@pytest.mark.parametrize("options", ['{"lines":{"complete":"row"}}', '{"lines":1}', "[]", "{", "\xff"])
+def test_a_version_whose_options_are_invalid_is_refused_as_a_whole(options: str):
+    with pytest.raises(ValidationError):
+        decode_version(VECTORS["registry"][0]["value"].encode(), {"spark": options.encode("latin-1")})

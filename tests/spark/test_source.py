@@ -46,10 +46,19 @@ class SourceTester:
         self.rows: list[Any] = []
         self.batches: list[int] = []
 
+    def publish(self, options: str) -> None:
+        """Publish the topology with this table of Spark options."""
+        text = TOPOLOGY.format(name=self.name) + f"spark = {options}\n"
+        apply_topology(self.bootstrap, parse_topology(text), {})
+
     def run(self, **options: str) -> Any:
+        """Read all that is there, by batch, and return the query that has ended."""
+        return self.run_as_published(**{"complete": "batch", **options})
+
+    def run_as_published(self, **options: str) -> Any:
         """Read all that is there and return the query that has ended."""
         role = {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, "spout": "in"}
-        rows = self.spark.readStream.format(FORMAT).options(**{**role, "complete": "batch", **options}).load()
+        rows = self.spark.readStream.format(FORMAT).options(**role, **options).load()
 
         def keep(batch: DataFrame, _number: int) -> None:
             found = batch.collect()
@@ -131,6 +140,25 @@ def test_a_query_that_began_with_nothing_to_read_and_crashed_in_its_first_batch_
     tester.run()
     assert [bytes(row.value) for row in tester.rows] == [b"late"]
     assert tester.committed()[0] == 1
+
+
+def test_options_of_the_topology_hold_at_the_next_start_and_those_of_the_start_come_first(
+    tester: SourceTester,
+) -> None:
+    tester.publish('{complete = "batch", include_headers = true, max_offsets_per_trigger = 3}')
+    for number in range(6):
+        tester.producer.produce(f"{tester.name}.one", f"{number}", partition=0, headers=[("a", b"1")])
+    tester.producer.flush()
+    tester.run_as_published()
+    assert [row.headers[0].key for row in tester.rows] == ["a"] * 6
+    assert tester.batches == [3, 3]
+    tester.publish('{complete = "batch"}')
+    tester.producer.produce(f"{tester.name}.one", "last", partition=0)
+    tester.producer.flush()
+    tester.rows.clear()
+    tester.run_as_published(includeHeaders="true", maxOffsetsPerTrigger="9")
+    assert [(bytes(row.value), row.headers) for row in tester.rows] == [(b"last", None)]
+    assert tester.committed() == [7, 0, 0]
 
 
 def check_rows(tester: SourceTester, headers: list[tuple[str, bytes | None]], stamp_ms: int) -> None:

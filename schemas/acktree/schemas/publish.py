@@ -26,7 +26,7 @@ from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
-from acktree.schemas.registry import History, read_history
+from acktree.schemas.registry import History, encode_version, read_history
 from acktree.schemas.topology import Topology
 from acktree.schemas.topology_plan import Change, ExistingTopic, Plan, plan_changes, wanted_topics
 
@@ -97,7 +97,8 @@ def apply_topology(bootstrap: str, topology: Topology, user: Settings, *, dry_ru
         plan = replace(plan, publish=again.publish)
         if (publish := plan.publish) is not None:
             producer.begin_transaction()
-            producer.produce(name, publish.model_dump_json().encode(), str(publish.version).encode(), 0)
+            value, headers = encode_version(publish)
+            producer.produce(name, value, str(publish.version).encode(), 0, headers=headers)
             producer.commit_transaction(BROKER_TIMEOUT_S)
             _await_visible(admin, name)
     return plan

@@ -4,13 +4,16 @@ Beside the versions it holds whether each spout emits (``flow.py``).
 
 Invariant: versions only grow; a slot assigned to a (topic, topic id, partition) is never assigned to another,
 and a spout task number never to another task. All versions stay readable: old roots need them.
+
+Options of the Spark source are in a header of the version's record, so that processes of releases that do not
+know an option read the version all the same.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
@@ -26,7 +29,15 @@ from acktree.schemas.kafka_errors import (
     is_not_ready,
     is_transient,
 )
-from acktree.schemas.topology import Topology, registry_topic
+from acktree.schemas.topology import BoltTable, SpoutTable, Topology, registry_topic
+
+OPTIONS_HEADER = "spark"
+"""Of a version's record: options of the Spark source that are not the defaults, JSON by component."""
+
+_OPTIONS = TypeAdapter(dict[str, dict[str, Any]])
+_TABLES = {"__all__": {"spark"}}
+Table = TypeVar("Table", SpoutTable, BoltTable)
+Headers = list[tuple[str, str | bytes | None]]
 
 
 class Slot(BaseModel):
@@ -67,6 +78,45 @@ class Published(Topology):
             if task in tasks:
                 return spout, tasks.index(task)
         return None
+
+
+def encode_version(published: Published) -> tuple[bytes, Headers]:
+    """Return the value and the headers of a version's record."""
+    value = published.model_dump_json(exclude={"spouts": _TABLES, "bolts": _TABLES})
+    tables: dict[str, SpoutTable | BoltTable] = {**published.spouts, **published.bolts}
+    options = {name: table.spark.model_dump(exclude_defaults=True) for name, table in tables.items()}
+    if not any(options.values()):
+        return value.encode(), []
+    given = {name: found for name, found in options.items() if found}
+    return value.encode(), [(OPTIONS_HEADER, _OPTIONS.dump_json(given))]
+
+
+def decode_version(value: bytes, headers: Mapping[str, str | bytes | None]) -> Published:
+    """Return a version from its record; options that this release does not know are left out.
+
+    Raises:
+        ValidationError: it is not a version, or a known option has a value that is none.
+    """
+    published = Published.model_validate_json(value)
+    options = headers.get(OPTIONS_HEADER)
+    if options is None:
+        return published
+    given = _OPTIONS.validate_json(options)
+    return published.model_copy(
+        update={
+            "spouts": _with_options(published.spouts, given),
+            "bolts": _with_options(published.bolts, given),
+        }
+    )
+
+
+def _with_options(tables: Mapping[str, Table], given: Mapping[str, dict[str, Any]]) -> dict[str, Table]:
+    filled = {}
+    for name, table in tables.items():
+        model = type(table.spark)
+        known = {key: found for key, found in given.get(name, {}).items() if key in model.model_fields}
+        filled[name] = table.model_copy(update={"spark": model.model_validate(known)})
+    return filled
 
 
 class Readers(NamedTuple):
@@ -121,7 +171,7 @@ class History:
             self._flows[spout] = flow
             return
         try:
-            published = Published.model_validate_json(record.value() or b"")
+            published = decode_version(record.value() or b"", dict(record.headers() or ()))
         except ValidationError:
             return
         if key == str(published.version).encode():

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -34,6 +34,25 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
 
+class SparkTable(_Table):
+    """One ``[bolts.NAME.spark]``: options of the Spark source, where the start of a query gives none.
+
+    A query has them as they are published when it starts. Workers in Python have no use for them.
+    """
+
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    max_offsets_per_trigger: int | None = Field(default=None, ge=1)
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    transactions: bool = True
+
+
+class SpoutSparkTable(SparkTable):
+    """One ``[spouts.NAME.spark]``."""
+
+    complete: Literal["tree", "batch"] = "tree"
+
+
 class SpoutTable(_Table):
     """One ``[spouts.NAME]``; without topics it is fed by Python code."""
 
@@ -45,6 +64,7 @@ class SpoutTable(_Table):
     max_attempts: int = Field(10, ge=1, le=1_000_000)
     retry_initial_s: float = Field(1.0, ge=0, allow_inf_nan=False)
     retry_max_s: float = Field(60.0, ge=0, allow_inf_nan=False)
+    spark: SpoutSparkTable = SpoutSparkTable()
 
 
 class BoltTable(_Table):
@@ -53,6 +73,7 @@ class BoltTable(_Table):
     reads: tuple[TopicName, ...] = Field(min_length=1)
     emits: tuple[TopicName, ...] = ()
     exactly_once: bool = False
+    spark: SparkTable = SparkTable()
 
 
 class Topology(_Table):
@@ -110,6 +131,14 @@ class Topology(_Table):
                 raise _Mistake(
                     ("spouts", spout, "block"),
                     "a spout without topics is fed by Python code: each message has a root of its own",
+                )
+            if table.spark != SpoutSparkTable() and not table.topics:
+                raise _Mistake(
+                    ("spouts", spout, "spark"), "a spout without topics is fed by Python code, not by Spark"
+                )
+            if table.block > 1 and table.spark.complete == "batch":
+                raise _Mistake(
+                    ("spouts", spout, "block"), 'needs roots, and with complete = "batch" there are none'
                 )
             if table.block > table.max_pending:
                 raise _Mistake(
@@ -241,7 +270,12 @@ def with_settings(topology: Topology, place: Sequence[str], changes: Iterable[st
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):
             value = text
-        table[key.strip()] = value
+        *tables, name = key.strip().split(".")
+        found = table
+        for part in tables:
+            if not isinstance(found := found.get(part), dict):
+                raise BadTopology(f"topology {topology.name}: {'.'.join((*place, key.strip()))}: unknown key")
+        found[name] = value
     if data["name"] != topology.name:
         raise BadTopology(f"topology {topology.name}: name: it stays; publish a file under another name")
     try:
@@ -273,6 +307,8 @@ def _first_problem(error: ValidationError) -> tuple[tuple[str, ...], str]:
 def _keys_at(place: tuple[str, ...]) -> list[str]:
     tables: dict[str, type[_Table]] = {"spouts": SpoutTable, "bolts": BoltTable}
     model = tables.get(place[0], Topology) if place else Topology
+    if place[2:] == ("spark",):
+        model = SpoutSparkTable if place[0] == "spouts" else SparkTable
     return sorted(model.model_fields)
 
 

@@ -189,7 +189,9 @@ def start(
     interval_ms = None if trigger in ("", AVAILABLE_NOW) else trigger_ms(trigger)
     stage = Stage(transform, options)
     register(spark)
-    rows = spark.readStream.format(FORMAT).options(**options).load()
+    # The source would ask the registry for the one option that Spark has to know.
+    headers = {"includeHeaders": str(stage.options.include_headers).lower()}
+    rows = spark.readStream.format(FORMAT).options(**options).options(**headers).load()
     stage.try_transform(rows.schema, spark)
 
     def write(batch: Any, batch_id: int) -> None:

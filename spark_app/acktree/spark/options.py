@@ -1,12 +1,15 @@
 """Options of the source and the stage, named as Spark's Kafka source names them.
 
-Invariant: an unknown option is an error that lists the known ones; nothing is ignored.
+Invariant: an unknown option is an error that lists the known ones; nothing is ignored. An option given at the
+start comes before the topology's.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.topology import Topology
 
 _KNOWN = (
     "topology",
@@ -23,6 +26,17 @@ _KNOWN = (
     "metricsHost",
     "kafka.*",
 )
+
+
+_OF_TOPOLOGY = {
+    "starting_offsets": "starting_offsets",
+    "max_offsets_per_trigger": "max_offsets",
+    "include_headers": "include_headers",
+    "fail_on_data_loss": "fail_on_data_loss",
+    "transactions": "transactions",
+    "complete": "complete_by_batch",
+}
+"""Where an option of the topology file belongs."""
 
 
 class BadOption(AcktreeError):
@@ -47,6 +61,8 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     complete_by_batch: bool = False
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
+    given: frozenset[str] = field(default=frozenset(), repr=False)
+    """What the start has given, in small letters: the topology does not change it."""
 
     @property
     def component(self) -> str:
@@ -95,7 +111,26 @@ class SourceOptions:
             _truth("failOnDataLoss", given.get("failondataloss", "true")),
             _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
             kafka,
+            frozenset(given),
         )
+
+    def within(self, topology: Topology) -> "SourceOptions":
+        """Return these options, with those of a topology's file for what the start has not given."""
+        tables = topology.spouts if self.spout else topology.bolts
+        if (table := tables.get(self.component)) is None:
+            return self  # who connects says so
+        found: dict[str, Any] = {
+            _OF_TOPOLOGY[key]: value
+            for key, value in table.spark.model_dump().items()
+            if key.replace("_", "") not in self.given
+        }
+        if "complete_by_batch" in found:
+            found["complete_by_batch"] = found["complete_by_batch"] == "batch"
+        return replace(self, **found)
+
+    def with_headers(self, wanted: bool) -> "SourceOptions":
+        """Return these options with the column ``headers``, or without, whatever the topology says."""
+        return replace(self, include_headers=wanted, given=self.given | {"includeheaders"})
 
 
 def _by_batch(complete: str, bolt: str) -> bool:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from acktree.schemas.registry import Published, read_history
+from acktree.schemas.registry import History, Published, read_history
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
 from acktree.spark.options import SourceOptions
@@ -36,11 +36,18 @@ class AcktreeSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        wanted = SourceOptions.parse(dict(self.options)).include_headers
-        return SCHEMA + (HEADERS_COLUMN if wanted else "")
+        options = SourceOptions.parse(dict(self.options))
+        if "includeheaders" not in options.given:
+            options = options.within(_read_history(options).latest)
+        return SCHEMA + (HEADERS_COLUMN if options.include_headers else "")
 
     def streamReader(self, schema: StructType) -> "AcktreeStreamReader":
-        return AcktreeStreamReader(SourceOptions.parse(dict(self.options)))
+        options = SourceOptions.parse(dict(self.options))
+        return AcktreeStreamReader(options.with_headers("headers" in schema.names))
+
+
+def _read_history(options: SourceOptions) -> History:
+    return read_history(options.bootstrap, options.topology, options.kafka)
 
 
 def register(spark: SparkSession) -> None:
@@ -53,16 +60,24 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._history: History | None = None
         self._driver: SpoutDriver | BoltDriver | None = None
         self._first: PlannedBatch | None = None
         self._has_begun = False
         self._targets: dict[int, int] | None = None
         self._ends: dict[int, int] = {}
-        self._versions: dict[int, Published] = {}
+
+    def _settled(self) -> SourceOptions:
+        """Return the options with those of the topology, as it is published when this is first asked."""
+        if self._history is None:
+            self._history = _read_history(self._options)
+            self._options = self._options.within(self._history.latest)
+        return self._options
 
     def _connected(self) -> SpoutDriver | BoltDriver:
         if self._driver is None:
-            self._driver = (SpoutDriver if self._options.spout else BoltDriver)(self._options)
+            options = self._settled()
+            self._driver = (SpoutDriver if options.spout else BoltDriver)(options)
         return self._driver
 
     def _opened(self, logged: PlannedBatch | None) -> SpoutDriver | BoltDriver:
@@ -78,7 +93,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        max_rows = self._options.max_offsets
+        max_rows = self._settled().max_offsets
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -115,14 +130,12 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         batch = PlannedBatch.from_json(end)
-        return list(read_tasks(self._options, self._published(batch.version), batch))
+        return list(read_tasks(self._settled(), self._published(batch.version), batch))
 
     def _published(self, version: int) -> Published:
-        if version not in self._versions:
-            options = self._options
-            history = read_history(options.bootstrap, options.topology, options.kafka)
-            self._versions[version] = history.at(version)
-        return self._versions[version]
+        if self._history is None or version not in self._history.versions:
+            self._history = _read_history(self._options)
+        return self._history.at(version)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask), partition

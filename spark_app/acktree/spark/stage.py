@@ -83,14 +83,15 @@ class Stage:
     """Use with ``foreachBatch``: applies a transform to each batch and writes what comes out of it."""
 
     def __init__(self, transform: Transform, options: Mapping[str, str]) -> None:
-        """Read the topology; ``options`` are those given to the source.
+        """Read the topology; ``options`` are those given to the source, and come before the topology's.
 
         Raises:
             BadOption, UnknownTopology, BrokerUnreachable, BadTransform: see there.
         """
         self._transform = transform
-        self._options = options_ = SourceOptions.parse(options)
+        options_ = SourceOptions.parse(options)
         self._registry = Registry(options_.bootstrap, options_.topology, options_.kafka)
+        self.options = options_.within(self._registry.history.latest)
         self._batch_commits = BatchCommits(options_.bootstrap, options_.kafka, options_.group)
         self._is_plan_checked = False
         self._known_limits: tuple[tuple[str, ...], StageLimits] = ((), StageLimits())
@@ -107,7 +108,7 @@ class Stage:
         # Life of a record, step 4.
         self._check_plan(batch)
         self._registry.refresh()
-        history, options = self._registry.history, self._options
+        history, options = self._registry.history, self.options
         name = BatchName(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or "", batch_id)
         plan = StagePlan(
             options.bootstrap,
@@ -170,8 +171,8 @@ class Stage:
     def _guarded(self, batch: DataFrame, plan: StagePlan, write: Callable[[TaskRuns], int]) -> int:
         """Write without transactions, once: the roots of a batch that was cut off are failed."""
         context = batch.sparkSession.sparkContext
-        commit_record = commit_of_batch(plan.batch, registry_topic(self._options.topology))
-        with clear_errors(self._options.bootstrap):
+        commit_record = commit_of_batch(plan.batch, registry_topic(self.options.topology))
+        with clear_errors(self.options.bootstrap):
             is_begun = self._batch_commits.is_set(commit_record)
         self._batch_commits.set(commit_record)  # even if it is already set: Kafka expires old offsets
         if is_begun:
@@ -205,7 +206,7 @@ class Stage:
         return _count(failures.mapInArrow(write, COUNT_SCHEMA))
 
     def _emits(self) -> tuple[str, ...]:
-        latest, options = self._registry.history.latest, self._options
+        latest, options = self._registry.history.latest, self.options
         table = latest.spouts.get(options.spout) if options.spout else latest.bolts.get(options.bolt)
         if table is None:
             raise BadTransform(f"topology {latest.name} has no spout or bolt {options.component!r}")
@@ -215,12 +216,12 @@ class Stage:
         """Return the limits of the topics it emits to, read once."""
         emits = self._emits()
         if emits != self._known_limits[0]:
-            options = self._options
+            options = self.options
             self._known_limits = emits, read_stage_limits(options.bootstrap, emits, options.kafka)
         return self._known_limits[1]
 
     def _outputs(self, batch: DataFrame) -> Mapping[str, DataFrame]:
-        emits, name = self._emits(), self._options.component
+        emits, name = self._emits(), self.options.component
         try:
             outputs = self._transform(batch)
         except AcktreeError:

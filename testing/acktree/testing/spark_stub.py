@@ -102,6 +102,7 @@ class SparkApplication:
         self.executors = Executors(kernel, process, executors)
         self.context = Context(kernel, self.executors)
         self.stage = Stage(self._transform, options)
+        self._parsed = self._parsed.with_headers(self.stage.options.include_headers)
         self.reader = AcktreeStreamReader(self._parsed)
         self.batch = 0
         self.is_constructed = False

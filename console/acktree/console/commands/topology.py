@@ -11,7 +11,7 @@ from acktree.console.published import all_published
 from acktree.schemas.errors import UnknownTopology
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published, read_history
-from acktree.schemas.topology import load_topology, with_settings
+from acktree.schemas.topology import BoltTable, SpoutTable, load_topology, with_settings
 
 
 @click.group()
@@ -58,7 +58,7 @@ def apply(file: Path, dry_run: bool, style: str, bootstrap: str, settings: dict[
 def show(name: str | None, style: str, bootstrap: str, settings: dict[str, str]) -> None:
     """Show the newest version of one topology, or of all on the cluster.
 
-    As JSON it is one line a topology, exactly what the registry topic holds.
+    As JSON it is one line a topology, with the defaults of what the file leaves out.
     """
     if name is not None:
         found = [read_history(bootstrap, name, settings).latest]
@@ -190,6 +190,12 @@ def _in_full(published: Published) -> str:
         (name, ",".join(bolt.reads), ",".join(bolt.emits), "yes" if bolt.exactly_once else "no")
         for name, bolt in published.bolts.items()
     ]
+    tables: dict[str, SpoutTable | BoltTable] = {**published.spouts, **published.bolts}
+    options = [
+        (name, key, _shown(value))
+        for name, table in tables.items()
+        for key, value in table.spark.model_dump(exclude_defaults=True).items()
+    ]
     return "\n\n".join(
         (
             columns(
@@ -205,5 +211,6 @@ def _in_full(published: Published) -> str:
             ),
             columns(("SPOUT", "TOPICS", "EMITS", "TASKS", "SLOTS"), spouts),
             columns(("BOLT", "READS", "EMITS", "EXACTLY_ONCE"), bolts),
+            *([columns(("COMPONENT", "SPARK_OPTION", "VALUE"), options)] if options else []),
         )
     )

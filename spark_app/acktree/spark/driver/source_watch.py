@@ -135,6 +135,7 @@ def check_source(options: SourceOptions) -> None:
     """Raise the AcktreeError that a source with these options would raise, without Spark."""
     admin = make_admin(options.bootstrap, options.kafka)
     registry = Registry(options.bootstrap, options.topology, options.kafka)
+    options = options.within(registry.history.latest)
     try:
         if options.spout:
             SourceWatch(admin, options, registry, world.monotonic_s).topics()
