@@ -16,6 +16,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 
+import pyarrow as pa
+
+from acktree.acker.warm_up import warm_up
 from acktree.testing.search.faults import Fault
 from acktree.testing.search.run import Outcome, run_seed
 from acktree.testing.search.shrink import shrink
@@ -29,7 +32,10 @@ def _prepare() -> None:
     """Be quiet, and collect garbage seldom: that takes a sixth of the time."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    warm_up()
+    pa.array([b""])  # imports pandas where that is installed
     gc.set_threshold(100_000)
+    gc.freeze()  # what is imported is no garbage
 
 
 def _run(seeds: list[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
