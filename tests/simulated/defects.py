@@ -28,6 +28,13 @@ class Defect:
     path: str
     right: str
     wrong: str
+    also: tuple[tuple[str, str, str], ...] = ()
+    """More pieces (path, right, wrong): other guards of the same promise, which would hold."""
+
+    @property
+    def pieces(self) -> tuple[tuple[str, str, str], ...]:
+        """All pieces."""
+        return ((self.path, self.right, self.wrong), *self.also)
 
 
 SPARK = "spark_app/acktree/spark"
@@ -186,6 +193,13 @@ DEFECTS = (
         f"{SPARK}/ledger/partition.py",
         "        if not run_at_least(run, self.floor):\n            return BitMap64()\n        covered",
         "        covered",
+        also=(
+            (
+                f"{SPARK}/ledger/task.py",
+                "            known = mine & is_run_between(generations >> 4, ledger.floor, self.run)\n",
+                "            known = mine\n",
+            ),
+        ),
     ),
     Defect(
         "take a failed record for a done one",
@@ -224,10 +238,17 @@ DEFECTS = (
         "            self._paused -= set(places)\n",
     ),
     Defect(
-        "send the inits of half the rows",
+        "write half of the rows",
         f"{SPARK}/tasks/writing/write_task.py",
         "            updates += writer.write(batch)\n        check_input_is_whole()",
-        "            updates += writer.write(batch)[:1]\n        check_input_is_whole()",
+        "            updates += writer.write(batch[: (len(batch) + 1) // 2])\n        check_input_is_whole()",
+    ),
+    Defect(
+        "send the inits of half the roots",
+        f"{SPARK}/tasks/writing/write_task.py",
+        "    for updates in folded:\n        acker_updates.send(updates)\n    output.flush_and_commit()",
+        "    for updates in folded:\n        acker_updates.send(RootUpdates(updates.version, updates.entries[::2]))\n"
+        "    output.flush_and_commit()",
     ),
     Defect(
         "commit a task whose input was cut off",
@@ -261,10 +282,11 @@ def seeds_to_detection(defect: Defect, seeds: int, first: int) -> int | None:
     with tempfile.TemporaryDirectory() as folder:
         for source in SOURCES:
             shutil.copytree(ROOT / source, Path(folder, source), ignore=shutil.ignore_patterns("__pycache__"))
-        path = Path(folder, defect.path)
-        text = path.read_text()
-        assert text.count(defect.right) == 1, f"{defect.name}: the patch does not fit {defect.path} any more"
-        path.write_text(text.replace(defect.right, defect.wrong))
+        for name, right, wrong in defect.pieces:
+            path = Path(folder, name)
+            text = path.read_text()
+            assert text.count(right) == 1, f"{defect.name}: the patch does not fit {name} any more"
+            path.write_text(text.replace(right, wrong))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(folder, s)) for s in SOURCES)}
         command = [sys.executable, "-m", "acktree.testing.search", "--stop", "--jobs", "1"]
         command += ["--seeds", str(seeds), "--first", str(first)]

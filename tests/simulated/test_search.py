@@ -10,8 +10,10 @@ from acktree.acker.partition import Partition
 from acktree.producers.collector import Collector
 from acktree.producers.kafka.inputs import Inputs
 from acktree.testing.kernel import Killed
+from acktree.testing.search import __main__ as command
 from acktree.testing.search.faults import KINDS, Fault
 from acktree.testing.search.judge import BrokenPromise
+from acktree.testing.search.rare import missing
 from acktree.testing.search.run import run_seed
 from acktree.testing.search.shrink import shrink
 
@@ -46,6 +48,21 @@ def test_no_promise_is_broken_and_rare_schedules_happen():
         counters += outcome.counters
     assert not [name for name in RARE if not counters[name]], counters
     assert sum(1 for name in KINDS if counters[f"fault: {name}"]) > len(KINDS) * 2 // 3
+
+
+def test_a_set_of_seeds_in_which_something_rare_never_happened_is_void(monkeypatch, capsys):
+    monkeypatch.setattr(command, "SET_SEEDS", 2)
+    assert command.search(range(2), jobs=1, stop=False) == 1
+    assert "the set is void" in capsys.readouterr().out
+    assert command.search(range(1), jobs=1, stop=False) == 0
+    assert "the set is void" not in capsys.readouterr().out
+
+
+def test_each_rare_thing_and_each_kind_of_fault_is_asked_for():
+    everything = dict.fromkeys(missing({}), 1)
+    assert not missing(everything)
+    for name in ("join", "fault: kill an acker", f"fault: {[*KINDS][-1]}"):
+        assert missing({**everything, name: 0}) == [name]
 
 
 def test_a_seed_gives_the_same_event_log_again():

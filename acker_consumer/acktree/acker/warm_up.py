@@ -3,6 +3,8 @@
 The machine code is cached on disk: only the first start on a machine compiles, for about ten seconds.
 """
 
+from functools import cache
+
 import numpy as np
 
 from acktree.acker.cut import Positions
@@ -15,8 +17,9 @@ from acktree.schemas.control_records import ENTRY, ID, Ack, AckInit, Fail
 from acktree.schemas.registry import History, Published
 
 
+@cache
 def warm_up() -> None:
-    """Compile the acker's compiled functions, or load them from the cache."""
+    """Compile the acker's compiled functions, or load them from the cache; once a process."""
     published = Published(name="warm-up", ackers=1, version=1, spout_tasks={"spout": (0,)}, slots=())
     validator = RecordValidator(History("warm-up", {1: published}), lambda: None, RejectedRecords())
     partition = Partition(Positions(0, 0), AgeLimits(1, 1, 1), seed=1)

@@ -5,7 +5,7 @@ Invariant: a report describes one process at one time; losing or repeating one d
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from acktree.schemas.errors import MalformedRecord
 
@@ -28,7 +28,14 @@ class Report:
         return f"{self.role}/{self.component}/{self.instance}".encode()
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        fields = {
+            "role": self.role,
+            "component": self.component,
+            "instance": self.instance,
+            "time_ms": self.time_ms,
+            "values": dict(self.values),
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_report(data: bytes) -> Report:

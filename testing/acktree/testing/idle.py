@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-IDLE_TURN_S, BUSY_TURN_S = 0.5, 0.2
+IDLE_TURN_S, BUSY_TURN_S = 1.0, 0.2
 """How long loops without work wait here, instead of 100 and 5 ms."""
 
 _TURNS = {

@@ -13,6 +13,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from threading import get_ident
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -76,7 +78,9 @@ class Task:
         self.running_loop: object | None = None
         self.joining: list[Task] = []
         self._run = run
+        self.resume = partial(kernel.resume, self)
         self.greenlet = greenlet(self._main, parent=kernel.hub)
+        self.switch = self.greenlet.switch
 
     def _main(self) -> None:
         process = self.process
@@ -126,20 +130,21 @@ class Kernel:
         self._heap: list[tuple[float, int, Timer]] = []
         self._current: Task | None = None
         self._end_s = FOREVER_S
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._stranger: str | None = None
 
     @property
     def current(self) -> Task:
         """The task that runs. Raises NotSimulated: none does, or a real thread asks."""
-        self.refuse_real_threads()
+        if self._stranger is not None or get_ident() != self._thread:
+            self.refuse_real_threads()
         if self._current is None:
             raise NotSimulated("only a task of a simulated process may do this; spawn one for it")
         return self._current
 
     def refuse_real_threads(self) -> None:
         """Raise NotSimulated in a real thread, and then in every task: none shall wait for it."""
-        if self._stranger is None and threading.get_ident() != self._thread:
+        if self._stranger is None and get_ident() != self._thread:
             self._stranger = threading.current_thread().name
         if self._stranger is not None:
             raise NotSimulated(
@@ -196,7 +201,7 @@ class Kernel:
             self._run_at(task, 0.0)
 
     def _run_at(self, task: Task, delay_s: float) -> None:
-        task.due = self.call_after(delay_s, lambda: self._resume(task))
+        task.due = self.call_after(delay_s, task.resume)
 
     def _suspend(self, delay_s: float | None, reason: str) -> None:
         task = self.current
@@ -221,16 +226,17 @@ class Kernel:
         if not task.process.is_alive:
             raise Killed
 
-    def _resume(self, task: Task) -> None:
+    def resume(self, task: Task) -> None:
+        """Let a task run until it waits; for its timer."""
         if task.is_done:
             return
         if task.process.is_stopped and task.process.is_alive:
-            task.due = self.call_after(0.05, lambda: self._resume(task))
+            task.due = self.call_after(0.05, task.resume)
             return
         self.switches += 1
         before, self._current = self._current, task
         try:
-            task.greenlet.switch()
+            task.switch()
         finally:
             self._current = before
 

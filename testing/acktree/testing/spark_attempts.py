@@ -27,6 +27,10 @@ class TaskDied(AcktreeError):
     """A Python process of a simulated task died."""
 
 
+class StepFailed(AcktreeError):
+    """A step of a simulated task failed that stands between its reading and its writing process."""
+
+
 class State(Enum):
     """What has become of an attempt."""
 

@@ -24,6 +24,7 @@ from acktree.testing.spark_attempts import (
     EndOfInput,
     Executor,
     State,
+    StepFailed,
     TaskBody,
     TaskDied,
 )
@@ -52,6 +53,8 @@ class Executors:
         """How often each stage was run anew."""
         self.speculates: Callable[[Attempt], bool] = lambda _attempt: False
         """Whether an attempt gets a twin at once."""
+        self.cuts_off: Callable[[Attempt], bool] = lambda _attempt: False
+        """Whether the step between reading and writing fails half-way, when all is read."""
         self.outlive_driver_s: Callable[[], float] = lambda: 0.0
         """How long executors go on when their driver is dead."""
         self.failure: BaseException | None = None
@@ -213,12 +216,24 @@ class Executors:
         process = attempt.processes[0]
         try:
             self.kernel.on_call(process, "spark.read")
+            if self.cuts_off(attempt):
+                self._cut_off(attempt, list(body.source()))
+                return
             for batch in body.source():
                 attempt.channel.put(batch)
             self.kernel.on_call(process, "spark.read_end")
             attempt.channel.close(is_whole=True)
         except Exception as error:
             self._fail(attempt, error)
+
+    def _cut_off(self, attempt: Attempt, batches: list[pa.RecordBatch]) -> None:
+        """Hand over half of the rows that were read; the step above the writer fails then."""
+        *whole, last = batches or [None]
+        for batch in whole:
+            attempt.channel.put(batch)
+        if last is not None:
+            attempt.channel.put(last.slice(0, len(last) // 2))
+        raise StepFailed("a step between reading and writing has failed")
 
     def _write(self, attempt: Attempt, body: TaskBody, infile: Any) -> None:
         process = attempt.processes[1]

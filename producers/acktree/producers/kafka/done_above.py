@@ -11,6 +11,7 @@ import binascii
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 
 import numpy as np
@@ -59,6 +60,12 @@ def encode_done(frontier: int, end: int, open_offsets: Sequence[int], owner: byt
     packed = zlib.compress(np.packbits(bits).tobytes()) + owner
     text = binascii.b2a_base64(packed, newline=False).decode()
     return seal(_FORMAT, len(bits), text, about=f"{frontier}|")
+
+
+@lru_cache(1024)
+def encode_all_done(frontier: int, owner: bytes) -> str:
+    """Return the metadata of a commit above whose frontier nothing is done; idle partitions ask again."""
+    return encode_done(frontier, frontier, (), owner)
 
 
 def decode_done(text: str, frontier: int) -> DoneAbove | None:

@@ -86,7 +86,7 @@ class ExactlyOnce(BufferedProducer):
         """
         while True:
             self._connect()
-            self.must_abort = False
+            self.must_abort = self.has_written = False
             try:
                 self.call_with_retries(partial(self.producer.init_transactions, REQUEST_TIMEOUT_S))
                 self.call_with_retries(partial(self.producer.begin_transaction))
@@ -176,6 +176,8 @@ class ExactlyOnce(BufferedProducer):
     def commit(self, consumer: Consumer, offsets: Sequence[TopicPartition]) -> None:
         # Life of an ack, step 7.
         self._check()
+        if not offsets and not self.has_written and not self.must_abort:
+            return  # the broker knows of no transaction: this one goes on
         try:
             if self.must_abort:
                 raise TransactionAborted("a record could not be added to the transaction or timed out")
@@ -187,9 +189,10 @@ class ExactlyOnce(BufferedProducer):
         except TransactionAborted:
             self.call_with_retries(partial(self.producer.abort_transaction, REQUEST_TIMEOUT_S))
             self._check()
-            self.must_abort = False
+            self.must_abort = self.has_written = False
             self.call_with_retries(partial(self.producer.begin_transaction))
             raise
+        self.has_written = False
         self.call_with_retries(partial(self.producer.begin_transaction))
 
     def call_with_retries(self, call: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.kafka.deadline_call import close_consumer
-from acktree.producers.kafka.done_above import DoneAbove, decode_done, encode_done
+from acktree.producers.kafka.done_above import DoneAbove, decode_done, encode_all_done, encode_done
 from acktree.producers.tuples import Hand, Record, Tuple
 from acktree.schemas import world
 from acktree.schemas.clients import metadata_of
@@ -156,6 +156,11 @@ class Inputs:
         """Return the assigned partitions."""
         return _places(self.consumer.assignment())
 
+    @property
+    def has_hand(self) -> bool:
+        """Whether any tuple is in hand."""
+        return any(self.hands.values())
+
     def in_hand(self, places: Iterable[Place] | None = None) -> list[Tuple]:
         """Return the tuples in hand, of some partitions or of all of them."""
         chosen = self.hands if places is None else [place for place in places if place in self.hands]
@@ -240,7 +245,7 @@ class Inputs:
         """Return a partition's frontier, and what is done above it as text."""
         hand, above = self.hands.get(place), self._above.get(place)
         if not hand and above is None:
-            return next_offset, encode_done(next_offset, next_offset, (), owner)
+            return next_offset, encode_all_done(next_offset, owner)
         waiting = list(hand or ())
         if above is not None and next_offset < above.end:
             waiting += sorted(offset for offset in above.open if offset >= next_offset)

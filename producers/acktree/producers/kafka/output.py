@@ -144,6 +144,8 @@ class BufferedProducer:
         self.settings = settings
         self._deadline_s = math.inf
         self.may_have_columns = True
+        self.has_written = False
+        """Whether anything was given to the producer since whoever commits has cleared this."""
         self._connect()
 
     def _connect(self) -> None:
@@ -167,6 +169,7 @@ class BufferedProducer:
         ``on_delivery`` is called for this record instead of the producer's own callback.
         """
         # Life of an ack, step 4.
+        self.has_written = True
         if self._has_limits or timestamp_ms:
             self._limits.check(topic, value, key, headers, timestamp_ms)
         written: Any = headers
@@ -195,6 +198,7 @@ class BufferedProducer:
         Raises:
             DeliveryFailed: a previous record was rejected for good.
         """
+        self.has_written = True
         columns = self.open_columns()
         places = [found for column in rows.columns if (found := find_cells(column, len(rows))) is not None]
         if columns is None or len(places) < len(rows.columns) or not self._fit(topic, places, rows.headers):
@@ -242,7 +246,7 @@ class BufferedProducer:
             MissingPartition: the broker does not show the partition within ``growth_timeout_s``.
             DeliveryFailed: a previous record was rejected for good.
         """
-        deadline_s = None
+        self.has_written, deadline_s = True, None
         while True:
             try:
                 self.producer.produce(topic, value, partition=partition)

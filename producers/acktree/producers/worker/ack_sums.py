@@ -33,14 +33,16 @@ class AckSums:
 
     def pack(self, targets: Iterable[Target]) -> None:
         """Move all of it, and the values of the children at ``targets``, to the packer."""
-        own = _unpack(self.acked)
-        self._ack(own, mix_array(own["edge"] ^ self._hash))
+        if self.acked:
+            own = _unpack(self.acked)
+            self._ack(own, mix_array(own["edge"] ^ self._hash))
         for target in targets:
             if target.acked_children:
                 children = _unpack(target.acked_children)
                 self._ack(children, emitted_values(children["edge"], target.hashes))
-        parts = _unpack(self.parts)
-        self._ack(parts, parts["edge"])
+        if self.parts:
+            parts = _unpack(self.parts)
+            self._ack(parts, parts["edge"])
 
     def _ack(self, anchors: AnchorArray, values: IdArray) -> None:
         versions = anchors["version"]

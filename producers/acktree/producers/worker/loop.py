@@ -248,8 +248,9 @@ class Worker:
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self) -> float:
-        """Return how long to wait for a record: at most until the next flush or commit."""
-        due_s = self._next_commit_s
+        """Return how long to wait for a record: at most until the next flush or commit of something."""
+        is_idle = self._collector.counters.executed == self._executed_at_commit and not self._inputs.has_hand
+        due_s = math.inf if is_idle else self._next_commit_s
         if self._collector.has_unsent:
             due_s = min(due_s, self._next_ack_s)
         max_wait_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S

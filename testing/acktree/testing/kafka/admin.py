@@ -54,6 +54,14 @@ class SimulatedFuture(Future[Any]):
         return super().result(0)
 
 
+def _answer_of(ask: Callable[[], Any]) -> Any:
+    """Return what the broker answers, or the error that it refuses with."""
+    try:
+        return ask()
+    except Refused as refusal:
+        return KafkaException(KafkaError(refusal.code, refusal.reason or None))
+
+
 class SimulatedAdmin:
     """See the module."""
 
@@ -79,30 +87,43 @@ class SimulatedAdmin:
 
     def _answer(self, call: str, ask: Callable[[], Any], timeout_s: float = 60.0) -> SimulatedFuture:
         """Return the future answer to a request that is sent now."""
+        return self._answers(call, [ask], timeout_s)[0]
+
+    def _answers(
+        self, call: str, asks: Sequence[Callable[[], Any]], timeout_s: float
+    ) -> list[SimulatedFuture]:
+        """Return the future answers to one request that asks for several things."""
         self._network.enter(call)
-        future = SimulatedFuture(self._network)
+        futures = [SimulatedFuture(self._network) for _ in asks]
         until_s = self._kernel.now_s + timeout_s
+
+        def time_out() -> None:
+            for future in futures:
+                future.set_exception(timed_out())
 
         def send() -> None:
             if not self._network.is_up:
                 if self._kernel.now_s >= until_s:
-                    future.set_exception(timed_out())
+                    time_out()
                 else:
                     self._kernel.call_after(0.1, send)
                 return
-            try:
-                answer = ask()
-            except Refused as refusal:
-                error = KafkaException(KafkaError(refusal.code, refusal.reason or None))
-                self._kernel.call_after(self._network.delay_s(), lambda: future.set_exception(error))
-                return
-            if self._network.lose_response(self._network.process, call):
-                self._kernel.call_after(timeout_s, lambda: future.set_exception(timed_out()))
-            else:
-                self._kernel.call_after(self._network.delay_s(), lambda: future.set_result(answer))
+            answers = [_answer_of(ask) for ask in asks]
+
+            def deliver() -> None:
+                for future, answer in zip(futures, answers, strict=True):
+                    if isinstance(answer, KafkaException):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+
+            is_lost = self._network.lose_response(self._network.process, call)
+            self._kernel.call_after(
+                timeout_s if is_lost else self._network.delay_s(), time_out if is_lost else deliver
+            )
 
         self._kernel.call_after(self._network.delay_s(), send)
-        return future
+        return futures
 
     def describe_cluster(self, *, request_timeout: float = 60.0, **_options: Any) -> SimulatedFuture:
         """Return an answer that says nothing but that it came."""
@@ -164,23 +185,22 @@ class SimulatedAdmin:
         """Return where partitions begin or end, or the first offset of a time."""
         is_committed_only = isolation_level == IsolationLevel.READ_COMMITTED
 
-        def ask(place: TopicPartition, spec: OffsetSpec) -> SimulatedFuture:
-            def answer() -> ListOffsetsResultInfo:
-                log = self._leader_log(place)
-                end = log.stable_offset if is_committed_only else log.end_offset
-                if spec is _LATEST:
-                    return ListOffsetsResultInfo(end, -1, 0)
-                if spec is _EARLIEST:
-                    return ListOffsetsResultInfo(log.start_offset, -1, 0)
-                wanted_ms = spec._value
-                for record in log.records:
-                    if record.timestamp_ms >= wanted_ms and record.offset < end:
-                        return ListOffsetsResultInfo(record.offset, record.timestamp_ms, 0)
-                return ListOffsetsResultInfo(-1, -1, -1)
+        def answer(place: TopicPartition, spec: OffsetSpec) -> ListOffsetsResultInfo:
+            log = self._leader_log(place)
+            end = log.stable_offset if is_committed_only else log.end_offset
+            if spec is _LATEST:
+                return ListOffsetsResultInfo(end, -1, 0)
+            if spec is _EARLIEST:
+                return ListOffsetsResultInfo(log.start_offset, -1, 0)
+            wanted_ms = spec._value
+            for record in log.records:
+                if record.timestamp_ms >= wanted_ms and record.offset < end:
+                    return ListOffsetsResultInfo(record.offset, record.timestamp_ms, 0)
+            return ListOffsetsResultInfo(-1, -1, -1)
 
-            return self._answer("admin.list_offsets", answer, request_timeout)
-
-        return {place: ask(place, spec) for place, spec in topic_partition_offsets.items()}
+        asks = [partial(answer, *wanted) for wanted in topic_partition_offsets.items()]
+        futures = self._answers("admin.list_offsets", asks, request_timeout)
+        return dict(zip(topic_partition_offsets, futures, strict=True))
 
     def _leader_log(self, place: TopicPartition) -> PartitionLog:
         """Return a log; the client asks for its leader first, and that is where a missing one shows."""

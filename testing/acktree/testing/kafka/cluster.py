@@ -2,10 +2,11 @@
 
 import base64
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from confluent_kafka import KafkaError
 
+from acktree.testing.kafka.assignors import Place
 from acktree.testing.kafka.groups import METADATA_BYTES, Group
 from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog, Topic
 from acktree.testing.kafka.transactions import Pending, Refused, TransactionCoordinator
@@ -15,6 +16,10 @@ Offset = tuple[str, int, int, str | None]
 """What a client commits: topic, partition, offset, metadata."""
 LEADER = 1
 """The only broker's number."""
+
+
+def _read_plainly(_reader: Process, _group: str, _places: Collection[Place]) -> Callable[[], None]:
+    return lambda: None
 
 
 class Cluster:
@@ -29,7 +34,9 @@ class Cluster:
         self.is_up = True
         self.clock_step_s = 0.0
         self.appended: dict[PartitionLog, None] = {}
-        """Logs that were appended to since whoever watches has last cleared it."""
+        """Logs that were appended to or cut since whoever watches has last cleared it."""
+        self.offset_changes = 0
+        """How often a committed offset of any group has changed."""
         self.copies_of: Callable[[Process, str], int] = lambda _writer, _topic: 1
         """How often the next record of a process for a topic is appended: 0 loses it, 2 repeats it."""
         self.holds: Callable[[Process, str, float], bool] = lambda _writer, _topic, _age_s: False
@@ -38,6 +45,8 @@ class Cluster:
         """Called after a record of a process was appended to a topic."""
         self.before_commit: Callable[[Process], None] = lambda _committer: None
         """Called before a process's offsets or transaction are committed; raises Refused to refuse that."""
+        self.on_offsets_read: Callable[[Process, str, Collection[Place]], Callable[[], None]] = _read_plainly
+        """Called before a process is given a group's offsets; returns what to call once it has them."""
         self._created = 0
 
     def now_ms(self) -> int:
@@ -100,7 +109,8 @@ class Cluster:
         """Return a group; one that nobody has used yet is empty."""
         found = self.groups.get(name)
         if found is None:
-            found = self.groups[name] = Group(name, self.kernel, self._partitions_of)
+            found = self.groups[name] = Group(name, self.kernel, self._partitions_of, self._offset_changed)
+            self._offset_changed()
         return found
 
     def why_unacceptable(self, offset: Offset) -> int | None:
@@ -110,6 +120,9 @@ class Cluster:
             return KafkaError.UNKNOWN_TOPIC_OR_PART
         is_long = len((metadata or "").encode()) > METADATA_BYTES
         return KafkaError.OFFSET_METADATA_TOO_LARGE if is_long else None
+
+    def _offset_changed(self) -> None:
+        self.offset_changes += 1
 
     def _partitions_of(self, topics: Iterable[str]) -> dict[str, int]:
         return {name: len(self.topics[name].partitions) for name in topics if name in self.topics}

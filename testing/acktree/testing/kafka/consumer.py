@@ -297,13 +297,14 @@ class SimulatedConsumer:
             if self._kernel.now_s >= until_s:
                 raise timed_out()
             self._kernel.sleep(RETRY_S)
-        offsets = self._group().offsets
+        read = self._cluster.on_offsets_read(self._network.process, self._group_name, wanted)
         found = []
         for place in partitions:
-            stored = offsets.get((place.topic, place.partition))
-            offset, text = (OFFSET_INVALID, None) if stored is None else (stored.offset, stored.metadata)
-            found.append(partition_of(place.topic, place.partition, offset, text))
+            stored = self._group().offsets.get((place.topic, place.partition))
+            known = (OFFSET_INVALID, None) if stored is None else (stored.offset, stored.metadata)
+            found.append(partition_of(place.topic, place.partition, *known))
         self._network.respond("consumer.committed")
+        read()
         return found
 
     def get_watermark_offsets(

@@ -22,7 +22,6 @@ from acktree.testing.kafka.groups import Group
 from acktree.testing.kafka.log import PartitionLog
 from acktree.testing.kafka.message import SimulatedMessage
 from acktree.testing.kafka.network import RETRY_S, Network
-from acktree.testing.kafka.transactions import Refused
 
 Place = tuple[str, int]
 
@@ -122,10 +121,10 @@ class Fetcher:
 
     def log(self, place: Place) -> PartitionLog | None:
         """Return the log of a partition, None if there is none."""
-        try:
-            return self._cluster.log(*place)
-        except Refused:
+        topic = self._cluster.topics.get(place[0])
+        if topic is None or not 0 <= place[1] < len(topic.partitions):
             return None
+        return topic.partitions[place[1]]
 
     def end_of(self, log: PartitionLog) -> int:
         """Return where a log ends for this consumer."""
@@ -147,30 +146,35 @@ class Fetcher:
 
     def watch(self, until_s: float) -> float:
         """Be woken for what comes; return when to look again at the latest."""
+        now_s = self._kernel.now_s
         for place, fetch in self.fetches.items():
-            if fetch.ready_s > self._kernel.now_s:
+            if fetch.ready_s > now_s:
                 until_s = min(until_s, fetch.ready_s)
             elif place not in self._paused and (log := self.log(place)) is not None:
                 log.waiting[self._wake] = None
             if fetch.next_offset is None:
-                until_s = min(until_s, self._kernel.now_s + RETRY_S)
+                until_s = min(until_s, now_s + RETRY_S)
         return until_s
 
     def fetch(self, found: list[SimulatedMessage], limit: int) -> None:
         """Add what is there, partition by partition, in an order that differs from call to call."""
-        places = list(self.fetches)
+        places, now_s = list(self.fetches), self._kernel.now_s
         if len(places) > 1:
             self._kernel.random.shuffle(places)
         for place in places:
             fetch = self.fetches[place]
             if len(found) >= limit:
                 return
-            if fetch.ready_s > self._kernel.now_s:
+            if fetch.ready_s > now_s:
                 continue
             is_paused = place in self._paused
             if (log := self.log(place)) is None:
                 if not is_paused:
                     self._report_missing(found, place, fetch)
+                continue
+            if fetch.next_offset == log.end_offset and self._has_reported_end(fetch):
+                if not is_paused:
+                    self._bounds[place] = log.start_offset, log.end_offset
                 continue
             if fetch.next_offset is None:
                 self._resolve(place, fetch, log)
@@ -232,6 +236,10 @@ class Fetcher:
             return False
         fetch.next_offset = start
         return True
+
+    def _has_reported_end(self, fetch: Fetch) -> bool:
+        """Return whether there is nothing to say at the end of a log, as in most turns."""
+        return not self._reports_ends or fetch.end_reported == fetch.next_offset
 
     def _fetch_one(
         self, found: list[SimulatedMessage], limit: int, place: Place, fetch: Fetch, log: PartitionLog

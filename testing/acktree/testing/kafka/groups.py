@@ -40,12 +40,38 @@ class Committed:
     member: str
 
 
+class Offsets(dict[Place, Committed]):
+    """What a group has committed; calls back at each change."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        super().__init__()
+        self._changed = changed
+
+    def __setitem__(self, place: Place, committed: Committed) -> None:
+        super().__setitem__(place, committed)
+        self._changed()
+
+    def __delitem__(self, place: Place) -> None:
+        super().__delitem__(place)
+        self._changed()
+
+    def clear(self) -> None:
+        """See dict."""
+        super().clear()
+        self._changed()
+
+
 class Group:
     """One consumer group."""
 
     def __init__(
-        self, name: str, kernel: Kernel, partitions_of: Callable[[Iterable[str]], dict[str, int]]
+        self,
+        name: str,
+        kernel: Kernel,
+        partitions_of: Callable[[Iterable[str]], dict[str, int]],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """``changed`` is called when an offset is committed or forgotten."""
         self.name, self._kernel, self._partitions_of = name, kernel, partitions_of
         self.is_incremental = False
         self.config: dict[str, str] = {}
@@ -55,7 +81,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.targets: dict[str, tuple[Place, ...]] = {}
         """KIP-848: what each member shall have."""
-        self.offsets: dict[Place, Committed] = {}
+        self.offsets = Offsets(changed)
         self.rebalances = 0
         self._replaced: set[str] = set()
         """Classic: members whose ``group.instance.id`` another process has joined with."""

@@ -63,7 +63,7 @@ class PartitionLog:
         now_ms: Callable[[], int],
         appended: "dict[PartitionLog, None]",
     ) -> None:
-        """``appended`` remembers every log that was appended to, for those who watch a run."""
+        """``appended`` remembers every log that was appended to or cut, for those who watch a run."""
         self.topic, self.number, self._now_ms, self._appended = topic, number, now_ms, appended
         self.records: list[StoredRecord] = []
         self._offsets: list[int] = []
@@ -77,6 +77,8 @@ class PartitionLog:
     @property
     def stable_offset(self) -> int:
         """The last stable offset: where a read_committed reader ends."""
+        if not self.open:
+            return self.end_offset
         return max(self.start_offset, min(self.open.values(), default=self.end_offset))
 
     @property
@@ -173,6 +175,7 @@ class PartitionLog:
         index = self.index_of(offset)
         del self.records[:index], self._offsets[:index]
         self.start_offset = offset
+        self._appended[self] = None
         self.wake()
 
     def delete_older(self, than_ms: int) -> None:
@@ -193,6 +196,7 @@ class PartitionLog:
             or (self._is_compacted(record, stable) and last[record.key] == record.offset)
         ]
         self.records, self._offsets = kept, [record.offset for record in kept]
+        self._appended[self] = None
 
     def _is_compacted(self, record: StoredRecord, stable: int) -> bool:
         return record.offset < stable and record.is_committed and not record.is_control

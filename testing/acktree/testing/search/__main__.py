@@ -1,7 +1,8 @@
 """The command of the search: ``python -m acktree.testing.search --seeds 1500``.
 
 Prints the seeds that broke a promise, each with a plan of faults that is cut down, and the counters of rare
-things. Ends with status 1 if a promise was broken.
+things. Ends with status 1 if a promise was broken, or if a set of 400 seeds or more is void: something rare
+never happened in it.
 """
 
 import argparse
@@ -16,7 +17,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 
+import pyarrow as pa
+
+from acktree.acker.warm_up import warm_up
 from acktree.testing.search.faults import Fault
+from acktree.testing.search.rare import SET_SEEDS, missing
 from acktree.testing.search.run import Outcome, run_seed
 from acktree.testing.search.shrink import shrink
 
@@ -29,7 +34,10 @@ def _prepare() -> None:
     """Be quiet, and collect garbage seldom: that takes a sixth of the time."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    warm_up()
+    pa.array([b""])  # imports pandas where that is installed
     gc.set_threshold(100_000)
+    gc.freeze()  # what is imported is no garbage
 
 
 def _run(seeds: list[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
@@ -73,7 +81,7 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "acktree.testing.search", *sys.argv[1:]])
     if arguments.replay is not None:
         return _replay(arguments.replay)
-    return _search(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.stop)
+    return search(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.stop)
 
 
 def _replay(seed: int) -> int:
@@ -93,7 +101,8 @@ def _print_plan(plan: list[Fault]) -> None:
         print("   ", fault)
 
 
-def _search(seeds: range, jobs: int, stop: bool) -> int:
+def search(seeds: range, jobs: int, stop: bool) -> int:
+    """Run seeds in so many processes, print what came of them, and return the status."""
     began_s, counters, broken = time.monotonic(), Counter[str](), list[tuple[int, str]]()
     done, size = 0, 1 if stop else CHUNK
     with ProcessPoolExecutor(jobs) as pool:
@@ -110,13 +119,16 @@ def _search(seeds: range, jobs: int, stop: bool) -> int:
     for name, count in sorted(counters.items()):
         print(f"{count:8} {name}")
     print(f"{min(done, len(seeds))} seeds in {seconds:.1f} s, {len(broken)} broken promises")
+    never = missing(counters) if len(seeds) >= SET_SEEDS and not stop else []
+    if never:
+        print(f"the set is void, because it never had: {', '.join(never)}")
     if broken and not stop:
         _prepare()
         seed, _ = broken[0]
         outcome = run_seed(seed)
         print(f"seed {seed}, again: python -m acktree.testing.search --replay {seed}")
         _print_plan(shrink(seed, outcome.faults))
-    return 1 if broken else 0
+    return 1 if broken or never else 0
 
 
 if __name__ == "__main__":

@@ -56,15 +56,27 @@ def _abort(system: System, fault: Fault) -> None:
 
 @kind("read a bolt's offsets anew")
 def _reset_offsets(system: System, fault: Fault) -> None:
-    """An operator rewinds a stopped bolt to the beginning."""
+    """An operator stops a bolt, rewinds it to the beginning, and starts it again."""
     names = [
         f"{NAME}.{bolt}" for bolt in system.topology.bolts if not system.topology.bolts[bolt].exactly_once
     ]
     if not names:
         return
     group = system.cluster.group(names[fault.target % len(names)])
-    if not group.members:
-        system.judge.count("bolt rewound")
-        system.judge.repeats.forgive(group.name)
-        for place, committed in group.offsets.items():
-            group.offsets[place] = replace(committed, offset=0, metadata="")
+    roles = [role for role in system.roles if role.group == group.name]
+    for role in roles:
+        role.is_wanted = False
+        if role.service is not None:
+            role.service.stop()
+
+    def rewind() -> None:
+        if not group.members:
+            system.judge.count("bolt rewound")
+            system.judge.repeats.forgive(group.name)
+            for place, committed in group.offsets.items():
+                group.offsets[place] = replace(committed, offset=0, metadata="")
+        for role in roles:
+            role.is_wanted = True
+            system.start_again(role)
+
+    system.kernel.call_after(3.0, rewind)

@@ -3,9 +3,10 @@
 Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from acktree.testing.kafka.assignors import Place
 from acktree.testing.kafka.log import PartitionLog
 from acktree.testing.kernel import Process
 from acktree.testing.search.fault_plan import Fault, at_call, kind, write_transaction
@@ -76,6 +77,13 @@ def _speculate(system: System, fault: Fault) -> None:
     system.kernel.call_after(fault.seconds, lambda: setattr(system, "speculation", 0.0))
 
 
+@kind("cut off tasks' inputs")
+def _cut_off(system: System, fault: Fault) -> None:
+    """What stands between reading and writing tasks fails half-way, for a while."""
+    system.cutting = 0.4
+    system.kernel.call_after(fault.seconds, lambda: setattr(system, "cutting", 0.0))
+
+
 @kind("start a second driver")
 def _second_driver(system: System, _fault: Fault) -> None:
     role = _driver(system)
@@ -91,6 +99,46 @@ def _rewind(system: System, fault: Fault) -> None:
         fault,
         lambda offset, log: log.start_offset + fault.target % max(1, offset - log.start_offset + 1),
     )
+
+
+@kind("rewind a running source")
+def _rewind_running(system: System, fault: Fault) -> None:
+    """An operator commits an older offset while the application runs: before it looks, so it must notice."""
+    before, is_due = system.cluster.on_offsets_read, True
+
+    def on_offsets_read(reader: Process, group: str, places: Collection[Place]) -> Callable[[], None]:
+        nonlocal is_due
+        rewound = _rewindable(system, reader, group, places) if is_due else []
+        if not rewound:
+            return before(reader, group, places)
+        is_due = False
+        place, first, frontier = rewound[fault.number % len(rewound)]
+        offset = first + fault.target % (frontier - first)
+        offsets = system.cluster.group(group).offsets
+        offsets[place] = replace(offsets[place], offset=offset, metadata="")
+        system.judge.repeats.forgive(group)
+
+        def seen() -> None:
+            system.judge.count("running source rewound")
+            system.judge.rewind(*place, offset)
+
+        return seen
+
+    system.cluster.on_offsets_read = on_offsets_read
+
+
+def _rewindable(
+    system: System, reader: Process, group: str, places: Collection[Place]
+) -> list[tuple[Place, int, int]]:
+    """Return what can be rewound of what the only driver reads: partition, first offset, committed one."""
+    drivers = [process for process in system.kernel.processes if process.name == "spark" and process.tasks]
+    if group != system.spout_group or drivers != [reader]:
+        return []
+    offsets = system.cluster.group(group).offsets
+    logs = system.cluster.topics[SOURCE].partitions
+    known = [place for place in sorted(places) if place[0] == SOURCE and place in offsets]
+    found = [(place, logs[place[1]].start_offset, offsets[place].offset) for place in known]
+    return [entry for entry in found if entry[1] < entry[2]]
 
 
 @kind("skip source records")

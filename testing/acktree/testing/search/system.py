@@ -89,7 +89,7 @@ class System:
         self.stage_draw = random.Random(f"stage {self.seed}")
         self.roles: list[Role] = []
         self.messages: dict[str, Messages] = {}
-        self.speculation = self.outlive_s = 0.0
+        self.speculation = self.cutting = self.outlive_s = 0.0
         self._replaced: set[Process] = set()
         draw = self.draw
         delays = draw.choice([lambda: 0.0, lambda: draw.uniform(0, 0.01), lambda: draw.uniform(0, 0.3)])
@@ -172,8 +172,16 @@ class System:
         application = WatchedApplication(self.kernel, process, options, self._stage, self.checkpoint)
         application.repeats = self.judge.repeats
         application.executors.speculates = lambda _attempt: self.stage_draw.random() < self.speculation
+        application.executors.cuts_off = lambda _attempt: self._is_cut_off()
         application.executors.outlive_driver_s = lambda: self.outlive_s
         return application
+
+    def _is_cut_off(self) -> bool:
+        """Draw whether what is above a writing task fails, after the rows were read."""
+        if not self.cutting or self.stage_draw.random() >= self.cutting:
+            return False
+        self.judge.count("input of a task cut off")
+        return True
 
     def _stage(self, row: Any) -> list[bytes]:
         """What Spark makes of a source record."""
@@ -271,7 +279,8 @@ class System:
         self.cluster.is_up = True
         self.world.cut_off.clear()
         self.world.delay_s = self.delay_s
-        self.speculation = self.outlive_s = 0.0
+        self.speculation = self.cutting = self.outlive_s = 0.0
+        self.cluster.on_offsets_read = lambda _reader, _group, _places: lambda: None
         for messages in self.messages.values():
             messages.silent_until_s = 0.0
         self.world.lose_response = lambda _process, _call: False
