@@ -19,6 +19,7 @@ _KNOWN = (
     "failOnDataLoss",
     "complete",
     "transactions",
+    "availableNow",
     "metricsPort",
     "metricsHost",
     "kafka.*",
@@ -46,6 +47,7 @@ class SourceOptions:
     metrics_host: str = "127.0.0.1"
     fail_on_data_loss: bool = True
     complete_by_batch: bool = False
+    available_now: bool = False
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
 
     @property
@@ -94,6 +96,7 @@ class SourceOptions:
             given.get("metricshost", "127.0.0.1"),
             _truth("failOnDataLoss", given.get("failondataloss", "true")),
             _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
+            _truth("availableNow", given.get("availablenow", "false")),
             kafka,
         )
 
