@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Published, read_history
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
@@ -27,6 +28,10 @@ from acktree.spark.runtime.spark_version import (
 from acktree.spark.tasks.reading.read_task import HEADERS_COLUMN, SCHEMA, ReadTask, read_offsets, read_tasks
 
 FORMAT = "acktree"
+
+
+class AskedTooEarly(AcktreeError):
+    """Spark asked for an offset before it said what its checkpoint holds, and records would be skipped."""
 
 
 class AcktreeSource(DataSource):
@@ -136,11 +141,34 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver.progress(self._ends) if self._driver is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        batch = PlannedBatch.from_json(end)
+        if self._has_begun and self._begun.end is None and start == end:
+            self._check_begin(batch)
         self._begun.begun(end)
         if start == end:
             return []
-        batch = PlannedBatch.from_json(end)
         return list(read_tasks(self._options, self._published(batch.version), batch))
+
+    def _check_begin(self, logged: PlannedBatch) -> None:
+        """Check what Spark has logged after it has asked for an offset: nothing behind it is skipped.
+
+        Spark 4.0 and 4.1 do this under ``availableNow`` with its wrapper. The group's offsets say where to
+        begin then; where they have expired it is startingOffsets, and that may be ``latest``.
+
+        Raises:
+            AskedTooEarly: it was, and nothing has been logged yet.
+        """
+        ends = {(range_.topic, range_.partition): range_.end for range_ in logged.ranges}
+        begins = {
+            (r.topic, r.partition): r.start for r in reversed(self._first.ranges if self._first else ())
+        }
+        for place, begin in begins.items():
+            if self._options.starting_offsets == "latest" and begin > ends.get(place, begin):
+                raise AskedTooEarly(
+                    f"offsets {ends[place]} to {begin} of {place[0]}/{place[1]} would be skipped: this Spark "
+                    "says too late what its checkpoint holds. Start with startingOffsets=earliest, without "
+                    "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+                )
 
     def _published(self, version: int) -> Published:
         if version not in self._versions:

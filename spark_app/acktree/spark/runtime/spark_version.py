@@ -36,7 +36,8 @@ def check_version(text: str) -> None:
     """
     if not OLDEST <= version_of(text) < (5, 0):
         raise UnsupportedSpark(
-            f"acktree needs PySpark 4.0 or newer, below 5, and {text} is installed: pip install 'acktree[spark]'"
+            f"acktree needs PySpark 4.0 or newer, below 5, and {text} is installed: "
+            "pip install 'acktree[spark]'"
         )
 
 
