@@ -106,8 +106,8 @@ def test_what_sparks_own_trigger_leaves_is_done_by_the_next_run(
 @pytest.mark.spark
 def test_a_bolt_in_spark_ends_when_it_has_acked_all_that_is_there(tester: StageTester) -> None:
     roots = tester.emit({offset: [b"one", b"two"] for offset in range(RECORDS)})
-    options = tester.options(bolt="one") | {"maxOffsetsPerTrigger": str(CAP)}
-    transform = lambda rows: {f"{tester.name}.b": same(rows)}  # noqa: E731
+    options = tester.options(bolt="two") | {"maxOffsetsPerTrigger": str(CAP)}
+    transform = lambda rows: {f"{tester.name}.c": same(rows)}  # noqa: E731
     query = app.start(tester.spark, transform, options, tester.folder / "bolt", app.AVAILABLE_NOW)
     assert query.awaitTermination(DEADLINE_S)
     assert query.exception() is None

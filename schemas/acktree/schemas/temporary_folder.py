@@ -41,7 +41,10 @@ def remove_abandoned(parent: str) -> None:
         named = [entry for entry in entries if entry.name.startswith(PREFIX)]
     for entry in named:
         with contextlib.suppress(OSError):  # it is somebody's, or gone, or from before there were owners
-            if entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+            if (
+                entry.is_dir(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+            ):
                 _remove_unowned(Path(entry.path))
 
 
