@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup
 SEEDS  ?= 1500
 CORE_SEEDS ?= 100000
 
-.PHONY: demo test test-slow simulate cores test-all check mutate check-containers check-upgrade lock docs package env clean
+.PHONY: demo test test-slow simulate cores test-all test-spark-matrix check mutate check-containers check-upgrade lock docs package env clean
 
 env: $(VENV)/.warm
 
@@ -34,6 +34,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.warm
 	$(PYTEST) -m 'not slow'
+
+# What holds on which Spark: one environment for each version, some minutes each; writes the table of docs/spark.md.
+test-spark-matrix: $(VENV)/.warm
+	$(BIN)/python tests/spark_matrix.py --docs
 
 # What `make test` leaves out, the properties with more examples, and on a real Kafka what it runs on the simulated one.
 test-slow: $(VENV)/.warm

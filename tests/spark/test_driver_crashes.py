@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from acktree.schemas.control_records import Cause
+from acktree.spark.runtime.spark_version import ReadAllAvailable
 from acktree.spark.source import AcktreeStreamReader
 from spark.spouts import DEADLINE_S, SpoutTester
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-
 from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.runtime.spark_version import ReadAllAvailable
 from acktree.spark.source import AcktreeStreamReader
 from spark.spouts import SpoutTester
 

@@ -23,10 +23,12 @@ from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.user_code import load_callable
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.options import SourceOptions
+from acktree.spark.runtime import available_now
 from acktree.spark.runtime.class_archive import options_to_use
 from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
 from acktree.spark.runtime.short_errors import TRACEBACK, last_error
 from acktree.spark.runtime.spark_home import plain_files
+from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import Stage, Transform
 
@@ -188,6 +190,9 @@ def start(
     """
     interval_ms = None if trigger in ("", AVAILABLE_NOW) else trigger_ms(trigger)
     stage = Stage(transform, options)
+    ends_by_itself = trigger == AVAILABLE_NOW and not HAS_ADMISSION_CONTROL
+    if ends_by_itself:
+        options = {**options, available_now.OPTION: "true"}
     register(spark)
     # The source would ask the registry for the one option that Spark has to know.
     headers = {"includeHeaders": str(stage.options.include_headers).lower()}
@@ -199,11 +204,14 @@ def start(
 
     writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
     writer = writer.queryName(SourceOptions.parse(options).group)
-    if trigger == AVAILABLE_NOW:
+    if trigger == AVAILABLE_NOW and not ends_by_itself:
         writer = writer.trigger(availableNow=True)
     elif interval_ms is not None:
         writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
-    return writer.start()
+    query = writer.start()
+    if ends_by_itself:
+        available_now.stop_when_done(query)
+    return query
 
 
 def run(

@@ -22,6 +22,7 @@ _KNOWN = (
     "failOnDataLoss",
     "complete",
     "transactions",
+    "availableNow",
     "metricsPort",
     "metricsHost",
     "kafka.*",
@@ -60,6 +61,7 @@ class SourceOptions:
     metrics_host: str = "127.0.0.1"
     fail_on_data_loss: bool = True
     complete_by_batch: bool = False
+    available_now: bool = False
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
     given: frozenset[str] = field(default=frozenset(), repr=False)
     """What the start has given, in small letters: the topology does not change it."""
@@ -110,6 +112,7 @@ class SourceOptions:
             given.get("metricshost", "127.0.0.1"),
             _truth("failOnDataLoss", given.get("failondataloss", "true")),
             _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
+            _truth("availableNow", given.get("availablenow", "false")),
             kafka,
             frozenset(given),
         )

@@ -10,22 +10,28 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+from pyspark.sql.types import StructType
+
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.registry import History, Published, read_history
+from acktree.spark.driver.bolt_driver import BoltDriver
+from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
+from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.begun_batch import BegunBatch
+from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.runtime.spark_version import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
-
-from acktree.schemas.registry import History, Published, read_history
-from acktree.spark.driver.bolt_driver import BoltDriver
-from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.spark.tasks.reading.read_task import HEADERS_COLUMN, SCHEMA, ReadTask, read_offsets, read_tasks
 
 FORMAT = "acktree"
+
+
+class AskedTooEarly(AcktreeError):
+    """Spark asked for an offset before it said what its checkpoint holds, and records would be skipped."""
 
 
 class AcktreeSource(DataSource):
@@ -64,6 +70,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: SpoutDriver | BoltDriver | None = None
         self._first: PlannedBatch | None = None
         self._has_begun = False
+        self._is_done = False
+        self._begun = BegunBatch()
         self._targets: dict[int, int] | None = None
         self._ends: dict[int, int] = {}
 
@@ -87,7 +95,12 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where the query begins; Spark asks once more when it runs the first batch."""
+        """Return where the query begins; Spark asks once more when it runs the first batch.
+
+        And if that was logged before a crash: then what is logged says it, and nobody plans anything yet.
+        """
+        if self._first is None and self._begun.end is not None:
+            return PlannedBatch.from_json(self._begun.end).without_records().to_json()
         if self._first is None:
             self._first = self._opened(None).position()
         return self._first.to_json()
@@ -99,26 +112,42 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._targets = self._connected().log_ends()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return the end of the next batch; ``start`` if there is nothing to read.
+
+        Spark 4.0 and 4.1 give neither ``start``, the end of the batch that has ended last, nor a limit.
+        """
         # Life of a record, step 2.
+        if start is None:
+            if self._begun.awaited is not None:
+                return self._begun.awaited
+            start = self._begun.end or self.initialOffset()
         logged = PlannedBatch.from_json(start)
         if not self._has_begun and self._first not in (None, logged):
             self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it
         self._has_begun = True
         driver = self._opened(logged)
         driver.written(logged)
+        if self._options.available_now and self._targets is None:
+            self._targets = driver.log_ends()
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        wait_s = 0.0
+        if limit is None:
+            max_rows = self._settled().max_offsets
+        wait_s = 0.0 if not self._is_done else IDLE_WAIT_S
         while True:
             driver.service(wait_s)
             self._ends = ends = driver.log_ends() if self._targets is None else self._targets
             batch = driver.next_batch(ends, max_rows)
             if batch is not None:
-                return batch.to_json()
+                self._begun.planned(end := batch.to_json())
+                return end
             if self._targets is None and wait_s:
                 return start
             if self._targets is not None and driver.all_done(self._targets):
                 driver.commit_and_report()
+                self._is_done = True
                 return start
             wait_s = IDLE_WAIT_S
 
@@ -127,10 +156,34 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver.progress(self._ends) if self._driver is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        batch = PlannedBatch.from_json(end)
+        if self._has_begun and self._begun.end is None and start == end:
+            self._check_begin(batch)
+        self._begun.begun(end)
         if start == end:
             return []
-        batch = PlannedBatch.from_json(end)
         return list(read_tasks(self._settled(), self._published(batch.version), batch))
+
+    def _check_begin(self, logged: PlannedBatch) -> None:
+        """Check what Spark has logged after it has asked for an offset: nothing behind it is skipped.
+
+        Spark 4.0 and 4.1 do this under ``availableNow`` with its wrapper. The group's offsets say where to
+        begin then; where they have expired it is startingOffsets, and that may be ``latest``.
+
+        Raises:
+            AskedTooEarly: it was, and nothing has been logged yet.
+        """
+        ends = {(range_.topic, range_.partition): range_.end for range_ in logged.ranges}
+        begins = {
+            (r.topic, r.partition): r.start for r in reversed(self._first.ranges if self._first else ())
+        }
+        for place, begin in begins.items():
+            if self._settled().starting_offsets == "latest" and begin > ends.get(place, begin):
+                raise AskedTooEarly(
+                    f"offsets {ends[place]} to {begin} of {place[0]}/{place[1]} would be skipped: this Spark "
+                    "says too late what its checkpoint holds. Start with startingOffsets=earliest, without "
+                    "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+                )
 
     def _published(self, version: int) -> Published:
         if self._history is None or version not in self._history.versions:

@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from acktree.schemas.errors import AcktreeError
@@ -27,6 +28,15 @@ KEPT_BATCHES = 100
 """spark.sql.streaming.minBatchesToRetain."""
 
 Json = dict[str, Any]
+
+
+class Calls(Enum):
+    """How Spark asks a source for offsets."""
+
+    WITH_START = "4.2 and newer"
+    WITHOUT_START = "4.0 and 4.1"
+    REPORTED = "4.0 and 4.1, with availableNow again and again, and its wrapper enabled"
+    """Spark asks before it has read the checkpoint, and once more at each trigger: that is only reported."""
 
 
 class ConcurrentQuery(AcktreeError):
@@ -76,6 +86,9 @@ class SparkApplication:
     ``spark.write``, ``spark.write_end``.
     """
 
+    calls = Calls.WITH_START
+    """Which version of Spark this stands for."""
+
     def __init__(
         self,
         kernel: Kernel,
@@ -104,6 +117,7 @@ class SparkApplication:
         self.stage = Stage(self._transform, options)
         self._parsed = self._parsed.with_headers(self.stage.options.include_headers)
         self.reader = AcktreeStreamReader(self._parsed)
+        self._fetched: Json = {}
         self.batch = 0
         self.is_constructed = False
         self.committed: Json | None = None
@@ -152,6 +166,8 @@ class SparkApplication:
         if self.is_constructed:
             self.run_batch()
             self.log_commit()
+        elif self.calls is Calls.REPORTED:
+            self._start_again()
         else:
             self._kernel.sleep(POLLING_DELAY_S)
         if not self._has_begun:
@@ -162,10 +178,14 @@ class SparkApplication:
         """Find out from the checkpoint where to begin: with the batch that is logged and not committed."""
         self._step("spark.recover")
         logged = self.checkpoint
+        if self.calls is Calls.REPORTED:
+            self._fetched = self.latest_offset()
         if not logged.offsets:
             return
         self.batch = max(logged.offsets)
         self.available = logged.offset(self.batch)
+        assert self.available is not None
+        self.reader.partitions(self.available, self.available)  # how Spark says what it has logged last
         self.committed = logged.offset(self.batch - 1)
         self.is_constructed = True
         if self.batch in logged.commits:
@@ -174,8 +194,14 @@ class SparkApplication:
 
     def construct_next_batch(self) -> None:
         """Ask the source what there is to read, and log it if that is something."""
-        start = self.committed if self.committed is not None else self.initial_offset()
-        self.available = self.latest_offset(start)
+        if self.calls is Calls.WITH_START:
+            start = self.committed if self.committed is not None else self.initial_offset()
+            self.available = self.latest_offset(start)
+        elif self.calls is Calls.WITHOUT_START:
+            self.available = self.latest_offset()
+        else:
+            self.available = self._fetched
+            self.latest_offset()
         if self.available != self.committed:
             self.log_offset()
             self.is_constructed = True
@@ -185,9 +211,11 @@ class SparkApplication:
         self._step("spark.initial_offset")
         return _through_json(self.reader.initialOffset())
 
-    def latest_offset(self, start: Json) -> Json:
+    def latest_offset(self, start: Json | None = None) -> Json:
         """Ask the source how far it can be read; it learns that everything up to ``start`` is written."""
         self._step("spark.latest_offset")
+        if start is None:
+            return _through_json(self.reader.latestOffset())
         return _through_json(self.reader.latestOffset(start, self.reader.getDefaultReadLimit()))
 
     def log_offset(self) -> None:
@@ -227,6 +255,13 @@ class SparkApplication:
         self.checkpoint.log_commit(self.batch)
         self.committed, self.is_constructed = self.available, False
         self.batch += 1
+
+    def _start_again(self) -> None:
+        """Start the query again, as somebody does whenever it has read what was there."""
+        self.reader.stop()
+        self._kernel.sleep(POLLING_DELAY_S)
+        self.reader = AcktreeStreamReader(self._parsed)
+        self.recover()
 
     def stop_source(self) -> None:
         """Stop the source in order, and the executors."""

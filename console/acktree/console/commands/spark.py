@@ -21,6 +21,7 @@ INSTEAD = {
     "topology": "--topology",
     "spout": "--spout",
     "bolt": "--bolt",
+    "availablenow": "--trigger available-now",
     "metricsport": "--metrics-port",
     "metricshost": "--metrics-host",
     "kafka.*": "-b and -X, without the prefix kafka.",

@@ -46,6 +46,7 @@ class BoltDriver:
         self._renew_at_s = self._check_at_s = 0.0
         self._reporter = Reporter(options)
         self._executed, self._next_report_s = 0, 0.0
+        self._turns = 0
         self._instance = f"{options.bolt}-{world.random_bits(32):08x}"
         self._bolt = options.bolt
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
@@ -143,13 +144,16 @@ class BoltDriver:
         if any(start > ends.get(slot, start) for slot, start in self._next.items()):
             self._go_back_to_ends()
         wanted = {}
-        left = len(self._next)
-        for slot, start in self._next.items():
+        slots = list(self._next)
+        self._turns += 1
+        for place in range(len(slots)):
+            # A limit below the number of partitions goes to others in turn: none waits for ever.
+            slot = slots[(place + self._turns) % len(slots)]
+            start = self._next[slot]
             count = max(0, ends.get(slot, start) - start)
             if limit is not None:
-                count = min(count, limit // left)
+                count = min(count, -(-limit // (len(slots) - place)))
                 limit -= count
-            left -= 1
             wanted[slot] = start + count
         batch = self._batch(wanted)
         self._next = wanted

@@ -132,6 +132,10 @@ class PlannedBatch:
         fresh = sum(range_.end - range_.start for range_ in (*self.ranges, *self.again))
         return fresh + sum(replays.records for replays in self.replays)
 
+    def without_records(self) -> "PlannedBatch":
+        """Return a batch that ends where this one starts."""
+        return PlannedBatch(self.version, tuple(range_._replace(end=range_.start) for range_ in self.ranges))
+
     def to_json(self) -> dict[str, Any]:
         """Return the dict whose JSON text Spark logs; offsets of replays are delta coded."""
         return {

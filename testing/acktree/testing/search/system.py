@@ -22,7 +22,7 @@ from acktree.testing.kernel import Kernel, Process
 from acktree.testing.search.actors import BOLTS, Messages, Mind, SearchSpout, Temper
 from acktree.testing.search.judge import STAGE, Judge
 from acktree.testing.search.repeats import Repeats, planned_places
-from acktree.testing.spark_stub import Checkpoint, SparkApplication
+from acktree.testing.spark_stub import Calls, Checkpoint, SparkApplication
 from acktree.testing.world import SimulatedWorld
 
 NAME, BOOTSTRAP, SOURCE = "t", "simulated", "source"
@@ -87,6 +87,7 @@ class System:
         self.checkpoint = Checkpoint()
         self.source_left = 0
         self.stage_draw = random.Random(f"stage {self.seed}")
+        self.version_draw = random.Random(f"Spark's version {self.seed}")
         self.roles: list[Role] = []
         self.messages: dict[str, Messages] = {}
         self.speculation = self.cutting = self.outlive_s = 0.0
@@ -170,6 +171,8 @@ class System:
         options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, "spout": "s"}
         process = self.kernel.current.process
         application = WatchedApplication(self.kernel, process, options, self._stage, self.checkpoint)
+        # Somebody upgrades Spark, and goes back.
+        application.calls = self.version_draw.choice([Calls.WITH_START, Calls.WITHOUT_START])
         application.repeats = self.judge.repeats
         application.executors.speculates = lambda _attempt: self.stage_draw.random() < self.speculation
         application.executors.cuts_off = lambda _attempt: self._is_cut_off()
