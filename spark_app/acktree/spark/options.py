@@ -19,10 +19,15 @@ _KNOWN = (
     "failOnDataLoss",
     "complete",
     "transactions",
+    "plan",
+    "topic",
     "metricsPort",
     "metricsHost",
     "kafka.*",
 )
+
+NARROW = "narrow"
+"""The shape of a plan that ``plan`` declares: each task writes all that comes of what it has read itself."""
 
 
 class BadOption(AcktreeError):
@@ -46,6 +51,8 @@ class SourceOptions:
     metrics_host: str = "127.0.0.1"
     fail_on_data_loss: bool = True
     complete_by_batch: bool = False
+    plan: str = ""
+    topic: str = ""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
 
     @property
@@ -56,6 +63,11 @@ class SourceOptions:
     @property
     def group(self) -> str:
         return f"{self.topology}.{self.component}"
+
+    @property
+    def declared_by(self) -> str:
+        """The group whose source says that its plan is narrow, "" if this one does not."""
+        return self.group if self.plan else ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -94,6 +106,8 @@ class SourceOptions:
             given.get("metricshost", "127.0.0.1"),
             _truth("failOnDataLoss", given.get("failondataloss", "true")),
             _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
+            _plan(given),
+            given.get("topic", ""),
             kafka,
         )
 
@@ -104,6 +118,20 @@ def _by_batch(complete: str, bolt: str) -> bool:
     if complete == "batch" and bolt:
         raise BadOption("complete=batch is for a spout; a bolt acks what it reads in any case")
     return complete == "batch"
+
+
+def _plan(given: Mapping[str, str]) -> str:
+    """Return how the rows are said to leave the query: narrow, or "" for a stage that looks for itself."""
+    plan = given.get("plan", "")
+    if plan not in ("", NARROW):
+        raise BadOption(f"plan={plan!r}: must be {NARROW}, or left out")
+    if not plan and "topic" in given:
+        raise BadOption(f"option 'topic' is for writeStream.format('acktree') with plan={NARROW}")
+    if plan and given.get("transactions", "true").lower() != "true":
+        raise BadOption(f"plan={NARROW} writes one transaction a task: leave out transactions=false")
+    if plan and given.get("complete", "tree") != "tree":
+        raise BadOption(f"plan={NARROW} is for tuples of trees: leave out complete=batch, or plan={NARROW}")
+    return plan
 
 
 def _whole_number(name: str, text: str | None) -> int | None:
