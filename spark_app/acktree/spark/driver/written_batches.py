@@ -54,13 +54,13 @@ class WrittenBatches:
         missing = [task for task, name in zip(tasks, names, strict=True) if name is None] or tasks
         first = missing[0]
         return NotWritten(
-            f"Spark has ended a batch, but group {self._commits.group} has no proof that what {len(missing)} of "
-            f"its {len(tasks)} tasks were to read was written (the first ends at offset {first.next_offset} of "
-            f"{first.topic}/{first.partition}): the plan skips it, as limit(0) does, or something else than "
-            "writeStream.format('acktree') has written it, or the query stood still for longer than "
-            "offsets.retention.minutes. Nothing of it is committed: with a new checkpoint these records are "
-            f"read again. If the plan needs it, leave out plan={self._options.plan} and use foreachBatch and "
-            "a stage"
+            f"Spark has ended a batch, but group {self._commits.group} has no proof that what {len(missing)} "
+            f"of its {len(tasks)} tasks were to read was written (the first ends at offset "
+            f"{first.next_offset} of {first.topic}/{first.partition}): the plan skips it, as limit(0) does, "
+            "or something else than writeStream.format('acktree') has written it, or the query stood still "
+            "for longer than offsets.retention.minutes. Nothing of it is committed: with a new checkpoint "
+            f"these records are read again. If the plan needs it, leave plan={self._options.plan} out and "
+            "write with foreachBatch and a stage"
         )
 
     def close(self) -> None:

@@ -31,9 +31,9 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Local properties that Spark itself gives to the tasks of a streaming query."""
 DECLARED_WRONGLY = (
-    "the plan is not narrow, as option plan=narrow says. There may be projections, filters, explodes, joins with "
-    "broadcast tables and functions of rows, but no shuffle, union, coalesce, limit or state. Leave plan=narrow "
-    "out and write with foreachBatch and a stage"
+    "the plan is not narrow, as option plan=narrow says. There may be projections, filters, explodes, joins "
+    "with broadcast tables and functions of rows, but no shuffle, union, coalesce, limit or state. Leave "
+    "plan=narrow out and write with foreachBatch and a stage"
 )
 _GROUP_END = "|"
 _NOTHING = "nothing\n"
@@ -119,8 +119,8 @@ def _check_declared(number: int) -> None:
         )
     if task.partitionId() != number:
         raise NotOneToOne(
-            f"task {task.partitionId()} reads what task {number} is to read (is there a union, or a join "
-            f"without a key?): {DECLARED_WRONGLY}"
+            f"task {task.partitionId()} reads what task {number} is to read (is there a coalesce, a union "
+            f"or a join without a key?): {DECLARED_WRONGLY}"
         )
 
 

@@ -123,8 +123,8 @@ def read_tasks(options: SourceOptions, published: Published, batch: PlannedBatch
 def declared_tasks(tasks: list[ReadTask], group: str) -> list[ReadTask]:
     """Return the numbered tasks of a batch whose plan is declared narrow, after one that reads nothing.
 
-    To Spark the rows of one single task need no shuffle: behind ``coalesce(1)`` it would keep them as state in
-    the task that reads them. And a join without a key reads the first of these tasks in its first task.
+    To Spark the rows of one single task need no shuffle: behind ``coalesce(1)`` it would keep them as state
+    in the task that reads them. And a join without a key reads the first of these tasks in its first task.
     """
     return [replace(each, declared_by=group, number=n) for n, each in enumerate([ReadTask(()), *tasks])]
 
