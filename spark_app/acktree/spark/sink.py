@@ -33,6 +33,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         BadOption: the plan is not declared, or another option is wrong.
         BadColumn: columns are missing or of a type that cannot be written.
     """
+    # Life of a record, step 4.
     checked = SourceOptions.parse({name: options[name] for name in options if name.lower() not in OF_SPARK})
     if not checked.plan:
         raise BadOption(
