@@ -169,9 +169,15 @@ def test_the_tutorial_works_as_written(console: Console, tmp_path: Path):
 
 
 @pytest.mark.spark
-def test_an_application_of_ones_own_runs_as_printed(bootstrap: str, unique: str, tmp_path: Path):
-    (program,) = [each.text for each in blocks(HOUSE / "docs" / "spark.md") if each.title == "shorten.py"]
-    (tmp_path / "shorten.py").write_text(program.replace('"short"', f'"{unique}"'))
+@pytest.mark.parametrize(
+    ("title", "value"),
+    [("shorten.py", b"a line tha"), ("upper.py", b"A LINE THAT IS LONGER THAN TEN CHARACTERS")],
+)
+def test_an_application_of_ones_own_runs_as_printed(
+    bootstrap: str, unique: str, tmp_path: Path, title: str, value: bytes
+):
+    (program,) = [each.text for each in blocks(HOUSE / "docs" / "spark.md") if each.title == title]
+    (tmp_path / title).write_text(program.replace('"short"', f'"{unique}"'))
     topology = f'name = "{unique}"\n[spouts.lines]\ntopics = ["{unique}.lines"]\nemits = ["{unique}.out"]\n'
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result()
@@ -182,7 +188,7 @@ def test_an_application_of_ones_own_runs_as_printed(bootstrap: str, unique: str,
     console = Console(tmp_path)
     try:
         console.do_shell(f"acktree acker run -b {bootstrap} --topology {unique} &")
-        console.do_shell(f"python shorten.py {bootstrap}")
+        console.do_shell(f"python {title} {bootstrap}")
     finally:
         console.stop()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": unique})
@@ -190,4 +196,4 @@ def test_an_application_of_ones_own_runs_as_printed(bootstrap: str, unique: str,
     message = consumer.poll(WAIT_S)
     consumer.close()
     assert message is not None
-    assert message.value() == b"a line tha"
+    assert message.value() == value

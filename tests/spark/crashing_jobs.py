@@ -34,29 +34,30 @@ class Crash(NamedTuple):
     def chosen(cls) -> "Crash":
         """Return what the environment of this driver says."""
         texts = (os.environ[f"CRASH_{name.upper()}"] for name in cls._fields[:-1])
-        return cls(*texts, os.getpgid(0))
+        return cls(*texts, int(os.environ.get("CRASH_DRIVER", os.getpgid(0))))
 
 
 def narrow(rows: DataFrame) -> dict[str, DataFrame]:
-    return {_output(): _dying(rows)}
+    return {_output(): dying(rows)}
 
 
 def doubled(rows: DataFrame) -> dict[str, DataFrame]:
     """Two branches, so the plan is not narrow: one writes while the other is about to die."""
-    return {_output(): rows.select("value", "anchors").union(_dying(rows))}
+    return {_output(): rows.select("value", "anchors").union(dying(rows))}
 
 
 def shuffled(rows: DataFrame) -> dict[str, DataFrame]:
     """One task reads a shuffle and dies; its rows are too long to wait in buffers on their way out."""
     read = rows.select("value", "anchors").repartition(1)
-    return {_output(): _dying(read).select(f.rpad("value", LONG, b" ").alias("value"), "anchors")}
+    return {_output(): dying(read).select(f.rpad("value", LONG, b" ").alias("value"), "anchors")}
 
 
 def _output() -> str:
     return f"{os.environ['CRASH_TOPOLOGY']}.a"
 
 
-def _dying(rows: DataFrame) -> DataFrame:
+def dying(rows: DataFrame) -> DataFrame:
+    """Pass all rows, but kill a process once, at the last record of the big partition."""
     rows.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ARROW_ROWS)
     return rows.select("value", "anchors").mapInArrow(partial(_die_once, crash=Crash.chosen()), SCHEMA)
 

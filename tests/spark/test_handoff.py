@@ -89,6 +89,6 @@ def test_the_handoff_files_of_a_killed_task_are_removed_with_the_next_batch(
     for file in (killed, other_query, beside):
         file.touch()
     own = tmp_path / "acktree-handoff-q.7.4"
-    monkeypatch.setattr(handoff, "handoff_path", lambda: own)
+    monkeypatch.setattr(handoff, "handoff_path", lambda _declared_by: own)
     handoff.begin_handoff(ReadTaskName("topic", 0, 10, "digest"))
     assert set(tmp_path.iterdir()) == {other_query, beside, own}

@@ -54,11 +54,12 @@ def crash(tester: StageTester, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 @contextlib.contextmanager
-def own_run(tester: StageTester, job: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def own_run(tester: StageTester, job: str, *more: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Run a job in a process group of its own; yield its process and log."""
     command = [str(Path(sys.executable).with_name("acktree")), "spark", "run", f"spark.crashing_jobs:{job}"]
     command += ["--topology", tester.name, "--spout", "in", "-b", tester.bootstrap]
     command += ["--checkpoint", str(tester.folder / "checkpoint"), "--trigger", app.AVAILABLE_NOW]
+    command += more
     log = tester.folder / "log"
     with log.open("w") as out:
         environment = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_START}
@@ -71,9 +72,9 @@ def own_run(tester: StageTester, job: str) -> Iterator[tuple[subprocess.Popen[by
             process.wait()
 
 
-def killed_run(tester: StageTester, job: str) -> None:
+def killed_run(tester: StageTester, job: str, *more: str) -> None:
     """Run a job until it has killed itself."""
-    with own_run(tester, job) as (process, log):
+    with own_run(tester, job, *more) as (process, log):
         assert process.wait(DEADLINE_S) == -signal.SIGKILL, log.read_text()
 
 
@@ -116,6 +117,28 @@ def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
     assert Path(os.environ["CRASH_FLAG"]).exists()
     assert len(tester.tuples) == BIG + SMALL
     assert tester.failed == {}
+    assert tester.committed() == [BIG, SMALL]
+
+
+@pytest.mark.parametrize(
+    ("who", "point"),
+    [
+        ("task", "some is written"),
+        pytest.param("driver", "another task is committed", marks=pytest.mark.slow),
+    ],
+)
+def test_a_batch_of_a_plan_declared_narrow_is_written_exactly_once(
+    tester: StageTester, crash: Callable[[str, str], None], who: str, point: str
+) -> None:
+    crash(who, point)
+    if who == "driver":
+        killed_run(tester, "narrow", "--option", "plan=narrow")
+    options = tester.options(spout="in") | {"plan": "narrow"}
+    folder = tester.folder / "checkpoint"
+    tester.query = app.start(tester.spark, crashing_jobs.narrow, options, folder, app.AVAILABLE_NOW)
+    tester.until_the_end()
+    assert Path(os.environ["CRASH_FLAG"]).exists()
+    assert (len(tester.tuples), len(tester.inits), tester.failed) == (BIG + SMALL, BIG + SMALL, {})
     assert tester.committed() == [BIG, SMALL]
 
 

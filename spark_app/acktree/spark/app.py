@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from acktree.producers.native.librdkafka import is_native_off
 from acktree.schemas.client_settings import Settings
@@ -22,7 +23,7 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.user_code import load_callable
 from acktree.spark.driver.source_watch import check_source
-from acktree.spark.options import SourceOptions
+from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.runtime import available_now
 from acktree.spark.runtime.class_archive import options_to_use
 from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
@@ -30,7 +31,7 @@ from acktree.spark.runtime.short_errors import TRACEBACK, last_error
 from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
 from acktree.spark.source import FORMAT, register
-from acktree.spark.stage import Stage, Transform
+from acktree.spark.stage import BadTransform, Stage, Transform
 
 AVAILABLE_NOW = "available-now"
 LONGEST_SCRATCH = 60
@@ -181,18 +182,39 @@ def start(
 ) -> StreamingQuery:
     """Start the query of a spout or bolt in any session, and return it; the source is registered there.
 
-    ``options`` are those of the source. ``trigger`` is ``available-now`` or an interval such as ``1s`` or
-    ``500ms``; "" runs batch after batch.
+    ``options`` are those of the source. With ``plan=narrow`` the sink ``format("acktree")`` writes, also in
+    Spark Connect, else a stage. ``trigger`` is ``available-now`` or an interval such as ``1s`` or ``500ms``;
+    "" runs batch after batch.
 
     Raises:
         BadTrigger: it is none of these.
         BadTransform, BadColumn: the transform raises, or returns what cannot be sent; tried on no rows.
     """
     interval_ms = None if trigger in ("", AVAILABLE_NOW) else trigger_ms(trigger)
-    stage = Stage(transform, options)
     ends_by_itself = trigger == AVAILABLE_NOW and not HAS_ADMISSION_CONTROL
     if ends_by_itself:
         options = {**options, available_now.OPTION: "true"}
+    checked = SourceOptions.parse(options)
+    written = _declared if checked.plan else _staged
+    writer = written(spark, transform, options).option("checkpointLocation", str(checkpoint))
+    writer = writer.queryName(checked.group)
+    if trigger == AVAILABLE_NOW and not ends_by_itself:
+        writer = writer.trigger(availableNow=True)
+    elif interval_ms is not None:
+        writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
+    query = writer.start()
+    if ends_by_itself:
+        available_now.stop_when_done(query)
+    return query
+
+
+def _staged(spark: SparkSession, transform: Transform, options: Mapping[str, str]) -> DataStreamWriter:
+    """Return what writes a query by a stage, which finds out the shape of the plan by itself."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise BadOption(
+            "a stage needs Spark's JVM, which Spark Connect does not show: give option plan=narrow"
+        )
+    stage = Stage(transform, options)
     register(spark)
     # The source would ask the registry for the one option that Spark has to know.
     headers = {"includeHeaders": str(stage.options.include_headers).lower()}
@@ -202,16 +224,21 @@ def start(
     def write(batch: Any, batch_id: int) -> None:
         stage(batch, batch_id)
 
-    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
-    writer = writer.queryName(SourceOptions.parse(options).group)
-    if trigger == AVAILABLE_NOW and not ends_by_itself:
-        writer = writer.trigger(availableNow=True)
-    elif interval_ms is not None:
-        writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
-    query = writer.start()
-    if ends_by_itself:
-        available_now.stop_when_done(query)
-    return query
+    return rows.writeStream.foreachBatch(write)
+
+
+def _declared(spark: SparkSession, transform: Transform, options: Mapping[str, str]) -> DataStreamWriter:
+    """Return what writes a query whose plan is declared narrow."""
+    register(spark)
+    output = transform(spark.readStream.format(FORMAT).options(**options).load())
+    if isinstance(output, Mapping):
+        if len(output) != 1:
+            raise BadTransform(
+                f"with plan=narrow there is one output, and the transform returned {len(output)}"
+            )
+        ((topic, output),) = output.items()
+        options = {**options, "topic": topic}
+    return output.writeStream.format(FORMAT).options(**options)
 
 
 def run(

@@ -23,10 +23,15 @@ _KNOWN = (
     "complete",
     "transactions",
     "availableNow",
+    "plan",
+    "topic",
     "metricsPort",
     "metricsHost",
     "kafka.*",
 )
+
+NARROW = "narrow"
+"""The shape of a plan that ``plan`` declares: each task writes all that comes of what it has read itself."""
 
 
 _OF_TOPOLOGY = {
@@ -62,6 +67,8 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     complete_by_batch: bool = False
     available_now: bool = False
+    plan: str = ""
+    topic: str = ""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
     given: frozenset[str] = field(default=frozenset(), repr=False)
     """What the start has given, in small letters: the topology does not change it."""
@@ -74,6 +81,11 @@ class SourceOptions:
     @property
     def group(self) -> str:
         return f"{self.topology}.{self.component}"
+
+    @property
+    def declared_by(self) -> str:
+        """The group whose source says that its plan is narrow, "" if this one does not."""
+        return self.group if self.plan else ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -113,12 +125,18 @@ class SourceOptions:
             _truth("failOnDataLoss", given.get("failondataloss", "true")),
             _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
             _truth("availableNow", given.get("availablenow", "false")),
+            _plan(given),
+            given.get("topic", ""),
             kafka,
             frozenset(given),
         )
 
     def within(self, topology: Topology) -> "SourceOptions":
-        """Return these options, with those of a topology's file for what the start has not given."""
+        """Return these options, with those of a topology's file for what the start has not given.
+
+        Raises:
+            BadOption: the two do not go together.
+        """
         tables = topology.spouts if self.spout else topology.bolts
         if (table := tables.get(self.component)) is None:
             return self  # who connects says so
@@ -129,7 +147,13 @@ class SourceOptions:
         }
         if "complete_by_batch" in found:
             found["complete_by_batch"] = found["complete_by_batch"] == "batch"
-        return replace(self, **found)
+        made = replace(self, **found)
+        if made.plan and (made.complete_by_batch or not made.transactions):
+            raise BadOption(
+                f"plan={made.plan} is for tuples of trees in one transaction a task, and the topology file says "
+                f"otherwise in the table spark of {made.component}: give transactions=true and complete=tree"
+            )
+        return made
 
     def with_headers(self, wanted: bool) -> "SourceOptions":
         """Return these options with the column ``headers``, or without, whatever the topology says."""
@@ -142,6 +166,20 @@ def _by_batch(complete: str, bolt: str) -> bool:
     if complete == "batch" and bolt:
         raise BadOption("complete=batch is for a spout; a bolt acks what it reads in any case")
     return complete == "batch"
+
+
+def _plan(given: Mapping[str, str]) -> str:
+    """Return how the rows are said to leave the query: narrow, or "" for a stage that looks for itself."""
+    plan = given.get("plan", "")
+    if plan not in ("", NARROW):
+        raise BadOption(f"plan={plan!r}: must be {NARROW}, or left out")
+    if not plan and "topic" in given:
+        raise BadOption(f"option 'topic' is for writeStream.format('acktree') with plan={NARROW}")
+    if plan and given.get("transactions", "true").lower() != "true":
+        raise BadOption(f"plan={NARROW} writes one transaction a task: leave out transactions=false")
+    if plan and given.get("complete", "tree") != "tree":
+        raise BadOption(f"plan={NARROW} is for tuples of trees: leave out complete=batch, or plan={NARROW}")
+    return plan
 
 
 def _whole_number(name: str, text: str | None) -> int | None:

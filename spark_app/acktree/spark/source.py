@@ -1,4 +1,4 @@
-"""``spark.readStream.format("acktree")``: a spout, or a bolt, as a Spark streaming source.
+"""``format("acktree")``: a spout, or a bolt, as a Spark streaming source, and the sink of a narrow plan.
 
 Invariant: what Spark has logged is what is read; the driver-side state is in Kafka and in that log. Spark
 builds the reader in several processes, so nothing is opened before the first offset is asked for.
@@ -9,13 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import History, Published, read_history
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
+from acktree.spark.driver.written_batches import WrittenBatches
 from acktree.spark.options import SourceOptions
 from acktree.spark.runtime.begun_batch import BegunBatch
 from acktree.spark.runtime.logged_batch import PlannedBatch
@@ -25,13 +31,26 @@ from acktree.spark.runtime.spark_version import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from acktree.spark.tasks.reading.read_task import HEADERS_COLUMN, SCHEMA, ReadTask, read_offsets, read_tasks
+from acktree.spark.sink import stream_writer
+from acktree.spark.tasks.handoff import DECLARED_WRONGLY
+from acktree.spark.tasks.reading.read_task import (
+    HEADERS_COLUMN,
+    SCHEMA,
+    ReadTask,
+    declared_tasks,
+    read_offsets,
+    read_tasks,
+)
 
 FORMAT = "acktree"
 
 
 class AskedTooEarly(AcktreeError):
     """Spark asked for an offset before it said what its checkpoint holds, and records would be skipped."""
+
+
+class ScannedTwice(AcktreeError):
+    """The plan of a query with ``plan=narrow`` reads its source more than once in a batch."""
 
 
 class AcktreeSource(DataSource):
@@ -50,6 +69,9 @@ class AcktreeSource(DataSource):
     def streamReader(self, schema: StructType) -> "AcktreeStreamReader":
         options = SourceOptions.parse(dict(self.options))
         return AcktreeStreamReader(options.with_headers("headers" in schema.names))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return stream_writer(dict(self.options), schema, overwrite)
 
 
 def _read_history(options: SourceOptions) -> History:
@@ -74,6 +96,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begun = BegunBatch()
         self._targets: dict[int, int] | None = None
         self._ends: dict[int, int] = {}
+        self._written: WrittenBatches | None = None
+        self._scanned: dict[str, Any] | None = None
 
     def _settled(self) -> SourceOptions:
         """Return the options with those of the topology, as it is published when this is first asked."""
@@ -125,6 +149,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return self._begun.awaited
             start = self._begun.end or self.initialOffset()
         logged = PlannedBatch.from_json(start)
+        if self._options.plan:
+            self._check_written(logged)
         if not self._has_begun and self._first not in (None, logged):
             self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it
         self._has_begun = True
@@ -155,6 +181,12 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the query's progress shows as the source's ``latestOffset``: how far the spout is."""
         return self._driver.progress(self._ends) if self._driver is not None else None
 
+    def _check_written(self, logged: PlannedBatch) -> None:
+        """Check that a batch which Spark has ended was written. Raises NotWritten."""
+        if self._written is None:
+            self._written = WrittenBatches(self._options)
+        self._written.check(logged, lambda: [task.name for task in self._tasks(logged)])
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         batch = PlannedBatch.from_json(end)
         if self._has_begun and self._begun.end is None and start == end:
@@ -162,7 +194,19 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begun.begun(end)
         if start == end:
             return []
-        return list(read_tasks(self._settled(), self._published(batch.version), batch))
+        tasks = self._tasks(batch)
+        if not self._options.plan:
+            return list(tasks)
+        if end == self._scanned:
+            raise ScannedTwice(
+                "the plan reads the source more than once, as a union or a join of it with itself does: "
+                f"{DECLARED_WRONGLY}"
+            )
+        self._scanned = end
+        return list(declared_tasks(tasks, self._options.group))
+
+    def _tasks(self, batch: PlannedBatch) -> list[ReadTask]:
+        return read_tasks(self._settled(), self._published(batch.version), batch)
 
     def _check_begin(self, logged: PlannedBatch) -> None:
         """Check what Spark has logged after it has asked for an offset: nothing behind it is skipped.
@@ -198,3 +242,6 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+        if self._written is not None:
+            self._written.close()
+            self._written = None

@@ -28,13 +28,14 @@ from acktree.schemas.topology import registry_topic
 from acktree.schemas.user_code import described
 from acktree.spark.driver.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
 from acktree.spark.driver.timeout_resets import Resets, resetting
-from acktree.spark.options import SourceOptions
+from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.runtime.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
 from acktree.spark.runtime.short_errors import with_short_errors
 from acktree.spark.runtime.task_runs import TaskRuns
 from acktree.spark.tasks.handoff import handoff_wanted
 from acktree.spark.tasks.reading.read_task import ReadTask
-from acktree.spark.tasks.writing.anchoring import VALUES_SCHEMA, BadColumn
+from acktree.spark.tasks.writing.anchoring import VALUES_SCHEMA
+from acktree.spark.tasks.writing.row_columns import check_types, written_columns
 from acktree.spark.tasks.writing.row_limits import StageLimits, read_stage_limits
 from acktree.spark.tasks.writing.write_task import (
     COUNT_SCHEMA,
@@ -58,15 +59,6 @@ CUT_OFF_ACTION = {"action": "cut_off"}
 QUERY_ID = "sql.streaming.queryId"
 RESET_FRACTION = 0.25
 """Part of its timeout after which a batch asks for more time: its records may have used up most of it."""
-COLUMNS = {
-    "value": ("binary", "string"),
-    "anchors": ("binary",),
-    "key": ("binary", "string"),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "fail": ("string",),
-}
-"""What a stage takes from its rows, and the types that it can write."""
-
 Outputs = DataFrame | Mapping[str, DataFrame]
 Transform = Callable[[DataFrame], Outputs]
 
@@ -90,6 +82,11 @@ class Stage:
         """
         self._transform = transform
         options_ = SourceOptions.parse(options)
+        if options_.plan:
+            raise BadOption(
+                f"plan={options_.plan} is for writeStream.format('acktree'), which takes the place of "
+                "foreachBatch and its stage: leave it out here and at the source, or write without a stage"
+            )
         self._registry = Registry(options_.bootstrap, options_.topology, options_.kafka)
         self.options = options_.within(self._registry.history.latest)
         self._batch_commits = BatchCommits(options_.bootstrap, options_.kafka, options_.group)
@@ -141,7 +138,7 @@ class Stage:
             BadTransform, BadColumn: it raises, or returns what cannot be sent.
         """
         for topic, output in self._outputs(session.createDataFrame([], schema)).items():
-            _check_types(_columns(output, topic), topic)
+            check_types(_columns(output, topic).schema, f"topic {topic!r}")
 
     def _in_transactions(self, batch: DataFrame, rows: DataFrame, plan: StagePlan, topic: str) -> int:
         """Write one transaction per task; a spout's tuples are unseen until it commits: no tree times out."""
@@ -265,23 +262,7 @@ def _write_whole(
 
 
 def _columns(output: DataFrame, topic: str) -> DataFrame:
-    missing = [name for name in ("value", "anchors") if name not in output.columns]
-    if missing:
-        raise BadColumn(
-            f"the rows for topic {topic!r} have no column {missing[0]!r}; it needs value and anchors "
-            "(carry anchors along from the source), and may have key, headers and fail"
-        )
-    return output.select(*[name for name in COLUMNS if name in output.columns])
-
-
-def _check_types(output: DataFrame, topic: str) -> None:
-    for field in output.schema.fields:
-        kind, wanted = field.dataType.simpleString(), COLUMNS[field.name]
-        if kind not in wanted and kind != "void":
-            raise BadColumn(
-                f"the rows for topic {topic!r} have a column {field.name!r} of type {kind}; "
-                f"it must be {' or '.join(wanted)}"
-            )
+    return output.select(*written_columns(output.columns, f"topic {topic!r}"))
 
 
 def _count(roots: DataFrame) -> int:

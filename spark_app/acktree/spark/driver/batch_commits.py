@@ -7,6 +7,7 @@ offsets of a group without members, and a batch that fails at every start is run
 """
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
@@ -54,6 +55,19 @@ def commit_of_task(batch: BatchName, task: ReadTaskName) -> TopicPartition:
     return TopicPartition(task.topic, task.partition, task.next_offset, metadata=text)
 
 
+def batch_of_commit(found: TopicPartition, task: ReadTaskName) -> BatchName | None:
+    """Return the batch in which a task is written by the record found for its partition, None if it is not.
+
+    >>> task = ReadTaskName("lines", 0, 7, "0a1b2c3d")
+    >>> batch_of_commit(commit_of_task(BatchName("q", 5), task), task)
+    BatchName(query='q', number=5)
+    """
+    parts = metadata_of(found).split("|")
+    if found.offset != task.next_offset or len(parts) != 4 or parts[0] != FORMAT or parts[3] != task.digest:
+        return None
+    return BatchName(parts[1], int(parts[2])) if parts[2].isdigit() else None
+
+
 def commit_of_batch(batch: BatchName, registry_topic: str) -> TopicPartition:
     """Return the record that writing a batch has begun."""
     text = f"{FORMAT}|{batch.query}|{batch.number}"
@@ -83,10 +97,19 @@ class BatchCommits:
         Raises:
             KafkaException: the broker does not answer, or the transaction does not end in time.
         """
+        (found,) = self.newest([record])
+        return found.offset != OFFSET_INVALID and metadata_of(found) == metadata_of(record)
+
+    def newest(self, records: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return the newest record of the partition of each, waiting for transactions in progress.
+
+        A partition without one has OFFSET_INVALID. Raises what ``is_set`` raises.
+        """
+        places = [TopicPartition(record.topic, record.partition) for record in records]
         deadline_s = world.monotonic_s() + BROKER_TIMEOUT_S
         while True:
             try:
-                return self._newest(record) == metadata_of(record)
+                return self._committed(places)
             except KafkaException as error:
                 if (why := why_unanswered(self.consumer)) is not None:
                     raise KafkaException(why) from None
@@ -94,11 +117,12 @@ class BatchCommits:
                     raise
                 world.sleep(RETRY_INTERVAL_S)
 
-    def _newest(self, record: TopicPartition) -> str:
-        (found,) = self.consumer.committed([TopicPartition(record.topic, record.partition)], BROKER_TIMEOUT_S)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return metadata_of(found) if found.offset != OFFSET_INVALID else ""
+    def _committed(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        found: list[TopicPartition] = self.consumer.committed(places, BROKER_TIMEOUT_S)
+        for place in found:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        return found
 
     def set(self, record: TopicPartition) -> None:
         """Commit a record. Raises what ``commit_offsets`` raises."""

@@ -5,7 +5,7 @@ Invariant: a task ends only when it has read up to the end of its range; offsets
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -84,9 +84,15 @@ class ReadRange:
 
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
-    """What one task reads, blocks as a whole; the partition it begins with is no other task's."""
+    """What one task reads, blocks as a whole; the partition it begins with is no other task's.
+
+    Where the plan is declared narrow, ``declared_by`` is the group that reads, and ``number`` that of the
+    only task of Spark which may read this; without ranges there is nothing to read.
+    """
 
     ranges: tuple[ReadRange, ...]
+    declared_by: str = ""
+    number: int = 0
 
     @property
     def name(self) -> ReadTaskName:
@@ -112,6 +118,15 @@ def read_tasks(options: SourceOptions, published: Published, batch: PlannedBatch
         parts.setdefault((range_.topic, range_.partition), []).append(range_)
     first, *others = parts.values()
     return [ReadTask(tuple(part)) for part in ([*first, *(again if fresh else again[1:])], *others)]
+
+
+def declared_tasks(tasks: list[ReadTask], group: str) -> list[ReadTask]:
+    """Return the numbered tasks of a batch whose plan is declared narrow, after one that reads nothing.
+
+    To Spark the rows of one single task need no shuffle: behind ``coalesce(1)`` it would keep them as state
+    in the task that reads them. And a join without a key reads the first of these tasks in its first task.
+    """
+    return [replace(each, declared_by=group, number=n) for n, each in enumerate([ReadTask(()), *tasks])]
 
 
 def _read_ranges(
@@ -168,15 +183,16 @@ def read_offsets(task: ReadTask) -> Iterator[pa.RecordBatch]:
     Raises:
         OffsetOutOfRange: the topic no longer holds what was planned, and failOnDataLoss is true.
         ReadStalled: no progress for STALL_S seconds.
+        NotOneToOne: the plan was declared narrow, and is not.
     """
     # Life of a record, step 3.
-    begin_handoff(task.name)
+    begin_handoff(task.name if task.ranges else None, task.declared_by, task.number)
     for range_ in task.ranges:
-        yield from _read_range(range_)
-    end_handoff()
+        yield from _read_range(range_, task.declared_by)
+    end_handoff(task.declared_by)
 
 
-def _read_range(range_: ReadRange) -> Iterator[pa.RecordBatch]:
+def _read_range(range_: ReadRange, declared_by: str) -> Iterator[pa.RecordBatch]:
     wanted = np.arange(range_.start, range_.end) if range_.only is None else np.array(range_.only)
     only = None if range_.only is None else wanted
     seen: list[NDArray[np.int64]] = []
@@ -185,7 +201,7 @@ def _read_range(range_: ReadRange) -> Iterator[pa.RecordBatch]:
         if len(rows.offsets):
             seen.append(rows.offsets)
             batch = _to_arrow(range_, rows)
-            add_to_handoff(_bytes_of(batch.column("anchors")))
+            add_to_handoff(_bytes_of(batch.column("anchors")), declared_by)
             yield batch
     if range_.result_topic is not None and sum(map(len, seen)) < len(wanted):
         absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)

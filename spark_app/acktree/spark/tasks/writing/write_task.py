@@ -50,7 +50,10 @@ class NotNarrow(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What the tasks of one batch need to know; ``version`` is the emission's, ``bolt`` "" for a spout."""
+    """What the tasks of one batch need to know; ``version`` is the emission's, ``bolt`` "" for a spout.
+
+    ``declared_by`` is the group whose source says that the plan is narrow, "" where a stage looks for itself.
+    """
 
     bootstrap: str
     user: Settings = field(repr=False)  # may hold a password
@@ -61,6 +64,7 @@ class StagePlan:
     spout: str = ""
     bolt: str = ""
     limits: StageLimits = field(default_factory=StageLimits)
+    declared_by: str = ""
 
     @property
     def own_hashes(self) -> tuple[int, ...]:
@@ -143,7 +147,7 @@ def write_whole(
     """
     # Life of a record, step 5.
     try:
-        count = _write_rows(batches, plan, topic, begin)
+        count = write_rows(batches, plan, topic, begin)
     finally:
         clear_handoff()
     yield _counted(count)
@@ -151,7 +155,8 @@ def write_whole(
         runs.record(topic)
 
 
-def _write_rows(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, begin: Begin) -> int:
+def write_rows(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, begin: Begin) -> int:
+    """Write what ``write_whole`` writes, and raise what it raises; return how many roots."""
     first = next(batches, None)
     output = begin(plan)
     if output is None:
@@ -164,10 +169,14 @@ def _write_rows(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, 
         for batch in chain(() if first is None else (first,), batches):
             updates += writer.write(batch)
         check_input_is_whole()
-        return _send_acker_updates(_fold_with_inputs(handoff_anchors(), updates, plan), plan, output)
+        return _send_acker_updates(_fold_with_inputs(_inputs(plan), updates, plan), plan, output)
     except BaseException:
         output.abort()
         raise
+
+
+def _inputs(plan: StagePlan) -> NDArray[np.void]:
+    return handoff_anchors(plan.declared_by)
 
 
 def _fold_with_inputs(
@@ -184,9 +193,9 @@ def _fold_with_inputs(
 
 def in_transaction(plan: StagePlan) -> TaskOutput | None:
     """Begin the transaction of what this task reads; None if an earlier run of the task has committed it."""
-    return begin_transaction(
-        plan.bootstrap, plan.user, plan.group, plan.batch, read_handoff(), plan.limits.settings
-    )
+    task = read_handoff(plan.declared_by)
+    assert task is not None, "only a task that reads has something to write"
+    return begin_transaction(plan.bootstrap, plan.user, plan.group, plan.batch, task, plan.limits.settings)
 
 
 def without_transaction(plan: StagePlan) -> TaskOutput:

@@ -1,0 +1,68 @@
+"""The proof that a batch which Spark has ended was written, where its plan is declared narrow.
+
+A stage's driver sees what its tasks have written; ``writeStream.format("acktree")`` has no such driver, and
+Spark ends a batch also where its optimizer has found that nothing needs to be read, or where a plan reads
+some of the tasks only.
+Invariant: no batch counts as written without the batch commit record of every task that had something to
+read, all of one batch; a record that is not there proves nothing, and stops the query.
+"""
+
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import TopicPartition
+
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.kafka_errors import clear_errors
+from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, batch_of_commit
+from acktree.spark.options import SourceOptions
+from acktree.spark.runtime.logged_batch import PlannedBatch
+
+
+class NotWritten(AcktreeError):
+    """Spark has ended a batch, and Kafka does not hold the proof that all that it reads was written."""
+
+
+class WrittenBatches:
+    """Checks the batches of one query, one after another."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._commits = BatchCommits(options.bootstrap, options.kafka, options.group)
+        self._checked: PlannedBatch | None = None
+        self._name: BatchName | None = None
+
+    def check(self, batch: PlannedBatch, tasks_of: Callable[[], Sequence[ReadTaskName]]) -> None:
+        """Return once every task of a batch that Spark has ended is known to have committed what it wrote.
+
+        Called again for the same batch it does nothing. Raises:
+            NotWritten: one has not, or its record is gone.
+            BrokerUnreachable, BrokerRefused: see there.
+        """
+        # Life of a record, step 4.
+        if batch == self._checked:
+            return
+        if tasks := tasks_of():
+            places = [TopicPartition(task.topic, task.partition) for task in tasks]
+            with clear_errors(self._options.bootstrap):
+                found = self._commits.newest(places)
+            names = list(map(batch_of_commit, found, tasks))
+            if None in names or len({*names}) > 1 or names[0] == self._name:
+                raise self._not_written(tasks, names)
+            self._name = names[0]
+        self._checked = batch
+
+    def _not_written(self, tasks: Sequence[ReadTaskName], names: Sequence[BatchName | None]) -> NotWritten:
+        missing = [task for task, name in zip(tasks, names, strict=True) if name is None] or tasks
+        first = missing[0]
+        return NotWritten(
+            f"Spark has ended a batch, but group {self._commits.group} has no proof that what {len(missing)} "
+            f"of its {len(tasks)} tasks were to read was written (the first ends at offset "
+            f"{first.next_offset} of {first.topic}/{first.partition}): the plan skips it, as limit(0) does, "
+            "or something else than writeStream.format('acktree') has written it, or the query stood still "
+            "for longer than offsets.retention.minutes. Nothing of it is committed: with a new checkpoint "
+            f"these records are read again. If the plan needs it, leave plan={self._options.plan} out and "
+            "write with foreachBatch and a stage"
+        )
+
+    def close(self) -> None:
+        self._commits.consumer.close()

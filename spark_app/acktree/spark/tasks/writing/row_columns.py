@@ -1,0 +1,45 @@
+"""The columns that tuples are written from.
+
+Invariant: what a stage and a writer take from their rows, and refuse, is the same, in the same words.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql.types import StructType
+
+from acktree.spark.tasks.writing.anchoring import BadColumn
+
+COLUMNS = {
+    "value": ("binary", "string"),
+    "anchors": ("binary",),
+    "key": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "fail": ("string",),
+}
+"""What is taken from rows, and the types that can be written."""
+
+
+def written_columns(names: Sequence[str], target: str) -> list[str]:
+    """Return which columns of rows for a target, such as ``topic 'words'``, are written.
+
+    Raises:
+        BadColumn: ``value`` or ``anchors`` is missing.
+    """
+    missing = [name for name in ("value", "anchors") if name not in names]
+    if missing:
+        raise BadColumn(
+            f"the rows for {target} have no column {missing[0]!r}; it needs value and anchors "
+            "(carry anchors along from the source), and may have key, headers and fail"
+        )
+    return [name for name in COLUMNS if name in names]
+
+
+def check_types(schema: StructType, target: str) -> None:
+    """Check the types of the columns that are written; raise BadColumn for one that cannot be."""
+    for field in schema.fields:
+        kind, wanted = field.dataType.simpleString(), COLUMNS.get(field.name)
+        if wanted and kind not in wanted and kind != "void":
+            raise BadColumn(
+                f"the rows for {target} have a column {field.name!r} of type {kind}; "
+                f"it must be {' or '.join(wanted)}"
+            )

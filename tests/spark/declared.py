@@ -1,0 +1,74 @@
+"""Queries that are written by ``writeStream.format("acktree")``, and functions that they use."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSourceStreamWriter
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from acktree.spark import sink
+from acktree.spark.sink import RowWriter
+from acktree.spark.source import FORMAT, AcktreeSource, register
+from spark.tester import StageTester
+
+SCHEMA = "value binary, anchors binary"
+
+
+class RowSource(AcktreeSource):
+    """Writes as it does where Spark has no writers of Arrow batches (4.0)."""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        sink.KIND = RowWriter
+        return super().streamWriter(schema, overwrite)
+
+
+def same(rows: DataFrame) -> DataFrame:
+    return rows.select("value", "anchors")
+
+
+def words(rows: DataFrame) -> DataFrame:
+    """Return a row a word; a line that begins with a dash has none."""
+    word = f.explode(f.split(f.col("value").cast("string"), " "))
+    return rows.where("not startswith(cast(value as string), '-')").select(word.alias("value"), "anchors")
+
+
+def first_batch_only(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from islice(batches, 1)
+
+
+def raising_once(rows: DataFrame, flag: Path, guilty: bytes) -> DataFrame:
+    """Pass all rows, but raise once at a record."""
+
+    def check(value: bytes) -> bytes:
+        if value.startswith(guilty) and not flag.exists():
+            flag.touch()
+            raise ValueError("a fault that passes")
+        return value
+
+    return rows.select(f.udf(check, "binary")("value").alias("value"), "anchors")
+
+
+def options(tester: StageTester, **more: str) -> dict[str, str]:
+    return tester.options(**({"spout": "in"} | more)) | {"plan": "narrow", "topic": f"{tester.name}.a"}
+
+
+def lines(tester: StageTester, **more: str) -> DataFrame:
+    register(tester.spark)
+    return tester.spark.readStream.format(FORMAT).options(**options(tester, **more)).load()
+
+
+def write(
+    tester: StageTester, rows: DataFrame, *, of_sink: dict[str, str] | None = None, folder: str = "checkpoint"
+) -> StreamingQuery:
+    written = rows.writeStream.format(FORMAT).options(**(of_sink or options(tester)))
+    written = written.option("checkpointLocation", str(tester.folder / folder))
+    return written.trigger(availableNow=True).start()
+
+
+def start(tester: StageTester, plan: Callable[[DataFrame], DataFrame], **more: str) -> None:
+    tester.query = write(tester, plan(lines(tester, **more)), of_sink=options(tester, **more))

@@ -1,0 +1,154 @@
+"""A plan that is declared narrow and is not: refused with a sentence, and nothing of it is written."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import parse_topology
+from acktree.spark.functions import merge_anchors
+from acktree.spark.source import FORMAT, register
+from acktree.spark.stage import Stage
+from spark import declared
+from spark.declared import lines, options, same, start
+from spark.tester import DEADLINE_S, TOPOLOGY, StageTester
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+RECORDS = 3_000
+"""Enough for a task per partition."""
+
+
+def send(tester: StageTester) -> None:
+    for partition in (0, 1):
+        tester.send([f"{n:04d}".ljust(100, ".") for n in range(RECORDS)], partition)
+
+
+def check_refused(tester: StageTester, match: str, roots: int = 0) -> None:
+    """Check that the query ends with this sentence and nothing is written or committed."""
+    with pytest.raises(Exception, match=match):
+        tester.query.awaitTermination(DEADLINE_S)
+    for _ in range(5):
+        tester.read()
+    assert (tester.tuples, len(tester.inits), tester.committed()) == ([], roots, [0, 0])
+
+
+def joined_without_a_key(rows: DataFrame) -> DataFrame:
+    table = rows.sparkSession.createDataFrame([(n,) for n in range(4)], "n int")
+    return same(rows.crossJoin(table))
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("value").agg(merge_anchors().alias("anchors"))
+
+
+SHAPES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "scanned twice": (lambda rows: same(rows).union(same(rows)), "reads the source more than once"),
+    "coalesced": (lambda rows: same(rows).coalesce(1), "task 0 reads what task 1 is to read"),
+    "shuffled": (lambda rows: same(rows).repartition(3), "were read by another one"),
+    "remembered": (lambda rows: same(rows.dropDuplicates(["value"])), "were read by another one"),
+    "limited": (lambda rows: same(rows).limit(10), "were read by another one"),
+    "joined without a key": (joined_without_a_key, "reads what task . is to read"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_plan_of_another_shape_is_refused_and_stays_refused(tester: StageTester, shape: str) -> None:
+    send(tester)
+    plan, match = SHAPES[shape]
+    for _ in range(2 if shape in ("scanned twice", "coalesced") else 1):
+        start(tester, plan)
+        check_refused(tester, match)
+
+
+def test_a_small_batch_is_not_kept_as_state_in_the_task_that_reads_it(tester: StageTester) -> None:
+    """To Spark one task is one partition, which needs no shuffle before a limit."""
+    tester.send(["a", "b"])
+    start(tester, lambda rows: same(rows).coalesce(1).limit(1).coalesce(1))
+    with pytest.raises(Exception, match=r"plan is not narrow|no proof"):
+        tester.query.awaitTermination(DEADLINE_S)
+
+
+def test_a_plan_that_reads_nothing_is_refused_when_its_batch_has_ended(tester: StageTester) -> None:
+    send(tester)
+    start(tester, lambda rows: same(rows).limit(0))
+    check_refused(tester, r"were read by another one|no proof")
+
+
+def test_a_batch_that_something_else_has_written_is_not_taken_for_written(tester: StageTester) -> None:
+    """Spark says that it has ended; at the next start, too."""
+    send(tester)
+    for _ in range(2):
+        written = lines(tester).writeStream.format("noop")
+        written = written.option("checkpointLocation", str(tester.folder / "checkpoint"))
+        tester.query = written.trigger(availableNow=True).start()
+        check_refused(tester, f"group {tester.name}.in.stage has no proof that what 2 of its 2 tasks")
+    tester.query = declared.write(tester, same(lines(tester)), folder="another checkpoint")
+    tester.until_the_end()
+    assert (len(tester.inits), tester.committed()) == (2 * RECORDS, [RECORDS, RECORDS])
+
+
+def test_two_sources_of_one_query_are_refused(tester: StageTester) -> None:
+    send(tester)
+    tester.query = declared.write(tester, same(lines(tester)).union(same(lines(tester))))
+    with pytest.raises(Exception, match=r"task . reads what task . is to read"):
+        tester.query.awaitTermination(DEADLINE_S)
+
+
+def test_rows_of_another_component_are_refused(tester: StageTester) -> None:
+    send(tester)
+    bolt = options(tester, bolt="two", spout="") | {"topic": f"{tester.name}.c"}
+    tester.query = declared.write(tester, same(lines(tester)), of_sink=bolt)
+    check_refused(tester, rf"were read for {tester.name}.in, not for {tester.name}.two")
+
+
+def test_a_source_without_the_declaration_is_refused(tester: StageTester) -> None:
+    send(tester)
+    register(tester.spark)
+    rows = tester.spark.readStream.format(FORMAT).options(**tester.options(spout="in")).load()
+    tester.query = declared.write(tester, same(rows))
+    check_refused(tester, "give the source option plan=narrow, too")
+
+
+def test_foreach_batch_refuses_a_source_with_the_declaration(tester: StageTester) -> None:
+    send(tester)
+    stage = Stage(lambda rows: {f"{tester.name}.a": same(rows)}, tester.options(spout="in"))
+    written = lines(tester).writeStream.foreachBatch(lambda rows, n: stage(rows, n) and None)
+    written = written.option("checkpointLocation", str(tester.folder / "checkpoint"))
+    tester.query = written.trigger(availableNow=True).start()
+    check_refused(tester, "its query is written with foreachBatch")
+
+
+def without(name: str) -> Callable[[DataFrame], DataFrame]:
+    return lambda rows: same(rows).drop(name)
+
+
+WRONG: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str], str]] = {
+    "no anchors": (without("anchors"), {}, "topic '.*' have no column 'anchors'"),
+    "no value": (without("value"), {}, "have no column 'value'"),
+    "type": (lambda rows: rows.withColumn("value", f.length("value")), {}, "'value' of type int; it must be"),
+    "undeclared": (same, {"plan": "", "topic": ""}, "needs option plan=narrow, and the source needs it"),
+    "another topic": (same, {"topic": "elsewhere"}, "topic=elsewhere is not what in emits"),
+    "no topic": (same, {"topic": ""}, "name one topic with option 'topic'"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_mistakes_are_refused_in_one_sentence_before_anything_is_written(
+    tester: StageTester, mistake: str
+) -> None:
+    tester.send(["a", "b"])
+    plan, of_sink, match = WRONG[mistake]
+    given = {name: value for name, value in (options(tester) | of_sink).items() if value}
+    tester.query = declared.write(tester, plan(lines(tester)), of_sink=given)
+    check_refused(tester, match)
+
+
+def test_a_component_that_emits_to_one_topic_needs_no_name_of_it(tester: StageTester) -> None:
+    text = TOPOLOGY.format(name=tester.name, timeout_s=30, block=1).replace(f', "{tester.name}.b"]', "]", 1)
+    apply_topology(tester.bootstrap, parse_topology(text.replace(f', "{tester.name}.b"]', "]")), {})
+    tester.send(["a", "b"])
+    given = {name: value for name, value in options(tester).items() if name != "topic"}
+    tester.query = declared.write(tester, same(lines(tester)), of_sink=given)
+    tester.until(lambda: len(tester.tuples) == 2)
