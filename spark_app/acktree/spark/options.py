@@ -150,7 +150,7 @@ class SourceOptions:
         made = replace(self, **found)
         if made.plan and (made.complete_by_batch or not made.transactions):
             raise BadOption(
-                f"plan={made.plan} is for tuples of trees in one transaction a task, and the topology file says "
+                f"plan={made.plan} is for trees, written in one transaction a task, and the topology file says "
                 f"otherwise in the table spark of {made.component}: give transactions=true and complete=tree"
             )
         return made
