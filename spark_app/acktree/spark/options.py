@@ -150,8 +150,8 @@ class SourceOptions:
         made = replace(self, **found)
         if made.plan and (made.complete_by_batch or not made.transactions):
             raise BadOption(
-                f"plan={made.plan} is for trees, written in one transaction a task, and the topology file says "
-                f"otherwise in the table spark of {made.component}: give transactions=true and complete=tree"
+                f"plan={made.plan} is for trees, written in one transaction a task, and the topology file "
+                f"says otherwise in the table spark of {made.component}: give transactions=true, complete=tree"
             )
         return made
 

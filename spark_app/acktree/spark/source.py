@@ -144,6 +144,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark 4.0 and 4.1 give neither ``start``, the end of the batch that has ended last, nor a limit.
         """
         # Life of a record, step 2.
+        is_told = start is not None
         if start is None:
             if self._begun.awaited is not None:
                 return self._begun.awaited
@@ -169,7 +170,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if batch is not None:
                 self._begun.planned(end := batch.to_json())
                 return end
-            if self._targets is None and wait_s:
+            # Where Spark gives no start it may end after this call: who never reads a result gets nowhere.
+            if self._targets is None and wait_s and (is_told or driver.has_caught_up):
                 return start
             if self._targets is not None and driver.all_done(self._targets):
                 driver.commit_and_report()

@@ -185,6 +185,11 @@ class BoltDriver:
         lag = sum(max(0, end - self._committed.get(slot, 0)) for slot, end in ends.items())
         return {"lag": lag, "acked": self._executed}
 
+    @property
+    def has_caught_up(self) -> bool:
+        """Return True: a bolt waits for no results."""
+        return True
+
     def all_done(self, targets: Mapping[int, int]) -> bool:
         """Return whether everything below ``targets`` by slot is committed."""
         return all(self._committed.get(slot, 0) >= end for slot, end in targets.items())

@@ -215,6 +215,11 @@ class SpoutDriver:
             ledger.rewind(committed.next_offset, self.commits.run)
             task.counters["rewinds"] += 1
 
+    @property
+    def has_caught_up(self) -> bool:
+        """Return whether all results that are there have been read."""
+        return self._results.are_read
+
     def all_done(self, targets: Mapping[int, int]) -> bool:
         """Return whether everything below ``targets`` by slot is done, and all results have been read."""
         return self._results.are_read and all(
