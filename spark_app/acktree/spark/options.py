@@ -151,7 +151,7 @@ class SourceOptions:
         if made.plan and (made.complete_by_batch or not made.transactions):
             raise BadOption(
                 f"plan={made.plan} is for trees, written in one transaction a task, and the topology file "
-                f"says otherwise in the table spark of {made.component}: give transactions=true, complete=tree"
+                f"says otherwise in table spark of {made.component}: give transactions=true, complete=tree"
             )
         return made
 
