@@ -80,10 +80,10 @@ class ArrowCollector:
         for value, key, anchors in zip(*columns, strict=True):
             self._collector.emit(value, anchors=anchors, topic=topic, key=key, headers=headers)
 
-    def fail(self, row: int, reason: str) -> None:
-        """Fail one tuple by its row; what was emitted for it is replayed with it. Raises Misuse."""
+    def fail(self, row: int, reason: str, *, retry_after_s: float | None = None, retry: bool = True) -> None:
+        """Fail one tuple by its row, as ``BatchCollector.fail``."""
         for tup in self._parents(row):
-            self._collector.fail(tup, reason)
+            self._collector.fail(tup, reason, retry_after_s=retry_after_s, retry=retry)
 
     def _parents(self, row: Any) -> list[Any]:
         rows, count = row if isinstance(row, list) else [row], len(self._tuples)

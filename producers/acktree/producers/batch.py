@@ -156,9 +156,11 @@ class BatchCollector:
             return None
         return self._current.in_hand()
 
-    def fail(self, tup: Tuple, reason: str) -> None:
-        """Fail one tuple of the batch; what was emitted for it is replayed with it. Raises Misuse."""
-        self._collector.fail(tup, reason)
+    def fail(
+        self, tup: Tuple, reason: str, *, retry_after_s: float | None = None, retry: bool = True
+    ) -> None:
+        """Fail one tuple of the batch, as ``Collector.fail``; what was emitted for it is replayed with it."""
+        self._collector.fail(tup, reason, retry_after_s=retry_after_s, retry=retry)
 
     def finish(self) -> None:
         """Ack the tuples of the batch that were not failed."""

@@ -71,6 +71,9 @@ class AnyBolt:
     name: ClassVar[str] = ""
     """The bolt's name in the topology; may be empty if --bolt gives it or the topology has only one bolt."""
 
+    never_retry: ClassVar[tuple[type[Exception], ...]] = ()
+    """Exceptions after which a tuple is not tried again: its source record becomes a dead letter at once."""
+
 
 class SyncBolt(AnyBolt):
     """A bolt that is called in the worker's one loop."""

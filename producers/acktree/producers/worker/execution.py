@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import BasicBolt, BatchBolt, Bolt, Context, Emit, SyncBolt
 from acktree.producers.collector import Collector
-from acktree.producers.errors import Misuse, reason_of
+from acktree.producers.errors import InvalidRetry, Misuse, Reject, RetryLater, reason_of
 from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
 from acktree.schemas import world
+from acktree.schemas.control_records import BACK_OFF
 
 log = logging.getLogger("acktree.bolt")
 
@@ -336,10 +337,16 @@ def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
 def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
     """Fail a tuple with an exception, unless the bolt has already acked or failed it.
 
-    Raises the collector's fatal error, which is no tuple's fault.
+    The exception says when its record is emitted again. Raises the collector's fatal error, which is no
+    tuple's fault.
     """
     collector.check()
+    try:
+        retry_after_ms = collector.retry_rules.of_error(error)
+    except InvalidRetry as invalid:
+        error, retry_after_ms = invalid, BACK_OFF
     reason, tracked = reason_of(error), "" if tup.tracked else "; it is untracked, so it is never replayed"
     if not isinstance(error, Misuse) or not error.is_logged:
-        log.warning("%r failed: %s%s", tup, reason, tracked, exc_info=error, extra={"action": "tuple_failed"})
-    collector.fail_for_fault(tup, reason)
+        stack = None if isinstance(error, RetryLater | Reject) else error
+        log.warning("%r failed: %s%s", tup, reason, tracked, exc_info=stack, extra={"action": "tuple_failed"})
+    collector.fail_for_fault(tup, reason, retry_after_ms)
