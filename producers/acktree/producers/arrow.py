@@ -95,7 +95,8 @@ class ArrowCollector:
 class ArrowBolt(SyncBolt):
     """Handles a table of tuples at a time: those it does not fail are acked when it returns.
 
-    An exception fails every tuple of the table that was not failed before, with its type and text.
+    What it emits is sent when it returns. After an exception nothing of it is sent, and the rows that were
+    not failed before are executed again in halves, until those that raise alone fail, with type and text.
     """
 
     def execute(self, table: "Table", collector: ArrowCollector) -> None:

@@ -134,7 +134,8 @@ class BasicBolt(SyncBolt):
 class BatchBolt(SyncBolt):
     """Handles a list of tuples at a time: those it does not fail are acked when it returns.
 
-    An exception fails every tuple of the batch that was not failed before, with its type and text.
+    What it emits is sent when it returns. After an exception nothing of it is sent, and the tuples that were
+    not failed before are executed again in halves, until those that raise alone fail, with type and text.
     """
 
     def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:

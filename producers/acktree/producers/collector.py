@@ -173,7 +173,7 @@ class Collector:
             self.record_unwritable((parent,), error)
             return
         except Exception as error:
-            self._raise_fatal(error)
+            self.raise_fatal(error)
         self.counters.emitted += 1
         if target.hashes:
             defer_to_ack(parent, target.acked_children, child)
@@ -196,7 +196,7 @@ class Collector:
             self.record_unwritable(parents, error)
             return False
         except Exception as error:
-            self._raise_fatal(error)
+            self.raise_fatal(error)
         self.counters.emitted += 1
         return True
 
@@ -219,9 +219,9 @@ class Collector:
         try:
             return self._produce_rows(topic, rows)
         except Exception as error:
-            self._raise_fatal(error)
+            self.raise_fatal(error)
 
-    def _raise_fatal(self, error: Exception) -> NoReturn:
+    def raise_fatal(self, error: Exception) -> NoReturn:
         """Raise an error that is no tuple's fault, and keep it: a bolt that swallows it must not ack."""
         self._fatal_error = self._fatal_error or error
         raise error
@@ -316,7 +316,7 @@ class Collector:
                 for version, root, _ in tup.anchors:
                     self._packer.reset_at_once(version, root)
             except Exception as error:
-                self._raise_fatal(error)
+                self.raise_fatal(error)
 
     def _finish(self, tup: Tuple, verb: str) -> bool:
         if (
