@@ -126,7 +126,7 @@ def test_the_rest_fails_unexecuted_when_there_is_no_time_left():
     failed = list[int]()
     no: Any = lambda *_: False  # noqa: E731
     execute_in_halves(
-        range(4), ValueError(), lambda _part: pytest.fail(), lambda part, _: failed.extend(part),
+        range(4), ValueError(), lambda _part: pytest.fail("executed"), lambda part, _: failed.extend(part),
         may_split=no, may_go_on=no,
     )  # fmt: skip
     assert sorted(failed) == [0, 1, 2, 3]

@@ -1,7 +1,7 @@
 """What a batch has emitted, until its ``execute`` has returned: nothing of a failed one is sent.
 
 Invariant: at most about MAX_HELD_BYTES are held; beyond that they are sent, and the batch cannot be executed
-again: the children of its first try would be in the log beside those of the second, and their trees never end.
+again: with children of two tries in the log no tree of them would ever be done.
 """
 
 from collections.abc import Sequence
