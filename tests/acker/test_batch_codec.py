@@ -11,12 +11,14 @@ from acktree.schemas.batch_codec import MALFORMED, WHOLE, decode_ack_batch, deco
 from acktree.schemas.codec import (
     ACK_FRAME,
     ACK_INIT_FRAME,
+    FAIL_WITH_RETRY_FRAME,
     decode_ack,
     decode_ack_init,
     encode_ack,
     encode_ack_init,
+    encode_fail_with_retry,
 )
-from acktree.schemas.control_records import ID, Ack, AckInit, Fail
+from acktree.schemas.control_records import ID, MAX_RETRY_MS, NEVER, Ack, AckInit, Fail
 from acktree.schemas.errors import MalformedRecord
 from hypothesis_profiles import examples
 
@@ -30,6 +32,20 @@ ACKS = st.builds(
     PAIRS,
     st.lists(st.builds(Fail, U64, st.text(max_size=5)), max_size=3),
     st.lists(U64, max_size=3),
+)
+RETRY_FAILS = st.builds(
+    lambda task, version, fails: Ack(task, version, fails=fails),
+    st.text(max_size=5),
+    I32,
+    st.lists(
+        st.builds(
+            Fail,
+            U64,
+            st.text(max_size=5),
+            st.one_of(st.sampled_from([NEVER, 0, MAX_RETRY_MS]), st.integers(0, 10**6)),
+        ),
+        max_size=3,
+    ),
 )
 VARINTS = [b"\x00", b"\x01", b"\x02", b"\x03", b"\x80\x00", b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x02"]
 VARINTS += [
@@ -92,7 +108,17 @@ def test_inits_are_decoded_or_refused_as_the_reference_does(values):
         assert [tuple(row) for row in rows.tolist()] == expected.inits.tolist()
 
 
-@given(st.lists(any_bytes(ACKS.map(encode_ack), ACK_FRAME), max_size=6))
+@given(
+    st.lists(
+        st.one_of(
+            any_bytes(ACKS.map(encode_ack), ACK_FRAME),
+            any_bytes(RETRY_FAILS.map(encode_fail_with_retry), FAIL_WITH_RETRY_FRAME),
+        ),
+        max_size=6,
+    )
+)
+@example([FAIL_WITH_RETRY_FRAME + b"\x00\x00\x02" + bytes(8) + zigzag(-2) + b"\x00\x00"])
+@example([FAIL_WITH_RETRY_FRAME + b"\x00\x00\x02" + bytes(8) + zigzag(MAX_RETRY_MS + 1) + b"\x00\x00"])
 @example([ACK_FRAME + b"\x02\xff\x00\x00\x00\x00"])
 @example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x02\xff\x00\x00"])
 @example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x00\x80\x00\x02" + bytes(8) + b"\x80\x80\x00"])
@@ -111,7 +137,10 @@ def test_acks_are_decoded_or_refused_as_the_reference_does(values):
         assert batch.versions[number] == expected.version
         assert [tuple(row) for row in acks.tolist()] == expected.acks.tolist()
         assert resets.tolist() == expected.resets.tolist()
-        assert [Fail(int(batch.fail_roots[row]), batch.reason(row)) for row in fails] == list(expected.fails)
+        found = [
+            Fail(int(batch.fail_roots[row]), batch.reason(row), int(batch.retries[row])) for row in fails
+        ]
+        assert found == list(expected.fails)
         assert {batch.task(row) for row in fails} <= {expected.task}
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from acker.tester import SEED, Tester, because, entries
-from acktree.acker.reasons import MAX_TEXT, UNKNOWN_REASON
+from acktree.acker.cut import Positions
+from acktree.acker.reasons import MAX_TEXT, UNKNOWN_REASON, Reason
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import Ack, AckInit
+from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit
 
 A, B, C = 0x1111_0000_0000_0001, 0x2222_0000_0000_0002, 2**64 - 1
 
@@ -121,6 +122,36 @@ def test_a_fail_before_its_init_is_remembered_with_its_reason(tester):
 def test_of_two_early_fails_the_first_one_gives_the_reason(tester):
     tester.fail(A, "first").fail(A, "second").init(A, 1)
     assert tester.failed == [(0, A, because("first"))]
+
+
+@pytest.mark.parametrize("retry_after_ms", [NEVER, 0, 5000])
+def test_a_fail_that_says_when_to_retry_is_reported_with_it_once(tester, retry_after_ms):
+    tester.init(A, 1, task=2).fail_with_retry(A, retry_after_ms, "poison", "count-1")
+    assert tester.failed == [(2, A, Reason("count-1", "poison", retry_after_ms))]
+    assert tester.partition.table.late == 1  # the same fail for older ackers
+
+
+def test_an_early_fail_that_says_when_to_retry_is_remembered_with_it(tester):
+    tester.fail_with_retry(A, NEVER, "poison").ack(A, 1).init(A, 1, task=4)
+    assert tester.failed == [(4, A, Reason("bolt-0", "poison", NEVER))]
+    assert len(tester.partition.table) == 0
+
+
+def test_of_several_fails_the_first_one_says_when_to_retry(tester):
+    tester.init(A, 1).fail(A, "plain").fail_with_retry(A, NEVER)
+    tester.init(B, 1).fail_with_retry(B, 500).fail_with_retry(B, NEVER).fail(B)
+    tester.fail(C, "plain").fail_with_retry(C, NEVER).init(C, 1)
+    assert [(root, reason.retry_after_ms) for _, root, reason in tester.failed] == [
+        (A, BACK_OFF),
+        (B, 500),
+        (C, BACK_OFF),
+    ]
+
+
+def test_a_new_owner_that_folds_only_the_second_of_two_records_of_a_fail_reports_it_plainly(tester):
+    tester.init(A, 1).fail_with_retry(A, NEVER, "poison")
+    tester.crash(Positions(0, 1)).fold_all()
+    assert [reason.retry_after_ms for *_, reason in tester.failed] == [NEVER, BACK_OFF]
 
 
 def test_a_fail_after_early_acks_is_remembered_too(tester):

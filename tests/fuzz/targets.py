@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -23,7 +23,7 @@ from acktree.producers.kafka.done_above import decode_done, decode_owner, encode
 from acktree.schemas import codec
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.commit_metadata import seal
-from acktree.schemas.control_records import Ack, AckInit
+from acktree.schemas.control_records import BACK_OFF, Ack, AckInit, Result
 from acktree.schemas.errors import BadTopology, BrokerUnreachable, MalformedRecord
 from acktree.schemas.header import decode_header, encode_header
 from acktree.schemas.registry import (
@@ -41,10 +41,28 @@ from acktree.spark.runtime.logged_batch import CheckpointMismatch, PlannedBatch
 
 FRONTIER = 40
 MANY_CHARS = 1 << 14
+
+
+def encode_any_ack(record: Ack) -> bytes:
+    """Encode a record of ``T.ack`` by the schema that holds all of it."""
+    return codec.encode_fail_with_retry(record) if says_when(record.fails) else codec.encode_ack(record)
+
+
+def encode_any_result(record: Result) -> bytes:
+    """Encode a Result by the schema that holds all of it."""
+    has_retry = says_when(record.failed)
+    return codec.encode_result_with_retry(record) if has_retry else codec.encode_result(record)
+
+
+def says_when(fails: Sequence[Any]) -> bool:
+    """Return whether fails say when their roots are emitted again."""
+    return any(fail.retry_after_ms != BACK_OFF for fail in fails)
+
+
 KINDS: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes]], ...] = (
     (codec.decode_ack_init, codec.encode_ack_init),
-    (codec.decode_ack, codec.encode_ack),
-    (codec.decode_result, codec.encode_result),
+    (codec.decode_ack, encode_any_ack),
+    (codec.decode_result, encode_any_result),
     (codec.decode_absent, codec.encode_absent),
     (codec.decode_replay_command, codec.encode_replay_command),
 )
@@ -55,6 +73,8 @@ FRAMES = (
     codec.ABSENT_FRAME,
     codec.ABSENT_IN_RUN_FRAME,
     codec.REPLAY_COMMAND_FRAME,
+    codec.FAIL_WITH_RETRY_FRAME,
+    codec.RESULT_WITH_RETRY_FRAME,
     b"",
 )
 GOOD_INIT, GOOD_ACK = (
@@ -93,7 +113,7 @@ def records(data: bytes) -> None:
         fails = range(acks.fail_starts[1], acks.fail_starts[2])
         same = [found[1].task, acks.versions[1]]
         same += [[tuple(row) for row in acks.acks[acks.ack_starts[1] : acks.ack_starts[2]].tolist()]]
-        same += [tuple((acks.fail_roots[row], acks.reason(row)) for row in fails)]
+        same += [tuple((acks.fail_roots[row], acks.reason(row), acks.retries[row]) for row in fails)]
         assert [*same, acks.resets[acks.reset_starts[1] : acks.reset_starts[2]].tolist()] == plain(found[1])
 
 

@@ -1,6 +1,7 @@
 """Packed control records contain exactly what was added, whatever the order and the grouping."""
 
 from collections import defaultdict
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 
 from acktree.producers.kafka import packing
 from acktree.producers.kafka.packing import AckPacker, InitPacker
-from acktree.schemas.codec import decode_ack, decode_ack_init
-from acktree.schemas.control_records import Ack, AckInit
+from acktree.schemas.codec import ACK_FRAME, decode_ack, decode_ack_init
+from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit
 from acktree.schemas.errors import UnknownVersion
 from acktree.schemas.registry import History, Published
 
@@ -194,3 +195,34 @@ def test_many_entries_are_folded_without_numba_too(monkeypatch: pytest.MonkeyPat
     compiled = sorted(packing.fold_entries(roots, values).tolist())
     monkeypatch.setattr(packing, "compiled_fold", lambda: None)
     assert sorted(packing.fold_entries(roots, values).tolist()) == compiled
+
+
+def test_fails_that_say_when_are_sent_before_the_same_fails_for_older_ackers():
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    packer.fail(1, 7, "plain")
+    packer.fail(1, 8, "later", 5000)
+    packer.fail(1, 9, "never", NEVER)
+    packer.flush()
+    by_kind = [[tuple(fail) for fail in record.fails] for _, record in sent.acks()]
+    assert sorted(by_kind[0]) == [(8, "later", 5000), (9, "never", NEVER)]
+    assert sorted(by_kind[1]) == [(7, "plain", BACK_OFF), (8, "later", BACK_OFF), (9, "never", BACK_OFF)]
+
+
+def test_fails_that_do_not_say_when_are_sent_as_ever():
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    packer.fail(1, 7, "plain")
+    packer.flush()
+    assert [value[:10] for _, _, value in sent.records] == [ACK_FRAME]
+
+
+@pytest.mark.parametrize("order", list(permutations([BACK_OFF, 1000, 5000, NEVER])))
+def test_the_strongest_of_several_fails_of_a_root_counts(order):
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    for number, retry in enumerate(order):
+        packer.fail(1, 7, f"{number}", retry)
+    packer.flush()
+    (_, first), _ = sent.acks()
+    assert [tuple(fail) for fail in first.fails] == [(7, f"{order.index(NEVER)}", NEVER)]

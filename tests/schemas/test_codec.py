@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from acktree.schemas import avro, codec
 from acktree.schemas.avro import zigzag
 from acktree.schemas.control_records import (
+    BACK_OFF,
     ENTRY,
+    MAX_RETRY_MS,
+    NEVER,
     Absent,
     Ack,
     AckInit,
@@ -29,6 +32,7 @@ U64 = st.integers(0, 2**64 - 1)
 INT = st.integers(-(2**31), 2**31 - 1)
 ENTRIES = st.lists(st.tuples(U64, U64), max_size=300)
 TEXT = st.text(max_size=40)
+RETRY_MS = st.one_of(st.integers(NEVER, MAX_RETRY_MS), st.sampled_from([NEVER, 0, MAX_RETRY_MS]))
 
 
 def fixed(value: int) -> bytes:
@@ -43,6 +47,8 @@ def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
         "Absent": codec.ABSENT_FRAME,
         "AbsentInRun": codec.ABSENT_IN_RUN_FRAME,
         "ReplayCommand": codec.REPLAY_COMMAND_FRAME,
+        "FailWithRetry": codec.FAIL_WITH_RETRY_FRAME,
+        "ResultWithRetry": codec.RESULT_WITH_RETRY_FRAME,
     }
     return {**frames, **rest}[name] + out.getvalue()
 
@@ -95,6 +101,48 @@ def test_a_result_is_plain_avro(acker: int, acked: list[int], failed: list[Any])
     )
     back = codec.decode_result(data)
     assert (back.acker, back.acked.tolist(), back.failed) == (acker, acked, failures)
+
+
+@given(TEXT, INT, st.lists(st.tuples(U64, TEXT, RETRY_MS), max_size=20))
+def test_a_fail_with_retry_is_plain_avro(task: str, version: int, fails: list[Any]) -> None:
+    failures = tuple(Fail(*fail) for fail in fails)
+    data = codec.encode_fail_with_retry(Ack(task, version, fails=failures))
+    rows = [{"root": fixed(f.root), "retry_after_ms": f.retry_after_ms, "reason": f.reason} for f in failures]
+    assert data == by_fastavro("FailWithRetry", {"task": task, "version": version, "fails": rows})
+    back = codec.decode_ack(data)
+    assert (back.task, back.version, back.fails) == (task, version, failures)
+    assert (len(back.acks), len(back.resets)) == (0, 0)
+
+
+@given(INT, st.lists(st.tuples(U64, TEXT, TEXT, RETRY_MS), max_size=20))
+def test_a_result_with_retry_is_plain_avro(acker: int, failed: list[Any]) -> None:
+    failures = tuple(Failure(root, Cause.FAILED, *rest) for root, *rest in failed)
+    data = codec.encode_result_with_retry(Result(acker, failed=failures))
+    names = ("root", "retry_after_ms", "task", "reason")
+    rows = [{name: getattr(f, name) for name in names} | {"root": fixed(f.root)} for f in failures]
+    assert data == by_fastavro("ResultWithRetry", {"acker": acker, "failed": rows})
+    back = codec.decode_result_record(data)
+    assert isinstance(back, Result)
+    assert (back.acker, back.failed, len(back.acked)) == (acker, failures, 0)
+
+
+@pytest.mark.parametrize("retry_after_ms", [BACK_OFF, -3, MAX_RETRY_MS + 1, 2**62])
+def test_a_retry_that_is_no_delay_is_refused(retry_after_ms: int) -> None:
+    row = {"root": fixed(1), "retry_after_ms": retry_after_ms, "reason": ""}
+    fail = by_fastavro("FailWithRetry", {"task": "", "version": 1, "fails": [row]})
+    result = by_fastavro("ResultWithRetry", {"acker": 1, "failed": [row | {"task": ""}]})
+    for decode, data in ((codec.decode_ack, fail), (codec.decode_result, result)):
+        with pytest.raises(MalformedRecord, match="retry_after_ms"):
+            decode(data)
+
+
+def test_what_older_processes_read_does_not_say_when_to_retry() -> None:
+    fails = (Fail(5, "no", NEVER), Fail(6, "no", 9000))
+    without = tuple(Fail(fail.root, fail.reason) for fail in fails)
+    assert codec.encode_ack(Ack("b", 1, fails=fails)) == codec.encode_ack(Ack("b", 1, fails=without))
+    failed = Failure(5, Cause.FAILED, "b", "no", NEVER)
+    plain = failed._replace(retry_after_ms=BACK_OFF)
+    assert codec.encode_result(Result(0, failed=[failed])) == codec.encode_result(Result(0, failed=[plain]))
 
 
 @given(INT, st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50))

@@ -24,6 +24,8 @@ DECODERS = {
     "Result": codec.decode_result,
     "Absent": codec.decode_absent,
     "AbsentInRun": codec.decode_absent,
+    "FailWithRetry": codec.decode_ack,
+    "ResultWithRetry": codec.decode_result,
 }
 
 

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
+from acktree.schemas.control_records import (
+    BACK_OFF,
+    NEVER,
+    Absent,
+    Cause,
+    Failure,
+    Result,
+    Span,
+)
 from acktree.schemas.ids import generation_of, next_run, origin_of, root_id
 from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.driver.takeover import Takeover, is_too_old
@@ -26,6 +34,8 @@ POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 LOG_END = 120
 ABSENT = frozenset(offset for offset in range(LOG_END) if offset % 7 == 3 or 40 <= offset < 52)
 """Offsets that hold no record: reading past them proves it."""
+POISON = frozenset(offset for offset in range(LOG_END) if offset % 8 == 5)
+"""Records that bolts reject."""
 A_DAY_S = 86_400.0
 
 
@@ -153,6 +163,14 @@ class SpoutModel:
         else:
             self.log.append(Result(0, np.array([], np.uint64), [Failure(root_id_, Cause.FAILED, "b", "no")]))
 
+    def says_when(self, root: tuple[int, int], retry_after_ms: int) -> None:
+        """Let the acker write the two records of a failure that says when to retry; NEVER needs a poison."""
+        if retry_after_ms == NEVER and not self.roots[root] & POISON:
+            return
+        self.finished.add(root)
+        for retry in (retry_after_ms, BACK_OFF):
+            self.log.append(Result(0, failed=[Failure(root_id(0, *root), Cause.FAILED, "b", "no", retry)]))
+
     def send_again(self, place: int) -> None:
         """Let an acker that was cut off write one of its results a second time."""
         if isinstance(result := self.log[place], Result):
@@ -169,6 +187,7 @@ class SpoutModel:
             for exhausted in effect.exhausted:
                 origin = origin_of(record.failed[0].root)
                 assert exhausted.offset in self.roots[origin.generation, origin.offset]
+                assert exhausted.cause is not Cause.REJECTED or exhausted.offset in POISON, "an innocent"
                 self.done.add(exhausted.offset)
                 self.dead_letters.append(exhausted.offset)
                 self.task.finish_record(exhausted)

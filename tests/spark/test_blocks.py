@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from acktree.schemas.control_records import Span
+from acktree.schemas.control_records import NEVER, Span
 from acktree.schemas.ids import generation_of
 from acktree.spark.driver.spout_figures import CrowdedSlots
 from acktree.spark.ledger.blocks import BlockRange
@@ -201,6 +201,11 @@ class SpoutMachine(RuleBasedStateMachine):
     @rule(data=st.data(), is_good=st.booleans())
     def finished_by_the_acker(self, data: st.DataObject, is_good: bool) -> None:
         self.model.finish(data.draw(st.sampled_from(self.model.open_roots())), is_good)
+
+    @precondition(lambda self: self.model.open_roots())
+    @rule(data=st.data(), retry_after_ms=st.sampled_from([NEVER, 0, 500_000]))
+    def failed_by_a_bolt_that_says_when(self, data: st.DataObject, retry_after_ms: int) -> None:
+        self.model.says_when(data.draw(st.sampled_from(self.model.open_roots())), retry_after_ms)
 
     @precondition(lambda self: self.model.log)
     @rule(data=st.data())

@@ -11,9 +11,9 @@ from pyroaring import BitMap64
 from acktree.producers.kafka.claim import next_epoch
 from acktree.producers.kafka.outside_commit import GroupInUse
 from acktree.schemas.codec import encode_result
-from acktree.schemas.control_records import Cause, Result
+from acktree.schemas.control_records import NEVER, Cause, Result
 from acktree.schemas.errors import MissingTopic, UnknownTopology
-from acktree.schemas.ids import next_run
+from acktree.schemas.ids import generation_of, next_run
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.group_offsets import ZombieDriver
@@ -147,6 +147,44 @@ def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable
     assert headers["kafka_dlt-original-timestamp-type"] == b"CreateTime"
     first_ms, last_ms = int(headers["acktree-first-time-ms"]), int(headers["acktree-last-time-ms"])
     assert last_ms - first_ms >= 200_000, "of the driver's clock, which the test moves"
+
+
+def test_a_rejected_record_is_a_dead_letter_at_once_even_if_its_driver_dies_before_it_reads_that(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=2)
+    emitted = t.emitted(t.next_batch())
+    t.send_result(failed=[(*emitted[0], Cause.FAILED)], retry_after_ms=NEVER)
+    t.start()
+    t.until(lambda: t.committed() == 1)
+    assert (t.count("rejected"), t.count("dead_lettered"), t.count("failed")) == (1, 1, 1)
+    assert t.emitted(t.next_batch()) == []
+    t.driver.commit_and_report()
+    assert t.result_position() == 2
+    consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
+    consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
+    (dead_letter,) = consumer.consume(1, DEADLINE_S)
+    consumer.close()
+    headers = dict(dead_letter.headers() or [])
+    names = ("acktree-attempts", "acktree-cause", "acktree-task", "acktree-reason")
+    assert [headers[name] for name in names] == [b"1", b"REJECTED", b"b-0", b"because"]
+    assert headers["kafka_dlt-exception-fqcn"] == b"acktree.REJECTED"
+
+
+def test_a_delay_survives_the_death_of_its_driver(spout: Callable[..., SpoutTester]) -> None:
+    t = spout(records=2)
+    emitted = t.emitted(t.next_batch())
+    t.send_result(acked=emitted[1:])
+    t.send_result(failed=[(*emitted[0], Cause.FAILED)], retry_after_ms=3_600_000)
+    t.until(lambda: t.count("failed") == 1)
+    t.driver.commit_and_report()
+    assert t.result_position() == 1
+    t.start()
+    t.until(lambda: t.count("failed") == 1)
+    t.now_s += 3_000  # of the driver's clock; the result's age is by the broker's
+    assert t.emitted(t.next_batch()) == []
+    t.now_s += 700
+    assert t.emitted(t.next_batch()) == [(0, generation_of(t.driver.tasks[0].run, 1))]
 
 
 def test_timeouts_while_nothing_is_acked_never_lead_to_a_dead_letter(

@@ -6,16 +6,18 @@ Invariant: holds at most the latest MAX_REASONS, each cut to MAX_TEXT characters
 from typing import NamedTuple
 
 from acktree.schemas.batch_codec import AckBatch
+from acktree.schemas.control_records import BACK_OFF
 
 MAX_REASONS = 4096
 MAX_TEXT = 1000
 
 
 class Reason(NamedTuple):
-    """Who failed a tuple and why, both cut to MAX_TEXT characters."""
+    """Who failed a tuple and why, both cut to MAX_TEXT characters, and when its record is emitted again."""
 
     task: str
     text: str
+    retry_after_ms: int = BACK_OFF
 
 
 UNKNOWN_REASON = Reason("", "failed before its init; the reason was not kept")
@@ -23,7 +25,7 @@ UNKNOWN_REASON = Reason("", "failed before its init; the reason was not kept")
 
 def reason_of(batch: AckBatch, row: int) -> Reason:
     """Return the reason of a fail, by its row."""
-    return Reason(batch.task(row)[:MAX_TEXT], batch.reason(row)[:MAX_TEXT])
+    return Reason(batch.task(row)[:MAX_TEXT], batch.reason(row)[:MAX_TEXT], int(batch.retries[row]))
 
 
 class Reasons:

@@ -1,6 +1,7 @@
 """Finished trees encoded as Result records: one per spout task and fold, split to fit a Kafka message.
 
-Invariant: every finished root is in exactly one record; no record is larger than about 800 kB. Pure.
+Invariant: every finished root is in exactly one Result; no record is larger than about 800 kB. A root that
+failed with a FailWithRetry is in a ResultWithRetry before that, which decides where it is known. Pure.
 """
 
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ import numpy as np
 
 from acktree.acker.table import FinishedTrees, TimedOut
 from acktree.schemas.batch_codec import Integers
-from acktree.schemas.codec import encode_result
-from acktree.schemas.control_records import Cause, Failure, Result
+from acktree.schemas.codec import encode_result, encode_result_with_retry
+from acktree.schemas.control_records import BACK_OFF, Cause, Failure, Result
 from acktree.schemas.ids import IdArray
 
 MAX_IDS = 50_000
@@ -35,6 +36,10 @@ def encode_finished(partition: int, finished: FinishedTrees) -> Iterator[Encoded
     for root, task, reason in finished.failed:
         failures.setdefault(task, []).append(Failure(root, Cause.FAILED, *reason))
     for task, failed in failures.items():
+        with_retry = [failure for failure in failed if failure.retry_after_ms != BACK_OFF]
+        for start in range(0, len(with_retry), MAX_FAILURES):
+            record = Result(partition, failed=with_retry[start : start + MAX_FAILURES])
+            yield EncodedResult(task, encode_result_with_retry(record))
         yield from _encode_failures(partition, task, failed, MAX_FAILURES)
 
 

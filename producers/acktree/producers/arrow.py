@@ -80,10 +80,10 @@ class ArrowCollector:
         for value, key, anchors in zip(*columns, strict=True):
             self._collector.emit(value, anchors=anchors, topic=topic, key=key, headers=headers)
 
-    def fail(self, row: int, reason: str) -> None:
-        """Fail one tuple by its row; what was emitted for it is replayed with it. Raises Misuse."""
+    def fail(self, row: int, reason: str, *, retry_after_s: float | None = None, retry: bool = True) -> None:
+        """Fail one tuple by its row, as ``BatchCollector.fail``."""
         for tup in self._parents(row):
-            self._collector.fail(tup, reason)
+            self._collector.fail(tup, reason, retry_after_s=retry_after_s, retry=retry)
 
     def _parents(self, row: Any) -> list[Any]:
         rows, count = row if isinstance(row, list) else [row], len(self._tuples)
@@ -95,7 +95,8 @@ class ArrowCollector:
 class ArrowBolt(SyncBolt):
     """Handles a table of tuples at a time: those it does not fail are acked when it returns.
 
-    An exception fails every tuple of the table that was not failed before, with its type and text.
+    What it emits is sent when it returns. After an exception nothing of it is sent, and the rows that were
+    not failed before are executed again in halves, until those that raise alone fail, with type and text.
     """
 
     def execute(self, table: "Table", collector: ArrowCollector) -> None:

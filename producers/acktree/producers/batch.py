@@ -11,12 +11,13 @@ from typing import NoReturn
 import numpy as np
 
 from acktree.producers.collector import Collector, UserHeaders
-from acktree.producers.errors import Misuse
-from acktree.producers.native.columns import Column, Rows, plain
+from acktree.producers.errors import Misuse, Unwritable
+from acktree.producers.native.columns import NO_TIMESTAMP, Column, Rows, plain
 from acktree.producers.payloads import bad_cells, check_headers
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Tuple
 from acktree.producers.worker.ack_sums import AnchorArray
+from acktree.producers.worker.held_output import MAX_HELD_BYTES, HeldChild, HeldOutput, HeldRows, copied
 from acktree.producers.worker.targets import Target
 from acktree.schemas.header import ANCHOR, ANCHOR_BYTES, single_headers
 from acktree.schemas.ids import EdgeSource
@@ -37,10 +38,63 @@ class BatchCollector:
         self._current: TupleBatch | None = None
         self._finished_before = 0
         self._sent: list[_Sent] = []
+        self._held = HeldOutput()
+        self._parents: tuple[Tuple, ...] = ()
+        self._emitted_before = 0
+        self.was_sent = False
+        """Whether children of the batch are sent already, because too much was held."""
+        self._produce, collector._produce = collector._produce, self._hold
 
     def begin(self, batch: TupleBatch) -> None:
         """Begin with a batch."""
         self._current, self._finished_before = batch, self._collector.counters.finished
+        self._emitted_before, self.was_sent = self._collector.counters.emitted, False
+
+    def discard(self) -> None:
+        """Discard what the batch has emitted: it failed, and will fail or be executed again."""
+        assert self._current is not None
+        self._held.take()
+        self._sent.clear()
+        if not self.was_sent:
+            self._collector.counters.emitted = self._emitted_before
+            for tup in self._current.with_deferred():
+                tup._deferred = None
+        for tup in self._current.faulty():
+            self._collector.ack(tup)
+
+    def _hold(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        timestamp_ms: int = NO_TIMESTAMP,
+        /,
+    ) -> None:
+        """Hold a child that the collector would produce."""
+        self._held.add(HeldChild(self._parents, topic, value, key, headers, timestamp_ms))
+
+    def _send_held(self) -> None:
+        """Produce what is held, in its order; the parents of what can never be written fail."""
+        collector = self._collector
+        for child in self._held.take():
+            if isinstance(child, HeldRows):
+                for row, unwritable in collector.produce_rows(child.topic, child.rows):
+                    collector.counters.emitted -= 1
+                    collector.record_unwritable((child.parents[row],), unwritable)
+                continue
+            try:
+                self._produce(child.topic, child.value, child.key, child.headers, child.timestamp_ms)
+            except Unwritable as error:
+                collector.counters.emitted -= 1
+                collector.record_unwritable(child.parents, error)
+            except Exception as error:
+                collector.raise_fatal(error)
+
+    def _send_if_full(self) -> None:
+        if self._held.held_bytes > MAX_HELD_BYTES:
+            self.was_sent = True
+            self._send_held()
 
     def emit_many(
         self,
@@ -80,17 +134,21 @@ class BatchCollector:
         parents = self._anchors_of(anchors)
         if not set(map(len, parents)) <= {ANCHOR_BYTES}:
             for tup, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
+                self._parents = (tup,)
                 collector.emit_one(tup, value, topic, key, headers)
+            self._send_if_full()
             return
         children = np.frombuffer(b"".join(parents), ANCHOR).copy()
         children["edge"] = self._edges.many(count)
         own = single_headers(target.version, children["version"], children["root"], children["edge"])
-        unwritten = collector.produce_rows(target.topic, Rows(values, keys, own, headers or []))
-        for row, unwritable in unwritten:
-            collector.record_unwritable((anchors[row],), unwritable)
-        collector.counters.emitted += count - len(unwritten)
+        if not isinstance(anchors, TupleBatch):
+            anchors = list(anchors)
+        rows = Rows(copied(values), copied(keys), own, list(headers or ()))
+        self._held.add_rows(HeldRows(anchors, target.topic, rows))
+        collector.counters.emitted += count
         if target.hashes:
             self._sent.append((target, anchors, children))
+        self._send_if_full()
 
     def emit(
         self,
@@ -102,10 +160,15 @@ class BatchCollector:
         headers: UserHeaders | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Emit one child of one or several tuples of the batch, or of none, like ``Collector.emit``."""
+        """Emit one child of one or several tuples of the batch, or of none, like ``Collector.emit``.
+
+        It is sent when ``execute`` has returned, and not at all if that raises.
+        """
+        self._parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
         self._collector.emit(
-            value, anchors=anchors, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
+            value, anchors=self._parents, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
         )
+        self._send_if_full()
 
     def refuse(self, misuse: Misuse) -> NoReturn:
         """Raise a misuse that names no tuple of the batch: the whole batch fails."""
@@ -156,15 +219,18 @@ class BatchCollector:
             return None
         return self._current.in_hand()
 
-    def fail(self, tup: Tuple, reason: str) -> None:
-        """Fail one tuple of the batch; what was emitted for it is replayed with it. Raises Misuse."""
-        self._collector.fail(tup, reason)
+    def fail(
+        self, tup: Tuple, reason: str, *, retry_after_s: float | None = None, retry: bool = True
+    ) -> None:
+        """Fail one tuple of the batch, as ``Collector.fail``; what was emitted for it is replayed with it."""
+        self._collector.fail(tup, reason, retry_after_s=retry_after_s, retry=retry)
 
     def finish(self) -> None:
-        """Ack the tuples of the batch that were not failed."""
+        """Send what the batch has emitted, and ack the tuples of it that were not failed."""
         batch = self._current
         assert batch is not None
         collector = self._collector
+        self._send_held()
         for tup in batch.faulty():
             collector.ack(tup)
         in_hand, self._current = self._in_hand(), None

@@ -71,6 +71,9 @@ class AnyBolt:
     name: ClassVar[str] = ""
     """The bolt's name in the topology; may be empty if --bolt gives it or the topology has only one bolt."""
 
+    never_retry: ClassVar[tuple[type[Exception], ...]] = ()
+    """Exceptions after which a tuple is not tried again: its source record becomes a dead letter at once."""
+
 
 class SyncBolt(AnyBolt):
     """A bolt that is called in the worker's one loop."""
@@ -131,7 +134,8 @@ class BasicBolt(SyncBolt):
 class BatchBolt(SyncBolt):
     """Handles a list of tuples at a time: those it does not fail are acked when it returns.
 
-    An exception fails every tuple of the batch that was not failed before, with its type and text.
+    What it emits is sent when it returns. After an exception nothing of it is sent, and the tuples that were
+    not failed before are executed again in halves, until those that raise alone fail, with type and text.
     """
 
     def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:

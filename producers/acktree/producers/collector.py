@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NoReturn
 
-from acktree.producers.errors import (
-    Misuse,
-    Unwritable,
-    reason_of,
-)
+from acktree.producers.errors import Misuse, Unwritable, reason_of
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import (
     NO_TIMESTAMP,
@@ -32,8 +28,10 @@ from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.faults import Faults
+from acktree.producers.worker.retry_rules import RetryRules
 from acktree.producers.worker.targets import Target, Targets
 from acktree.schemas import world
+from acktree.schemas.control_records import BACK_OFF
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import emitted_value
 from acktree.schemas.registry import History
@@ -60,6 +58,7 @@ class Collector:
         self.counters = Counters()
         self.faults = Faults(self, self.counters, self._undo_ack)
         self.targets = Targets(bolt, history)
+        self.retry_rules = RetryRules(history)
         self.sums = AckSums(bolt, packer)
         self._packer = packer
         self._produce = produce
@@ -174,7 +173,7 @@ class Collector:
             self.record_unwritable((parent,), error)
             return
         except Exception as error:
-            self._raise_fatal(error)
+            self.raise_fatal(error)
         self.counters.emitted += 1
         if target.hashes:
             defer_to_ack(parent, target.acked_children, child)
@@ -197,7 +196,7 @@ class Collector:
             self.record_unwritable(parents, error)
             return False
         except Exception as error:
-            self._raise_fatal(error)
+            self.raise_fatal(error)
         self.counters.emitted += 1
         return True
 
@@ -220,9 +219,9 @@ class Collector:
         try:
             return self._produce_rows(topic, rows)
         except Exception as error:
-            self._raise_fatal(error)
+            self.raise_fatal(error)
 
-    def _raise_fatal(self, error: Exception) -> NoReturn:
+    def raise_fatal(self, error: Exception) -> NoReturn:
         """Raise an error that is no tuple's fault, and keep it: a bolt that swallows it must not ack."""
         self._fatal_error = self._fatal_error or error
         raise error
@@ -254,21 +253,35 @@ class Collector:
                     buffer.append(child)
         self.counters.acked += 1
 
-    def fail(self, tup: Tuple, reason: str) -> None:
+    def fail(
+        self, tup: Tuple, reason: str, *, retry_after_s: float | None = None, retry: bool = True
+    ) -> None:
         """Fail a tuple: its source records are replayed, or become dead letters with the reason.
 
+        They are replayed after the spout's back-off, or after ``retry_after_s``; without ``retry`` they
+        become dead letters at once. Where several tuples of a record fail, the first fail counts.
+
         Raises:
-            AckedTwice, NotInHand, WrongThread: see there.
+            AckedTwice, NotInHand, WrongThread, InvalidRetry: see there.
         """
+        try:
+            retry_after_ms = self.retry_rules.of_call(retry, retry_after_s)
+        except Misuse as misuse:
+            self.faults.refuse_call(misuse, (tup,))
+            self.fail_for_fault(tup, reason_of(misuse))
+        else:
+            self._fail(tup, reason, retry_after_ms)
+
+    def _fail(self, tup: Tuple, reason: str, retry_after_ms: int) -> None:
         if self._finish(tup, "fail"):
             tup._state = FAILED
-            self._pack_fail(tup, reason)
+            self._pack_fail(tup, reason, retry_after_ms)
 
-    def fail_for_fault(self, tup: Tuple, reason: str) -> None:
+    def fail_for_fault(self, tup: Tuple, reason: str, retry_after_ms: int = BACK_OFF) -> None:
         """Fail a tuple in hand on behalf of the bolt, whose later calls for it are ignored."""
         if tup._state is IN_HAND:
             tup._fault = tup._fault or reason
-            self.fail(tup, tup._fault)
+            self._fail(tup, tup._fault, retry_after_ms)
 
     def fail_reported(self) -> None:
         """Fail the tuples in hand that refused calls of other threads named."""
@@ -281,9 +294,9 @@ class Collector:
         self.counters.acked -= 1
         self._pack_fail(tup, reason)
 
-    def _pack_fail(self, tup: Tuple, reason: str) -> None:
+    def _pack_fail(self, tup: Tuple, reason: str, retry_after_ms: int = BACK_OFF) -> None:
         for version, root, _ in tup.anchors if tup._anchors else ():
-            self._packer.fail(version, root, reason)
+            self._packer.fail(version, root, reason, retry_after_ms)
         self.counters.failed += 1
         self.on_failed(reason)
 
@@ -303,7 +316,7 @@ class Collector:
                 for version, root, _ in tup.anchors:
                     self._packer.reset_at_once(version, root)
             except Exception as error:
-                self._raise_fatal(error)
+                self.raise_fatal(error)
 
     def _finish(self, tup: Tuple, verb: str) -> bool:
         if (

@@ -37,6 +37,10 @@ class ReservedHeader(Misuse):
     """The header ``acktree`` is reserved for the library, which writes the anchors to it."""
 
 
+class InvalidRetry(Misuse):
+    """A delay that is no number, negative or too long, or a delay for what is never tried again."""
+
+
 class AlreadyPending(Misuse):
     """A spout emitted a message id that is still pending."""
 
@@ -77,6 +81,22 @@ class MissingExtra(AcktreeError):
     """A part of the library needs a package that is not installed; the message names the extra to install."""
 
 
+class RetryLater(AcktreeError):
+    """Raise it in a bolt: the tuple fails, and its source record is emitted again after ``after_s`` seconds.
+
+    The delay takes the place of the spout's back-off; the emission counts as an attempt like any other. In a
+    batch it fails all tuples that were not failed before.
+    """
+
+    def __init__(self, after_s: float, reason: str = "") -> None:
+        super().__init__(reason or f"again in {after_s} s")
+        self.after_s = after_s
+
+
+class Reject(AcktreeError):
+    """Raise it in a bolt: the tuple fails, and its source record goes to the dead-letter topic at once."""
+
+
 class UnknownComponent(AcktreeError):
     """The topology has no bolt or spout of that name."""
 
@@ -84,11 +104,11 @@ class UnknownComponent(AcktreeError):
 def reason_of(error: BaseException) -> str:
     """Return the reason that is sent to the spout: the exception's type and text.
 
-    >>> reason_of(ValueError("no such word"))
-    'ValueError: no such word'
+    >>> reason_of(ValueError("no such word")), reason_of(Reject("no number"))
+    ('ValueError: no such word', 'no number')
     """
     try:
         text = str(error)
     except Exception as no_text:
         text = f"no text, its __str__ raised {type(no_text).__name__}"
-    return f"{type(error).__name__}: {text}"
+    return text if type(error) in (RetryLater, Reject) else f"{type(error).__name__}: {text}"

@@ -18,7 +18,8 @@ from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.targets import Targets
-from acktree.schemas.control_records import Cause
+from acktree.schemas import control_records
+from acktree.schemas.control_records import NEVER, Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import MAX_OFFSET, emitted_value, generation_of, root_id
 from acktree.schemas.registry import History
@@ -27,15 +28,30 @@ Values = tuple[bytes | str | None, ...]
 """What was emitted under one message id, in order."""
 
 
-class Failure(NamedTuple):
-    """Why a message was not processed: FAILED or TIMED_OUT, in which task and for what reason.
-
-    ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
-    """
-
+class _Why(NamedTuple):
     cause: Cause
     task: str
     reason: str
+
+
+class Failure(_Why):
+    """Why a message was not processed: FAILED or TIMED_OUT, in which task and for what reason.
+
+    ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
+    As a tuple it has these three. Beside them ``retry`` is False where a bolt says that the message will
+    never be processed, and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none.
+    """
+
+    retry: bool = True
+    retry_after_s: float | None = None
+
+    @classmethod
+    def of(cls, failed: control_records.Failure) -> "Failure":
+        """Return what a control record says of a failed root."""
+        made = cls(failed.cause, failed.task, failed.reason)
+        made.retry = failed.retry_after_ms != NEVER
+        made.retry_after_s = failed.retry_after_ms / 1000 if failed.retry_after_ms >= 0 else None
+        return made
 
 
 class AnySpout:

@@ -20,6 +20,7 @@ from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_e
 from acktree.producers.worker.counters import Counters
 from acktree.schemas import world
 from acktree.schemas.codec import decode_ack
+from acktree.schemas.control_records import BACK_OFF, NEVER
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header
 from acktree.schemas.ids import EdgeSource, emitted_value, generation_of, origin_of, root_id
@@ -52,6 +53,9 @@ class Emission:
 class BoltDouble:
     """Runs one bolt in memory; values are numbered from 0 in the order in which they are given.
 
+    ``failed`` has the reason of each that failed; ``rejected`` are those of them that are never tried again,
+    ``retry_after_s`` has the delay of those with one.
+
     >>> from acktree.producers import BasicBolt
     >>> class Upper(BasicBolt):
     ...     def execute(self, tup, emit):
@@ -67,6 +71,8 @@ class BoltDouble:
         self.emitted: list[Emission] = []
         self.acked: set[int] = set()
         self.failed: dict[int, str] = {}
+        self.rejected: set[int] = set()
+        self.retry_after_s: dict[int, float] = {}
         self.resets: list[int] = []
         check_bolt(bolt)
         self._values: dict[int, int] = {}
@@ -77,6 +83,7 @@ class BoltDouble:
         self._history = History(topology.name, {1: topology})
         packer = AckPacker(self._history, f"{name}@test", self._on_ack_record)
         self._collector = collector_of(bolt, exactly_once)(name, self._history, packer, self._on_emission)
+        self._collector.retry_rules.never = bolt.never_retry
         intake = Intake(name, self._history)
         check, find_hand = _raise_broker_error, lambda *_: self._hand
         self._execution = make_execution(bolt, self._collector, intake, check, find_hand)
@@ -194,7 +201,12 @@ class BoltDouble:
             self._values[number] ^= int(entry["value"])
             self.acked.add(number)
         for fail in record.fails:
-            self.failed[origin_of(fail.root).offset] = fail.reason
+            number = origin_of(fail.root).offset
+            self.failed[number] = fail.reason
+            if fail.retry_after_ms == NEVER:
+                self.rejected.add(number)
+            elif fail.retry_after_ms != BACK_OFF:
+                self.retry_after_s[number] = fail.retry_after_ms / 1000
         self.resets += [origin_of(int(root)).offset for root in record.resets]
 
 

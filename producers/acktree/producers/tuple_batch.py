@@ -22,6 +22,13 @@ class TupleBatch(Sequence[Tuple]):
         self._tuples: list[Tuple] | None = None
         self._is_done = False
 
+    @classmethod
+    def of(cls, tuples: Sequence[Tuple], collector: Owner) -> "TupleBatch":
+        """Return a batch of some tuples of another one."""
+        made = cls([tup._record for tup in tuples], [tup._anchors for tup in tuples], collector)
+        made._tuples = list(tuples)
+        return made
+
     @property
     def values(self) -> list[bytes | None]:
         """The tuples' values; None for a record without one (a tombstone)."""

@@ -1,4 +1,4 @@
-"""Decodes batches of AckInit or Ack records with compiled code into flat arrays, no object per record.
+"""Decodes batches of AckInit, or of Ack and FailWithRetry, with compiled code into flat arrays.
 
 Invariant: accepts exactly the bytes that :mod:`acktree.schemas.codec` accepts and returns the same values; a
 property test compares them. A record it rejects keeps its place in the batch, with a fault and no entries.
@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from acktree.schemas import control_records
 from acktree.schemas.avro import FRAME_BYTES
-from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME
+from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, FAIL_WITH_RETRY_FRAME
 from acktree.schemas.compiled_code import Compiler
+from acktree.schemas.control_records import BACK_OFF, MAX_RETRY_MS, NEVER
 from acktree.schemas.ids import IdArray
 
 Integers = NDArray[np.int64]
@@ -21,13 +23,14 @@ Bytes = NDArray[np.uint8]
 
 WHOLE, MALFORMED, _UNSURE = 0, 1, 255
 SMALLEST_FAIL = 9
+_SMALLEST_RETRY_FAIL = 10
 
 _INIT_FRAME = np.frombuffer(ACK_INIT_FRAME, np.uint8).copy()
-_ACK_FRAME = np.frombuffer(ACK_FRAME, np.uint8).copy()
+_ACK_FRAMES = np.frombuffer(ACK_FRAME + FAIL_WITH_RETRY_FRAME, np.uint8).reshape(2, -1).copy()
 _LEAST, _MOST = -(2**31), 2**31
 
 
-compiled = Compiler(__file__)
+compiled = Compiler(__file__, control_records.__file__)
 
 
 class InitBatch(NamedTuple):
@@ -44,7 +47,10 @@ class InitBatch(NamedTuple):
 
 
 class AckBatch(NamedTuple):
-    """Ack records: the ``*_starts`` say which rows of acks, fails and resets are a record's."""
+    """Ack records: the ``*_starts`` say which rows of acks, fails and resets are a record's.
+
+    ``retries`` has a row per fail: a delay in ms, BACK_OFF or NEVER.
+    """
 
     faults: Bytes
     versions: Integers
@@ -56,6 +62,7 @@ class AckBatch(NamedTuple):
     resets: IdArray
     task_spans: Integers
     reason_spans: Integers
+    retries: Integers
     data: Bytes
 
     def task(self, fail: int) -> str:
@@ -97,7 +104,7 @@ def decode_init_batch(values: Sequence[bytes]) -> InitBatch:
 
 
 def decode_ack_batch(values: Sequence[bytes]) -> AckBatch:
-    """Return the Acks in values; any other value has the fault MALFORMED."""
+    """Return the Acks and FailWithRetrys in values; any other value has the fault MALFORMED."""
     data, ends = _join(values)
     count = len(values)
     batch = AckBatch(
@@ -111,10 +118,11 @@ def decode_ack_batch(values: Sequence[bytes]) -> AckBatch:
         resets=np.empty(len(data) // 8, np.uint64),
         task_spans=np.zeros((count, 2), np.int64),
         reason_spans=np.empty((len(data) // SMALLEST_FAIL, 2), np.int64),
+        retries=np.empty(len(data) // SMALLEST_FAIL, np.int64),
         data=data,
     )
     columns = (_bytes_of(batch.acks), _bytes_of(batch.fail_roots), _bytes_of(batch.resets))
-    _decode_acks(data, ends, _ACK_FRAME, batch, *columns)
+    _decode_acks(data, ends, _ACK_FRAMES, batch, *columns)
     for record in np.flatnonzero(batch.faults == _UNSURE).tolist():
         batch.faults[record] = WHOLE if batch.is_text(record) else MALFORMED
     return batch
@@ -247,7 +255,7 @@ def _decode_inits(data: Bytes, ends: Integers, frame: Bytes, batch: InitBatch, e
 
 @compiled
 def _decode_acks(
-    data: Bytes, ends: Integers, frame: Bytes, batch: AckBatch, acks: Bytes, fails: Bytes, resets: Bytes
+    data: Bytes, ends: Integers, frames: Bytes, batch: AckBatch, acks: Bytes, fails: Bytes, resets: Bytes
 ) -> None:
     ack_row = fail_row = reset_row = _signed(0)
     for record in range(len(batch.faults)):
@@ -256,7 +264,8 @@ def _decode_acks(
         batch.ack_starts[record + 1] = ack_row
         batch.fail_starts[record + 1] = fail_row
         batch.reset_starts[record + 1] = reset_row
-        if not _starts_with(data, at, end, frame):
+        has_retries = _starts_with(data, at, end, frames[1])
+        if not has_retries and not _starts_with(data, at, end, frames[0]):
             continue
         task_start, task_end, task_plain = _string(data, at + FRAME_BYTES, end)
         if task_end < 0:
@@ -264,13 +273,16 @@ def _decode_acks(
         version, at = _int(data, task_end, end)
         if at < 0:
             continue
-        acks_behind, at = _copy_array(data, at, end, 16, acks, ack_row)
+        acks_behind, resets_behind = ack_row, reset_row
+        if not has_retries:
+            acks_behind, at = _copy_array(data, at, end, 16, acks, ack_row)
+            if at < 0:
+                continue
+        fails_behind, at, plain = _fails(data, at, end, fails, batch, fail_row, has_retries)
         if at < 0:
             continue
-        fails_behind, at, plain = _fails(data, at, end, fails, batch.reason_spans, fail_row)
-        if at < 0:
-            continue
-        resets_behind, at = _copy_array(data, at, end, 8, resets, reset_row)
+        if not has_retries:
+            resets_behind, at = _copy_array(data, at, end, 8, resets, reset_row)
         if at != end:
             continue
         batch.faults[record] = WHOLE if plain and task_plain else _UNSURE
@@ -282,9 +294,11 @@ def _decode_acks(
 
 
 @compiled
-def _fails(data: Bytes, at: int, end: int, roots: Bytes, spans: Integers, row: int) -> tuple[int, int, bool]:
+def _fails(
+    data: Bytes, at: int, end: int, roots: Bytes, batch: AckBatch, row: int, has_retries: bool
+) -> tuple[int, int, bool]:
     """Copy fails as ``_copy_array`` does; return also whether their reasons are plain ASCII."""
-    count, at = _count(data, at, end, SMALLEST_FAIL)
+    count, at = _count(data, at, end, _SMALLEST_RETRY_FAIL if has_retries else SMALLEST_FAIL)
     if at < 0 or count == 0:
         return row, at, True
     plain = True
@@ -293,10 +307,17 @@ def _fails(data: Bytes, at: int, end: int, roots: Bytes, spans: Integers, row: i
             return row, _signed(-1), True
         for offset in range(8):
             roots[row * 8 + offset] = data[at + offset]
-        start, at, reason_plain = _string(data, at + 8, end)
+        at += 8
+        retry = _signed(BACK_OFF)
+        if has_retries:
+            retry, at = _long(data, at, end)
+            if at < 0 or retry < NEVER or retry > MAX_RETRY_MS:
+                return row, _signed(-1), True
+        start, at, reason_plain = _string(data, at, end)
         if at < 0:
             return row, _signed(-1), True
-        spans[row, 0], spans[row, 1] = start, at
+        batch.reason_spans[row, 0], batch.reason_spans[row, 1] = start, at
+        batch.retries[row] = retry
         plain &= reason_plain
         row += 1
     return row, _end_of_array(data, at, end), plain

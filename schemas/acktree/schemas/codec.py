@@ -1,5 +1,7 @@
 """Control records: Avro single-object encoding of AckInit, Ack, Result, Absent and ReplayCommand.
 
+FailWithRetry is decoded as an Ack, ResultWithRetry as a Result: they are later versions of a part of these.
+
 Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; no memory is allocated for a
 count that the bytes cannot hold. Id arrays are views into the bytes given, no loop per entry.
 """
@@ -9,9 +11,12 @@ from itertools import pairwise
 
 from acktree.schemas.avro import FRAME_BYTES, Reader, array_bytes, frame_of, id_bytes, string_bytes, zigzag
 from acktree.schemas.control_records import (
+    BACK_OFF,
     ENTRY,
     ID,
     MAX_REPLAY_SPANS,
+    MAX_RETRY_MS,
+    NEVER,
     Absent,
     Ack,
     AckInit,
@@ -28,6 +33,7 @@ from acktree.schemas.ids import MAX_RUN
 ACK_INIT_FRAME, ACK_FRAME = frame_of("AckInit"), frame_of("Ack")
 RESULT_FRAME, ABSENT_FRAME = frame_of("Result"), frame_of("Absent")
 ABSENT_IN_RUN_FRAME, REPLAY_COMMAND_FRAME = frame_of("AbsentInRun"), frame_of("ReplayCommand")
+FAIL_WITH_RETRY_FRAME, RESULT_WITH_RETRY_FRAME = frame_of("FailWithRetry"), frame_of("ResultWithRetry")
 
 
 def encode_ack_init(record: AckInit) -> bytes:
@@ -37,7 +43,7 @@ def encode_ack_init(record: AckInit) -> bytes:
 
 
 def encode_ack(record: Ack) -> bytes:
-    """Return the framed Avro bytes of an Ack."""
+    """Return the framed Avro bytes of an Ack, which does not say when failed roots are emitted again."""
     fails = b"".join(id_bytes(fail.root) + string_bytes(fail.reason) for fail in record.fails)
     return b"".join(
         (
@@ -51,8 +57,31 @@ def encode_ack(record: Ack) -> bytes:
     )
 
 
+def encode_fail_with_retry(record: Ack) -> bytes:
+    """Return the framed Avro bytes of a FailWithRetry: fails with a delay or NEVER, no acks and no resets."""
+    assert not len(record.acks) + len(record.resets), record
+    assert all(fail.retry_after_ms != BACK_OFF for fail in record.fails), record
+    fails = b"".join(
+        id_bytes(fail.root) + zigzag(fail.retry_after_ms) + string_bytes(fail.reason) for fail in record.fails
+    )
+    head = FAIL_WITH_RETRY_FRAME + string_bytes(record.task) + zigzag(record.version)
+    return head + (zigzag(len(record.fails)) + fails + b"\0" if record.fails else b"\0")
+
+
+def encode_result_with_retry(record: Result) -> bytes:
+    """Return the framed Avro bytes of a ResultWithRetry; each failure has a delay or NEVER, none is acked."""
+    assert not len(record.acked), record
+    assert all(failure.retry_after_ms != BACK_OFF for failure in record.failed), record
+    failed = b"".join(
+        id_bytes(f.root) + zigzag(f.retry_after_ms) + string_bytes(f.task) + string_bytes(f.reason)
+        for f in record.failed
+    )
+    head = RESULT_WITH_RETRY_FRAME + zigzag(record.acker)
+    return head + (zigzag(len(record.failed)) + failed + b"\0" if record.failed else b"\0")
+
+
 def encode_result(record: Result) -> bytes:
-    """Return the framed Avro bytes of a Result."""
+    """Return the framed Avro bytes of a Result, which does not say when failed roots are emitted again."""
     failed = b"".join(
         id_bytes(f.root) + zigzag(f.cause) + string_bytes(f.task) + string_bytes(f.reason)
         for f in record.failed
@@ -91,6 +120,8 @@ _NAMES = {
     ABSENT_FRAME: "Absent",
     ABSENT_IN_RUN_FRAME: "AbsentInRun",
     REPLAY_COMMAND_FRAME: "ReplayCommand",
+    FAIL_WITH_RETRY_FRAME: "FailWithRetry",
+    RESULT_WITH_RETRY_FRAME: "ResultWithRetry",
 }
 
 
@@ -103,7 +134,9 @@ def decode_ack_init(data: bytes) -> AckInit:
 
 
 def decode_ack(data: bytes) -> Ack:
-    """Return the Ack in data; raise MalformedRecord for anything else."""
+    """Return the Ack or FailWithRetry in data; raise MalformedRecord for anything else."""
+    if data[:FRAME_BYTES] == FAIL_WITH_RETRY_FRAME:
+        return _decode_fail_with_retry(data)
     reader = Reader(data, ACK_FRAME, _NAMES)
     task, version, acks = reader.string(), reader.int32(), reader.array(ENTRY)
     count = reader.count(9)
@@ -114,8 +147,31 @@ def decode_ack(data: bytes) -> Ack:
     return record
 
 
+def _decode_fail_with_retry(data: bytes) -> Ack:
+    reader = Reader(data, FAIL_WITH_RETRY_FRAME, _NAMES)
+    task, version, count = reader.string(), reader.int32(), reader.count(10)
+    fails = tuple(_retry_fail(reader) for _ in range(count))
+    reader.end_of_array(count)
+    reader.end()
+    return Ack(task, version, fails=fails)
+
+
+def _retry_fail(reader: Reader) -> Fail:
+    root, retry_after_ms = reader.id(), _retry_after_ms(reader)
+    return Fail(root, reader.string(), retry_after_ms)
+
+
+def _retry_after_ms(reader: Reader) -> int:
+    retry_after_ms = reader.long()
+    if not NEVER <= retry_after_ms <= MAX_RETRY_MS:
+        raise MalformedRecord(f"retry_after_ms {retry_after_ms} is not between {NEVER} and {MAX_RETRY_MS}")
+    return retry_after_ms
+
+
 def decode_result(data: bytes) -> Result:
-    """Return the Result in data; raise MalformedRecord for anything else."""
+    """Return the Result or ResultWithRetry in data; raise MalformedRecord for anything else."""
+    if data[:FRAME_BYTES] == RESULT_WITH_RETRY_FRAME:
+        return _decode_result_with_retry(data)
     reader = Reader(data, RESULT_FRAME, _NAMES)
     acker, acked = reader.int32(), reader.array(ID)
     count = reader.count(11)
@@ -123,6 +179,20 @@ def decode_result(data: bytes) -> Result:
     reader.end_of_array(count)
     reader.end()
     return Result(acker, acked, failed)
+
+
+def _decode_result_with_retry(data: bytes) -> Result:
+    reader = Reader(data, RESULT_WITH_RETRY_FRAME, _NAMES)
+    acker, count = reader.int32(), reader.count(11)
+    failed = tuple(_retry_failure(reader) for _ in range(count))
+    reader.end_of_array(count)
+    reader.end()
+    return Result(acker, failed=failed)
+
+
+def _retry_failure(reader: Reader) -> Failure:
+    root, retry_after_ms = reader.id(), _retry_after_ms(reader)
+    return Failure(root, Cause.FAILED, reader.string(), reader.string(), retry_after_ms)
 
 
 def _failure(reader: Reader) -> Failure:

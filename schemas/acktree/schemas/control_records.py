@@ -21,23 +21,45 @@ MAX_REPLAY_SPANS = 200
 """This many spans of done offsets always fit into the metadata of a commit."""
 
 
+BACK_OFF, NEVER = -2, -1
+"""When a record is emitted again, where that is no delay in ms: after its spout's back-off; never."""
+MAX_RETRY_MS = 10**10
+"""The longest delay on the wire, that of the longest retention of control records."""
+
+
 class Cause(IntEnum):
-    """Why a root failed; the numbers are the Avro enum's."""
+    """Why a root failed; the numbers of the first two are the Avro enum's, the third is never sent."""
 
     FAILED = 0
     TIMED_OUT = 1
+    REJECTED = 2
 
 
 class Fail(NamedTuple):
+    """A failed root; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
+
     root: int
     reason: str
+    retry_after_ms: int = BACK_OFF
 
 
 class Failure(NamedTuple):
+    """A root that failed, FAILED or TIMED_OUT; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
+
     root: int
     cause: Cause
     task: str
     reason: str
+    retry_after_ms: int = BACK_OFF
+
+
+def stronger(one: int, other: int) -> int:
+    """Return which of two ``retry_after_ms`` holds for one root: NEVER before any delay, the longer delay.
+
+    >>> stronger(BACK_OFF, 500), stronger(900, 500), stronger(NEVER, 900)
+    (500, 900, -1)
+    """
+    return NEVER if NEVER in (one, other) else max(one, other)
 
 
 def no_ids() -> IdArray:

@@ -16,6 +16,7 @@ from acktree.schemas.errors import BadTopology
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)]
+ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$", max_length=249)]
 Seconds = Annotated[float, Field(gt=0, le=10_000_000)]
 SecondsOrOff = Annotated[float, Field(ge=0, le=10_000_000)]
 
@@ -68,12 +69,16 @@ class SpoutTable(_Table):
 
 
 class BoltTable(_Table):
-    """One ``[bolts.NAME]``; its consumer group is TOPOLOGY.NAME."""
+    """One ``[bolts.NAME]``; its consumer group is TOPOLOGY.NAME.
+
+    ``never_retry`` names exception classes of its workers in Python, each MODULE.NAME.
+    """
 
     reads: tuple[TopicName, ...] = Field(min_length=1)
     emits: tuple[TopicName, ...] = ()
     exactly_once: bool = False
     spark: SparkTable = SparkTable()
+    never_retry: tuple[ClassName, ...] = Field(default=(), exclude_if=lambda names: not names)
 
 
 class Topology(_Table):

@@ -29,8 +29,8 @@ class Messages:
         self.acked.append(message.id)
 
     def _record_failure(self, message: Message, failure: Failure) -> None:
-        cause, task, reason = failure
-        self.failed.append(FailedRecord(message.id, cause, task, reason))
+        found = FailedRecord(message.id, *failure, failure.retry, failure.retry_after_s)
+        self.failed.append(found)
 
 
 def _recorded(record: Callable[..., None], tell: Callable[..., None]) -> Callable[..., None]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from acktree.console.view.dead_letters import DeadLetter, dead_letter_of, spouts_by_topic
+from acktree.producers.spout import Failure
 from acktree.schemas.codec import decode_ack_init, decode_result
-from acktree.schemas.control_records import Cause
+from acktree.schemas.control_records import BACK_OFF, Cause
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import HEADER, decode_header, find_header
 from acktree.schemas.ids import origin_of
@@ -57,6 +58,10 @@ class FailedRecord:
     cause: Cause
     task: str
     reason: str
+    retry: bool = True
+    """Whether it may be tried again, as the bolt says that failed it."""
+    retry_after_s: float | None = None
+    """The delay that the bolt asks for, None if it asks for none."""
 
 
 class Results:
@@ -190,15 +195,19 @@ class Results:
         found = []
         for task in published.spout_tasks.get(spout, ()):
             for log in self.logs(published.result_topic(task)):
+                said_when: set[int] = set()
                 for stored in _visible(log):
                     try:
                         failed = decode_result(stored.value or b"").failed
                     except MalformedRecord:
                         continue
-                    for root, cause, by, reason in failed:
-                        record = by_place.get(self._place_of(root) or ("", 0, 0))
-                        if record is not None:
-                            found.append(FailedRecord(record, cause, by, reason))
+                    for each in failed:
+                        record = by_place.get(self._place_of(each.root) or ("", 0, 0))
+                        if record is not None and each.root not in said_when:
+                            why = Failure.of(each)
+                            found.append(FailedRecord(record, *why, why.retry, why.retry_after_s))
+                        if each.retry_after_ms != BACK_OFF:  # for older spouts it is reported once more
+                            said_when.add(each.root)
         return found
 
     # Bolts.

@@ -102,6 +102,7 @@ class Process:
 COUNTED = frozenset(
     (
         *("emitted", "completed", "acked", "failed", "timed_out", "replayed", "dead_lettered", "absent"),
+        "rejected",
         *("overdue", "set_aside", "rewinds", "pending_s", "executed", "busy_s", "process_s", "dropped"),
         *("never_acked", "folded", "late", "duplicated_inits", "dropped_orphans", "refused_orphans"),
         *("refolds", "rebalances", "failed_commits"),

@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray, Fail
+from acktree.schemas.codec import encode_ack, encode_ack_init, encode_fail_with_retry
+from acktree.schemas.control_records import BACK_OFF, ENTRY, Ack, AckInit, EntryArray, Fail, stronger
 from acktree.schemas.ids import IdArray, acker_partition
 from acktree.schemas.registry import History, Published
 
@@ -162,7 +162,7 @@ class _Updates:
 
     def __init__(self) -> None:
         self.acks = _Entries()
-        self.fails: dict[int, str] = {}
+        self.fails: dict[int, Fail] = {}
         self.resets: set[int] = set()
 
 
@@ -191,10 +191,17 @@ class AckPacker:
         """Add values of many roots, in any order and with repetitions; both arrays (n,) of uint64."""
         self._pending_of(version).acks.add_many(roots, values)
 
-    def fail(self, version: int, root: int, reason: str) -> None:
-        """Fail a root; its first reason counts, cut to MAX_REASON_BYTES of UTF-8."""
-        text = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
-        self._pending_of(version).fails.setdefault(root, text)
+    def fail(self, version: int, root: int, reason: str, retry_after_ms: int = BACK_OFF) -> None:
+        """Fail a root: ``retry_after_ms`` is a delay, BACK_OFF or NEVER.
+
+        Of several fails the first with the strongest ``retry_after_ms`` counts. Its reason is cut to
+        MAX_REASON_BYTES of UTF-8.
+        """
+        fails = self._pending_of(version).fails
+        known = fails.get(root)
+        if known is None or stronger(known.retry_after_ms, retry_after_ms) != known.retry_after_ms:
+            text = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
+            fails[root] = Fail(root, text, retry_after_ms)
 
     def reset(self, version: int, root: int) -> None:
         """Ask the acker to restart the root's timeout."""
@@ -218,6 +225,9 @@ class AckPacker:
     def flush(self) -> None:
         """Send what was added since the last flush; no ack is in an earlier record than a fail.
 
+        A fail with a delay or NEVER is sent twice: an acker that knows FailWithRetry ends the root with it
+        and takes the plain fail for a late one; an older acker sets the first record aside.
+
         Raises:
             UnknownVersion: something was added for a version that this process does not know.
         """
@@ -228,14 +238,17 @@ class AckPacker:
             if not published.ackers:
                 continue
             for partition, record in _ack_records(self._task_name, version, updates, published.ackers):
+                if with_retry := [fail for fail in record.fails if fail.retry_after_ms != BACK_OFF]:
+                    first = Ack(self._task_name, version, fails=with_retry)
+                    self._send(published.ack_topic, partition, encode_fail_with_retry(first))
                 self._send(published.ack_topic, partition, encode_ack(record))
 
 
 def _ack_records(task: str, version: int, updates: _Updates, ackers: int) -> Iterator[tuple[int, Ack]]:
     """Yield (acker partition, record): one per partition unless a limit splits it."""
     fails: dict[int, list[Fail]] = {}
-    for root, reason in updates.fails.items():
-        fails.setdefault(acker_partition(root, ackers), []).append(Fail(root, reason))
+    for root, fail in updates.fails.items():
+        fails.setdefault(acker_partition(root, ackers), []).append(fail)
     resets: dict[int, list[int]] = {}
     for root in updates.resets:
         resets.setdefault(acker_partition(root, ackers), []).append(root)

@@ -23,6 +23,8 @@ from acktree.producers.worker.execution import (
 )
 from acktree.producers.worker.transactional import TransactionalCollector
 from acktree.schemas.registry import Registry
+from acktree.schemas.topology import BoltTable
+from acktree.schemas.user_code import load_callable
 
 BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt, ArrowBolt, AsyncBolt)
 
@@ -35,6 +37,33 @@ def check_bolt(bolt: AnyBolt) -> None:
         raise BadHandler(f"{kind}.execute is async, but would never be awaited: subclass AsyncBolt")
     if isinstance(bolt, AsyncBolt) and not is_async:
         raise BadHandler(f"{kind}.execute cannot be awaited: write async def execute, or subclass BasicBolt")
+    never = bolt.never_retry
+    if not isinstance(never, tuple) or not all(map(_is_exception, never)):
+        raise BadHandler(f"{kind}.never_retry must be a tuple of exception classes, not {never!r}")
+
+
+def _is_exception(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Exception)
+
+
+def find_never_retried(bolt: AnyBolt, table: BoltTable, name: str) -> tuple[type[Exception], ...]:
+    """Return the exceptions that the bolt's class and its table in the topology say are never retried.
+
+    Raises:
+        BadHandler: a name in the table is no exception class that can be imported.
+    """
+    found = list(bolt.never_retry)
+    for place in table.never_retry:
+        module, _, attribute = place.rpartition(".")
+        key = f"bolts.{name}.never_retry"
+        try:
+            made = load_callable(f"{module}:{attribute}", "MODULE.NAME", "builtins.ValueError", BadHandler)
+        except BadHandler as error:
+            raise BadHandler(f"{key}: {place!r} is not there: {error}") from error
+        if not _is_exception(made):
+            raise BadHandler(f"{key}: {place!r} is {made!r}, not an exception class")
+        found.append(made)
+    return tuple(found)
 
 
 def find_bolt_name(registry: Registry, bolt: AnyBolt, wanted: str | None) -> str:

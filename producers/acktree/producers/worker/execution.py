@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import BasicBolt, BatchBolt, Bolt, Context, Emit, SyncBolt
 from acktree.producers.collector import Collector
-from acktree.producers.errors import Misuse, reason_of
+from acktree.producers.errors import InvalidRetry, Misuse, Reject, RetryLater, reason_of
 from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
+from acktree.producers.worker.halving import execute_in_halves
 from acktree.schemas import world
+from acktree.schemas.control_records import BACK_OFF
 
 log = logging.getLogger("acktree.bolt")
+
+SPLIT_TIMEOUT_S = 10.0
+"""After this time since a batch began, no part of it is executed again."""
 
 FindHand = Callable[[str, int], Hand]
 
@@ -221,19 +226,54 @@ class BatchExecution(SyncExecution):
         return count
 
     def execute(self, records: Sequence[Record], anchors: Sequence[bytes]) -> int:
-        """Execute all records as one batch, and ack the tuples that it did not fail."""
-        collector = self._collector
-        collector.faults.executing = batch = TupleBatch(records, anchors, collector)
+        """Execute all records as one batch, and ack the tuples that it did not fail.
+
+        A batch that raises is executed again in halves, down to the tuples that raise alone.
+        """
+        batch = TupleBatch(records, anchors, self._collector)
+        until_s = world.monotonic_s() + SPLIT_TIMEOUT_S
+        error = self._try(batch)
+        if error is not None and len(batch) > 1 and self._may_split(error):
+            text, action = (
+                "a batch of %d failed and is executed again in halves: %s",
+                {"action": "batch_split"},
+            )
+            log.warning(text, len(batch), reason_of(error), exc_info=error, extra=action)
+            execute_in_halves(
+                batch,
+                error,
+                lambda part: self._try(TupleBatch.of(part, self._collector)),
+                self._fail_all,
+                may_split=self._may_split,
+                may_go_on=lambda: not self._turn.is_stopped and world.monotonic_s() < until_s,
+                in_hand=lambda tup: tup._state is IN_HAND,
+            )
+        elif error is not None:
+            self._fail_all(batch, error)
+        self._collector.counters.executed += len(batch)
+        return len(batch)
+
+    def _try(self, batch: TupleBatch) -> Exception | None:
+        """Execute a batch; return what it raised, with nothing of it sent. Raises the fatal error."""
+        self._collector.faults.executing = batch
         self._batch.begin(batch)
         try:
             self.give(batch)
         except Exception as error:
-            for tup in batch:
-                if tup._state is IN_HAND:
-                    fail(tup, error, collector)
+            self._collector.check()
+            self._batch.discard()
+            return error
         self._batch.finish()
-        collector.counters.executed += len(batch)
-        return len(batch)
+        return None
+
+    def _may_split(self, error: Exception) -> bool:
+        """Return whether a part of what failed may succeed: not if it broke a rule, or asks to wait."""
+        return not isinstance(error, Misuse | RetryLater) and not self._batch.was_sent
+
+    def _fail_all(self, tuples: Iterable[Tuple], error: Exception) -> None:
+        for tup in tuples:
+            if tup._state is IN_HAND:
+                fail(tup, error, self._collector)
 
 
 class ListExecution(BatchExecution):
@@ -336,10 +376,16 @@ def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
 def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
     """Fail a tuple with an exception, unless the bolt has already acked or failed it.
 
-    Raises the collector's fatal error, which is no tuple's fault.
+    The exception says when its record is emitted again. Raises the collector's fatal error, which is no
+    tuple's fault.
     """
     collector.check()
+    try:
+        retry_after_ms = collector.retry_rules.of_error(error)
+    except InvalidRetry as invalid:
+        error, retry_after_ms = invalid, BACK_OFF
     reason, tracked = reason_of(error), "" if tup.tracked else "; it is untracked, so it is never replayed"
     if not isinstance(error, Misuse) or not error.is_logged:
-        log.warning("%r failed: %s%s", tup, reason, tracked, exc_info=error, extra={"action": "tuple_failed"})
-    collector.fail_for_fault(tup, reason)
+        stack = None if isinstance(error, RetryLater | Reject) else error
+        log.warning("%r failed: %s%s", tup, reason, tracked, exc_info=stack, extra={"action": "tuple_failed"})
+    collector.fail_for_fault(tup, reason, retry_after_ms)

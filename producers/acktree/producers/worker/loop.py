@@ -25,7 +25,13 @@ from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import BatchSizer, Turn
-from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, find_bolt_name, make_execution
+from acktree.producers.worker.bolt_kinds import (
+    check_bolt,
+    collector_of,
+    find_bolt_name,
+    find_never_retried,
+    make_execution,
+)
 from acktree.producers.worker.bolt_reports import BoltReports
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848
@@ -101,6 +107,7 @@ class Worker:
         self._collector = make_collector(
             self.name, self._history, packer, output.produce, produce_rows=output.produce_rows
         )
+        self._collector.retry_rules.never = find_never_retried(bolt, latest.bolts[self.name], self.name)
         intake = Intake(self.name, self._history, self._load_version)
         inputs = self._inputs
         self._turn_limit = Turn()

@@ -274,8 +274,8 @@ class SpoutWorker:
                 self.rejected += 1
                 log.warning("%s@%s rejected: %s", self._result_topic, record.offset(), malformed)
                 continue
-            for root, cause, task, reason in result.failed:
-                self._deliver_fail(root, Failure(cause, task, reason))
+            for failed in result.failed:
+                self._deliver_fail(failed.root, Failure.of(failed))
             for root in result.acked.tolist():
                 message = self.emitter.pending.pop(root)
                 if message is not None:

@@ -29,14 +29,21 @@ class HeldChild(NamedTuple):
     timestamp_ms: int | None
 
 
+class HeldFail(NamedTuple):
+    """The fail of a tuple, not sent yet; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
+
+    reason: str
+    retry_after_ms: int
+
+
 class TransactionGroup:
-    """Tuples that share children, or a single one; an outcome is the reason of a fail, None for an ack."""
+    """Tuples that share children, or a single one; an outcome is a fail, None for an ack."""
 
     __slots__ = ("children", "outcomes", "tuples")
 
     def __init__(self, tup: Tuple) -> None:
         self.tuples: dict[Tuple, None] = {tup: None}
-        self.outcomes: dict[Tuple, str | None] = {}
+        self.outcomes: dict[Tuple, HeldFail | None] = {}
         self.children: list[HeldChild] = []
 
     def merge(self, other: "TransactionGroup") -> None:
@@ -92,14 +99,14 @@ class TransactionalCollector(Collector):
         """Ack a tuple; see ``Collector.ack``."""
         self._record_outcome(tup, "ack", None)
 
-    def fail(self, tup: Tuple, reason: str) -> None:
+    def _fail(self, tup: Tuple, reason: str, retry_after_ms: int) -> None:
         """Fail a tuple; what was emitted for it alone is not sent. See ``Collector.fail``."""
-        self._record_outcome(tup, "fail", reason)
+        self._record_outcome(tup, "fail", HeldFail(reason, retry_after_ms))
 
-    def _record_outcome(self, tup: Tuple, verb: str, reason: str | None) -> None:
+    def _record_outcome(self, tup: Tuple, verb: str, fail: HeldFail | None) -> None:
         if self.faults.check_in_hand(tup, verb):
-            self._group_of([tup]).outcomes[tup] = reason
-            tup._state = ACKED if reason is None else FAILED
+            self._group_of([tup]).outcomes[tup] = fail
+            tup._state = ACKED if fail is None else FAILED
 
     def _undo_ack(self, tup: Tuple, reason: str) -> None:
         """Nothing to undo: the ack is still held back, and ``release`` turns it into a fail."""
@@ -161,11 +168,11 @@ class TransactionalCollector(Collector):
         return float("inf")
 
     def _send_group(self, group: TransactionGroup) -> None:
-        for tup, reason in group.outcomes.items():
+        for tup, fail in group.outcomes.items():
             del self._groups[tup]
             tup._state = IN_HAND
-            if reason is not None:
-                super().fail(tup, reason)
+            if fail is not None:
+                super()._fail(tup, *fail)
         for parents, value, topic, key, headers, timestamp_ms in group.children:
             acked = [parent for parent in parents if parent in group.outcomes and _may_be_acked(parent)]
             if acked:

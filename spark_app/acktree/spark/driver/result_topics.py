@@ -20,11 +20,12 @@ WAIT_S = 0.05
 
 
 class ResultRecord(NamedTuple):
-    """One record: task and offset of the result topic, and its content; None if that is malformed."""
+    """One record: task and offset of the result topic, its content, None if malformed, and its age."""
 
     task: int
     offset: int
     record: Result | Absent | ReplayCommand | None
+    age_s: float = 0.0
 
 
 class ResultTopics:
@@ -78,4 +79,5 @@ class ResultTopics:
                 record = decode_result_record(message.value() or b"")
             except MalformedRecord:
                 record = None
-            yield ResultRecord(int(topic.rpartition("-")[2]), message.offset() or 0, record)
+            age_s = max(0.0, world.wall_s() - message.timestamp()[1] / 1000)
+            yield ResultRecord(int(topic.rpartition("-")[2]), message.offset() or 0, record, age_s)

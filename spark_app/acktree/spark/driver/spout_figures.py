@@ -14,7 +14,7 @@ from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
 
 log = logging.getLogger("acktree.spark")
 
-COUNTS = ("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "lost")
+COUNTS = ("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "rejected", "lost")
 
 
 def progress(tasks: Iterable[TaskLedger], ends: Mapping[int, int]) -> dict[str, int]:

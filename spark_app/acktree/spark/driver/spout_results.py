@@ -86,7 +86,7 @@ class SpoutResults:
             if isinstance(record, Absent):
                 effect = task.apply_absent(record)
             else:
-                effect = task.apply(record, self._monotonic(), self._jitter())
+                effect = task.apply(record, self._monotonic(), self._jitter(), entry.age_s)
                 if effect.opened:
                     self._on_failed(record.failed[-1].reason or "a record timed out")
             highest |= effect.highest

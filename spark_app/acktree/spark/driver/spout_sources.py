@@ -11,8 +11,8 @@ from acktree.spark.driver.log_bounds import is_removed
 from acktree.spark.driver.source_topics import SpoutTopics, VanishedPartition
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spout_commits import SpoutCommits
+from acktree.spark.driver.takeover import retry_policy
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import RetryPolicy
 from acktree.spark.ledger.task import SourceSlot, TaskLedger, find_task
 from acktree.spark.options import SourceOptions
 
@@ -95,7 +95,7 @@ class SpoutSources:
         if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.claims):
             self._commits.join(new)
             self._follow_results(sorted(new))
-        policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
+        policy = retry_policy(self.topology, self._options.spout)
         present = {source.slot for source in topics.partitions}
         ids = {source.topic: source.topic_id for source in topics.partitions}
         known: set[int] = set()

@@ -73,6 +73,13 @@ def known_frontiers(logged: PlannedBatch | None) -> dict[int, int]:
     return dict(logged.frontiers) if logged else {}
 
 
+def retry_policy(published: Published, spout: str) -> RetryPolicy:
+    """Return a spout's policy; its result topics keep a failure for longer than a bolt may ask to wait."""
+    table = published.spouts[spout]
+    longest_s = published.control_retention_s / 2
+    return RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts, longest_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Takeover:
     """What is durable of a spout: offsets by slot, floors by slot, commands by slot, the last batch.
@@ -101,7 +108,7 @@ class Takeover:
     ) -> TaskLedger:
         """Return a task's ledgers and write the floors of its slots into its claim."""
         table = published.spouts[spout]
-        policy = RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts)
+        policy = retry_policy(published, spout)
         by_slot = {source.slot: source for source in sources}
         slots = {slot: self.slot(slot, claim.run, policy, now_s, table.block) for slot in by_slot}
         claim.floors |= {slot: ledger.floor for slot, ledger in slots.items()}

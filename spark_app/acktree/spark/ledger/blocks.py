@@ -8,6 +8,7 @@ of one record. Pure.
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -86,6 +87,15 @@ class Blocks:
         """Return where the block of an offset ends, exclusive."""
         block_range = self._at(first)
         return block_end(first, block_range.end, block_range.size) if block_range else first + 1
+
+    def cut_at(self, offset: int) -> None:
+        """Cut the block of an offset in two, in front of it; all blocks around it stay as they are."""
+        index = bisect_right(self.ranges, offset, key=_START) - 1
+        whole = self.ranges[index]
+        first, end = self.first_of(offset), self.end_of(offset)
+        bounds = sorted({whole.start, first, offset, end, whole.end})
+        parts = [replace(whole, start=start, end=stop) for start, stop in pairwise(bounds)]
+        self.ranges[index : index + 1] = [part for part in parts if part.end - part.start > 1]
 
     def is_older(self, first: int, run: int) -> bool:
         """Return whether the offset was emitted in a newer run, in other blocks."""

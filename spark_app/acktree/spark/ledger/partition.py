@@ -19,6 +19,7 @@ from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done
 from acktree.spark.ledger.emission_times import EmissionTimes
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.retries import Attempt, FailureOutcome, Replay, Retries, RetryPolicy, name_of_rest
+from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
 
 
 @dataclass(slots=True)
@@ -193,20 +194,46 @@ class PartitionLedger:
         return start >= end or self.done.range_cardinality(start, end) == end - start
 
     def failed(
-        self, generation: int, first: int, now_s: float, *, counts: bool, jitter: float = 0.0
+        self,
+        generation: int,
+        first: int,
+        now_s: float,
+        *,
+        counts: bool,
+        jitter: float = 0.0,
+        after_s: float | None = None,
+        is_rejected: bool = False,
     ) -> FailureOutcome:
         """Record one failed emission; ``counts`` is False if it says nothing about the records themselves.
 
-        Ignored unless something of the block is open and the generation its newest.
+        ``after_s`` takes the place of the back-off. ``is_rejected``: a bolt says that a record of it need not
+        be tried again. Of a block of several nobody knows which: it is emitted again in halves. Of a
+        command's block, or with MAX_BLOCK_RANGES_PER_SLOT, that is a failure like others. Ignored unless
+        something of the block is open and the generation its newest.
         """
         # Life of a record, step 11.
         retries, left = self._emission(generation, first)
         if not left:
             return FailureOutcome.IGNORED
+        is_own = retries is self.retries
+        is_alone = self.blocks.end_of(first) - first == 1 if is_own else self.commands.largest_block == 1
+        may_halve = is_own and len(self.blocks.ranges) < MAX_BLOCK_RANGES_PER_SLOT
         if self.commands.known:  # the block may be known by the first record that they left of it
             names = (name for name in range(first, int(left.max()) + 1) if name in retries.attempts)
             first = next(names, first)
-        return retries.fail(generation, first, now_s, self.policy, counts=counts, jitter=jitter)
+        if is_rejected and (is_alone or may_halve):
+            return retries.reject(generation, first, now_s, is_alone=is_alone)
+        return retries.fail(
+            generation, first, now_s, self.policy, counts=counts, jitter=jitter, after_s=after_s
+        )
+
+    def _halve(self, first: int) -> int | None:
+        """Cut a block where half of what is left of it begins, and return that; None for one record."""
+        left = self._left_at(first)
+        if len(left) < 2:
+            return None
+        self.blocks.cut_at(middle := int(left[len(left) // 2]))
+        return middle
 
     def attempts_of(self, generation: int, first: int) -> Attempt:
         """Return what is known of the failures of an emission's block, one that has failed."""
@@ -214,9 +241,8 @@ class PartitionLedger:
 
     def emit_due(self, now_s: float, run: int, limit: int) -> list[Replay]:
         """Emit what is due again, at most ``limit`` blocks; what was done or rewound meanwhile falls away."""
-        taken = self.retries.emit_due(
-            now_s, run, limit, partial(name_of_rest, self._left_at, self.commands.offsets())
-        )
+        name = partial(name_of_rest, self._left_at, self.commands.offsets())
+        taken = self.retries.emit_due(now_s, run, limit, name, self._halve)
         return taken + self.commands.emit_due(now_s, run, limit - len(taken), self._open)
 
     def pop_answered(self) -> list[tuple[int, int]]:

@@ -5,8 +5,9 @@ are arguments.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 from typing import NamedTuple
@@ -20,11 +21,15 @@ MAX_BACKOFF_DOUBLINGS = 30
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Back-off and maximum number of attempts of one spout; times in seconds."""
+    """Back-off and maximum number of attempts of one spout; times in seconds.
+
+    ``max_after_s`` is the longest delay that a bolt may ask for.
+    """
 
     initial_s: float
     max_s: float
     max_attempts: int
+    max_after_s: float = math.inf
 
     def delay_s(self, attempts: int, jitter: float) -> float:
         """Return the wait after the given number of failed attempts; jitter in [0, 1) adds up to a tenth."""
@@ -38,6 +43,7 @@ class FailureOutcome(Enum):
     IGNORED = "ignored"
     RETRY = "retry"
     EXHAUSTED = "exhausted"
+    REJECTED = "rejected"
 
 
 @dataclass(slots=True)
@@ -56,6 +62,10 @@ class Attempt:
     first_failed_s: float | None = None
     attempts_before: int = 0
     first_in_run: int = 0
+    in_halves: bool = False
+    """A bolt has rejected a record of it: which one, its halves under roots of their own will show."""
+    was_alone: bool = False
+    """The newest emission had one record alone, whatever was in the block before."""
 
 
 class Replay(NamedTuple):
@@ -76,52 +86,107 @@ class Retries:
     _used_up: int = 0
 
     def fail(
-        self, generation: int, first: int, now_s: float, policy: RetryPolicy, *, counts: bool, jitter: float
+        self,
+        generation: int,
+        first: int,
+        now_s: float,
+        policy: RetryPolicy,
+        *,
+        counts: bool,
+        jitter: float,
+        after_s: float | None = None,
     ) -> FailureOutcome:
-        """Record one failed emission; ignored unless the generation is the block's newest and in flight."""
+        """Record one failed emission; ignored unless the generation is the block's newest and in flight.
+
+        It is due after ``after_s``, by default after the back-off.
+        """
+        if (attempt := self._land(generation, first, now_s)) is None:
+            return FailureOutcome.IGNORED
+        attempt.attempts += counts
+        if attempt.attempts >= policy.max_attempts:
+            return FailureOutcome.EXHAUSTED
+        if after_s is None:
+            after_s = policy.delay_s(max(attempt.attempts, 1), jitter)
+        heapq.heappush(self._due, (now_s + min(max(after_s, 0.0), policy.max_after_s), first, generation))
+        return FailureOutcome.RETRY
+
+    def reject(self, generation: int, first: int, now_s: float, *, is_alone: bool) -> FailureOutcome:
+        """Record that a bolt has rejected a record of an emission; ignored as by ``fail``.
+
+        A record that ``is_alone`` in its block, or was so in this emission, is given up. A block of several
+        is due at once, in halves, and the emission does not count as an attempt: it says nothing about the
+        other records.
+        """
+        if (attempt := self._land(generation, first, now_s)) is None:
+            return FailureOutcome.IGNORED
+        if is_alone or attempt.was_alone:
+            attempt.attempts += 1
+            return FailureOutcome.REJECTED
+        attempt.in_halves = True
+        heapq.heappush(self._due, (now_s, first, generation))
+        return FailureOutcome.RETRY
+
+    def _land(self, generation: int, first: int, now_s: float) -> Attempt | None:
+        """End an emission; return its attempt, None if it is not the block's newest or has ended before."""
         attempt = self.attempts.get(first)
         if attempt is None:
             emitted = generation & ATTEMPT_MASK
             attempt = Attempt(generation, emitted, emitted, True, now_s, attempts_before=emitted)
             self.attempts[first] = attempt
         if attempt.generation != generation or not attempt.in_flight:
-            return FailureOutcome.IGNORED
+            return None
         attempt.in_flight = False
-        attempt.attempts += counts
         if attempt.first_failed_s is None:
             attempt.first_failed_s = now_s
-        if attempt.attempts >= policy.max_attempts:
-            return FailureOutcome.EXHAUSTED
-        due_s = now_s + policy.delay_s(max(attempt.attempts, 1), jitter)
-        heapq.heappush(self._due, (due_s, first, generation))
-        return FailureOutcome.RETRY
+        return attempt
 
     def emit_due(
-        self, now_s: float, run: int, limit: int, first_left: Callable[[int], int | None]
+        self,
+        now_s: float,
+        run: int,
+        limit: int,
+        first_left: Callable[[int], int | None],
+        halve: Callable[[int], int | None] = lambda _first: None,
     ) -> list[Replay]:
-        """Emit what is due again, at most ``limit`` blocks.
+        """Emit what is due again, at most ``limit`` blocks; both halves of a block at once or none.
 
-        ``first_left`` says under which offset a block is emitted, None where nothing of it is left.
+        ``first_left`` says under which offset a block is emitted, None where nothing of it is left. ``halve``
+        cuts a block in two and returns where the second half begins, None where one record is left.
         """
         taken: list[Replay] = []
         while self._due and self._due[0][0] <= now_s and len(taken) < limit:
-            _, first, generation = heapq.heappop(self._due)
+            due_s, first, generation = heapq.heappop(self._due)
             attempt = self.attempts.get(first)
             if attempt is None or attempt.generation != generation or attempt.in_flight:
                 continue
+            if attempt.in_halves and len(taken) + 2 > limit:
+                heapq.heappush(self._due, (due_s, first, generation))
+                break
             del self.attempts[first]
             if (left := first_left(first)) is None:
                 continue
             self._replayed.append((first, generation))
-            attempt.emissions += 1
-            self._use_run(attempt, run)
-            attempt.generation = generation_of(run, attempt.emissions)
-            attempt.in_flight = True
-            attempt.emitted_s = now_s
-            attempt.attempts_before = attempt.attempts
-            self.attempts[left] = attempt
-            taken.append(Replay(left, attempt.generation, attempt.attempts))
+            second = halve(first) if attempt.in_halves else None
+            attempt.was_alone = second is None and (attempt.in_halves or attempt.was_alone)
+            taken.append(self._emit(attempt, left, now_s, run))
+            if second is not None:
+                taken.append(self._emit_half_of(attempt, second))
         return taken
+
+    def _emit(self, attempt: Attempt, left: int, now_s: float, run: int) -> Replay:
+        attempt.emissions += 1
+        self._use_run(attempt, run)
+        attempt.generation = generation_of(run, attempt.emissions)
+        attempt.in_flight, attempt.in_halves = True, False
+        attempt.emitted_s = now_s
+        attempt.attempts_before = attempt.attempts
+        self.attempts[left] = attempt
+        return Replay(left, attempt.generation, attempt.attempts)
+
+    def _emit_half_of(self, attempt: Attempt, second: int) -> Replay:
+        """Emit the second half of a block whose first half has just been emitted."""
+        self.attempts[second] = replace(attempt)
+        return Replay(second, attempt.generation, attempt.attempts)
 
     def _use_run(self, attempt: Attempt, run: int) -> None:
         """Keep count of a block's emissions in one run: more than 16 would share root ids."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
+from acktree.schemas.control_records import NEVER, Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.done_set import runs
@@ -41,6 +41,7 @@ COUNTED = (
     "timed_out",
     "replayed",
     "dead_lettered",
+    "rejected",
     "absent",
     "overdue",
     "set_aside",
@@ -61,7 +62,7 @@ class SourceSlot(NamedTuple):
 
 
 class ExhaustedRecord(NamedTuple):
-    """A source record whose attempts are used up, with the details of its last failure.
+    """A source record whose attempts are used up, or that was rejected, with its last failure.
 
     ``failing_s`` is how long ago this driver saw it fail first.
     """
@@ -103,8 +104,8 @@ class TaskLedger:
     def pending(self) -> int:
         return sum(ledger.pending for ledger in self.slots.values())
 
-    def apply(self, result: Result, now_s: float, jitter: float) -> Effect:
-        """Apply one result record, as far as it is about slots of this task."""
+    def apply(self, result: Result, now_s: float, jitter: float, age_s: float = 0.0) -> Effect:
+        """Apply one result record, as far as it is about slots of this task; ``age_s`` is its age."""
         highest = self._apply_acked(result, now_s)
         opened: list[OpenFailure] = []
         exhausted: list[ExhaustedRecord] = []
@@ -115,13 +116,24 @@ class TaskLedger:
                 continue
             counts = failure.cause is Cause.FAILED or self._is_alive(now_s)
             emission = BlockEmission(*origin)
-            outcome = ledger.failed(*emission[1:], now_s, counts=counts, jitter=jitter)
+            when_ms = failure.retry_after_ms
+            outcome = ledger.failed(
+                *emission[1:],
+                now_s,
+                counts=counts,
+                jitter=jitter,
+                after_s=when_ms / 1000 - age_s if when_ms >= 0 else None,
+                is_rejected=when_ms == NEVER,
+            )
             if outcome is FailureOutcome.IGNORED:
                 continue
             name = "failed" if failure.cause is Cause.FAILED else "timed_out"
             self.counters[name] += len(ledger.left_of(*emission[1:]))
             opened.append(OpenFailure(emission, ledger.last_of(emission.first)))
-            if outcome is FailureOutcome.EXHAUSTED:
+            if outcome is FailureOutcome.REJECTED:
+                failure = failure._replace(cause=Cause.REJECTED)
+                self.counters["rejected"] += 1
+            if outcome in (FailureOutcome.EXHAUSTED, FailureOutcome.REJECTED):
                 exhausted += self._exhausted_records(ledger, *origin, failure, now_s)
         return Effect(highest, opened, exhausted)
 

@@ -1,0 +1,223 @@
+"""A bolt says when a failed record is emitted again, or that it never is: what the ledger does."""
+
+import math
+
+import numpy as np
+import pytest
+
+from acktree.schemas.control_records import BACK_OFF, NEVER, Cause, Failure, Result, Span
+from acktree.schemas.ids import generation_of, root_id
+from acktree.spark.ledger.blocks import BlockRange, Blocks
+from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.retries import Replay, RetryPolicy
+from acktree.spark.ledger.task import Effect, SourceSlot, TaskLedger
+from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
+from spark.spout_model import SpoutModel
+
+RUN = 1
+FIRST = generation_of(RUN, 0)
+MAX_AFTER_S = 3600.0
+
+
+class Spout:
+    """One slot of a task whose records are all emitted."""
+
+    def __init__(self, records: int, block: int = 1, max_attempts: int = 3) -> None:
+        self.ledger = PartitionLedger(0, 0, RUN, RetryPolicy(1, 60, max_attempts, MAX_AFTER_S), block)
+        self.task = TaskLedger(0, RUN, {0: SourceSlot(0, "t", 0, "id")}, {0: self.ledger}, 30.0)
+        self.task.emit({0: records}, records, 0.0)
+
+    def fail(
+        self, first: int, retry_after_ms: int, generation: int = FIRST, now_s: float = 0.0, age_s: float = 0.0
+    ) -> Effect:
+        failure = Failure(root_id(0, generation, first), Cause.FAILED, "b", "no", retry_after_ms)
+        return self.task.apply(Result(0, failed=[failure]), now_s, 0.0, age_s)
+
+    def due(self, now_s: float, limit: int = 100) -> list[Replay]:
+        return self.ledger.emit_due(now_s, RUN, limit)
+
+
+@pytest.mark.parametrize(
+    ("retry_after_ms", "age_s", "due_s"),
+    [(0, 0, 0), (500, 0, 0.5), (100_000, 0, 100), (100_000, 40, 60), (100_000, 200, 0), (10**10, 0, 3600)],
+)
+def test_a_delay_takes_the_place_of_the_back_off(retry_after_ms: int, age_s: float, due_s: float) -> None:
+    spout = Spout(3)
+    spout.fail(1, retry_after_ms, now_s=50, age_s=age_s)
+    if due_s:
+        assert spout.due(math.nextafter(50 + due_s, 0)) == []
+    assert spout.due(50 + due_s) == [Replay(1, generation_of(RUN, 1), 1)]
+
+
+def test_a_delayed_attempt_counts() -> None:
+    spout = Spout(1, max_attempts=2)
+    assert spout.fail(0, 5000).exhausted == []
+    (replay,) = spout.due(5.0)
+    (exhausted,) = spout.fail(0, 5000, replay.generation, 10.0).exhausted
+    assert (exhausted.attempts, exhausted.cause) == (2, Cause.FAILED)
+
+
+def test_a_rejected_record_is_given_up_at_its_first_failure() -> None:
+    spout = Spout(3)
+    effect = spout.fail(1, NEVER)
+    (exhausted,) = effect.exhausted
+    assert (exhausted.offset, exhausted.attempts, exhausted.cause) == (1, 1, Cause.REJECTED)
+    assert len(effect.opened) == 1, "it holds the result position until its dead letter is committed"
+    spout.task.finish_record(exhausted)
+    assert (spout.task.counters["rejected"], spout.task.counters["dead_lettered"]) == (1, 1)
+    assert (spout.ledger.pending, spout.due(1e6)) == (2, [])
+
+
+@pytest.mark.parametrize("retry_after_ms", [NEVER, 0, 5000])
+def test_the_same_failure_for_older_spouts_changes_nothing(retry_after_ms: int) -> None:
+    spout = Spout(1, max_attempts=2)
+    for exhausted in spout.fail(0, retry_after_ms).exhausted:
+        spout.task.finish_record(exhausted)
+    again = spout.fail(0, BACK_OFF)
+    assert (again.opened, again.exhausted, spout.task.counters["failed"]) == ([], [], 1)
+    spout.due(10.0)
+    assert spout.fail(0, BACK_OFF).opened == []
+
+
+def test_a_rejected_block_is_emitted_again_in_halves_until_one_record_is_left() -> None:
+    """It has ten records, of which the fourth is poison and the second is done."""
+    spout = Spout(30, block=10)
+    spout.ledger.finish(11, 12)
+    spout.ledger.acked(np.array([FIRST, FIRST]), np.array([0, 20]))
+    generation, first, emitted = FIRST, 10, []
+    while not (exhausted := spout.fail(first, NEVER, generation).exhausted):
+        replays = spout.due(0.0)
+        left = {each.offset: list(spout.ledger.left_of(each.generation, each.offset)) for each in replays}
+        emitted.append(left)
+        (hit,) = [each for each in replays if 13 in left[each.offset]]
+        rest = [each for each in replays if each is not hit]
+        spout.ledger.acked(
+            np.array([each.generation for each in rest]), np.array([each.offset for each in rest])
+        )
+        generation, first = hit.generation, hit.offset
+    assert emitted == [
+        {10: [10, 12, 13, 14], 15: [15, 16, 17, 18, 19]},
+        {10: [10, 12], 13: [13, 14]},
+        {13: [13], 14: [14]},
+    ]
+    ((offset, cause, attempts),) = [(each.offset, each.cause, each.attempts) for each in exhausted]
+    assert (offset, cause, attempts) == (13, Cause.REJECTED, 1)
+    spout.task.finish_record(exhausted[0])
+    assert (spout.ledger.frontier, spout.ledger.pending) == (30, 0)
+
+
+def test_the_last_record_of_a_block_is_not_given_up_for_one_that_was_in_its_tree() -> None:
+    """A command finished the poison, 10, while the tree of 10 and 11 was under way."""
+    spout = Spout(20, block=10)
+    spout.ledger.finish(12, 20)
+    spout.ledger.finish(10, 11)
+    assert spout.fail(10, NEVER).exhausted == []
+    (alone,) = spout.due(0.0)
+    assert list(spout.ledger.left_of(alone.generation, alone.offset)) == [11]
+    (exhausted,) = spout.fail(10, NEVER, alone.generation).exhausted
+    assert exhausted.offset == 11
+
+
+def test_both_halves_are_emitted_in_one_batch_or_none() -> None:
+    spout = Spout(20, block=10)
+    spout.fail(0, NEVER)
+    assert spout.due(0.0, limit=1) == []
+    assert [each.offset for each in spout.due(0.0, limit=2)] == [0, 5]
+    assert spout.ledger.pop_answered() == [(0, FIRST)]
+
+
+def test_each_half_fails_on_its_own() -> None:
+    spout = Spout(20, block=10)
+    spout.fail(0, NEVER)
+    for replay in spout.due(0.0):
+        spout.fail(replay.offset, BACK_OFF, replay.generation)
+    assert spout.due(1.0) == [Replay(0, generation_of(RUN, 2), 1), Replay(5, generation_of(RUN, 2), 1)]
+
+
+def test_a_rejected_block_of_a_command_fails_like_any_other() -> None:
+    spout = Spout(20, block=10)
+    spout.ledger.acked(np.array([FIRST, FIRST]), np.array([0, 10]))
+    spout.ledger.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20, 10))
+    spout.task.run = 2
+    spout.ledger.emit_again(100, 9, 0.0)
+    assert spout.fail(10, NEVER, generation_of(2, 0)).exhausted == []
+    assert spout.ledger.emit_due(0.5, 2, 9) == []
+    assert spout.ledger.emit_due(1.0, 2, 9) == [Replay(10, generation_of(2, 1), 1)]
+
+
+def test_a_rejected_block_fails_like_any_other_where_too_many_block_ranges_are_in_flight() -> None:
+    spout = Spout(20, block=10)
+    many = range(100, 100 + 2 * MAX_BLOCK_RANGES_PER_SLOT, 2)
+    spout.ledger.blocks.ranges += [BlockRange(start, start + 2, 2, RUN) for start in many]
+    spout.fail(0, NEVER)
+    assert spout.due(0.5) == []
+    assert [each.offset for each in spout.due(1.0)] == [0]
+
+
+@pytest.mark.parametrize("offset", range(1, 10))
+def test_a_block_is_cut_in_two_and_those_around_it_stay(offset: int) -> None:
+    blocks = Blocks([BlockRange(3, 40, 10, RUN)])
+    before = {at: (blocks.first_of(at), blocks.end_of(blocks.first_of(at))) for at in range(3, 40)}
+    blocks.cut_at(10 + offset)
+    for at in range(3, 40):
+        expected = before[at]
+        if 10 <= at < 20:
+            expected = (10, 10 + offset) if at < 10 + offset else (10 + offset, 20)
+        assert (blocks.first_of(at), blocks.end_of(blocks.first_of(at))) == expected, at
+
+
+def model(records: int = 10) -> SpoutModel:
+    made = SpoutModel()
+    made.absent = frozenset()
+    made.batch(records, records, 0.0)
+    return made
+
+
+def test_halves_survive_a_crash_right_after_their_batch_was_logged() -> None:
+    made = model()
+    made.says_when((FIRST, 5), NEVER)
+    made.asked()
+    made.batch(0, 0, 0.0)
+    halves = [root for root in made.open_roots() if root[0] > FIRST]
+    assert [sorted(made.roots[root]) for root in halves] == [[5, 6], [7, 8, 9]]
+    made.restart(keeps=True, unlogged=False, block=5)
+    made.asked()
+    made.batch(0, 0, 1_000.0)
+    assert [root for root in made.open_roots() if root[0] > FIRST] == halves, "nothing is emitted again"
+    for _ in range(2):
+        made.says_when(max(root for root in made.open_roots() if 5 in made.roots[root]), NEVER)
+        made.asked()
+        made.batch(0, 0, 0.0)
+    assert made.dead_letters == [5]
+    made.end()
+
+
+def test_a_rejected_block_is_halved_again_by_a_driver_whose_batch_was_not_logged() -> None:
+    made = model()
+    made.says_when((FIRST, 5), NEVER)
+    made.asked()
+    made.commit()
+    assert made.position == 0
+    made.restart(keeps=True, unlogged=True, block=5)
+    made.asked()
+    made.batch(0, 0, 0.0)
+    emitted = [sorted(made.roots[root]) for root in made.open_roots() if root[0] > FIRST]
+    assert emitted == [[5, 6], [7, 8, 9]]
+    made.end()
+    assert made.dead_letters == []
+
+
+def test_a_delay_holds_the_result_position_and_begins_anew_after_a_crash() -> None:
+    made = model()
+    made.says_when((FIRST, 0), 500_000)
+    made.asked()
+    made.commit()
+    assert made.position == 0
+    made.restart(keeps=True, unlogged=False, block=5)
+    made.asked()
+    made.batch(0, 0, 499.0)
+    assert max(root for root in made.roots if root[1] == 0) == (FIRST, 0)
+    made.batch(0, 0, 1.0)
+    assert max(root for root in made.roots if root[1] == 0) > (FIRST, 0)
+    made.end()
