@@ -107,7 +107,7 @@ DEFECTS = (
     Defect(
         "ack a failed tuple",
         f"{WORKER}/collector.py",
-        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self._pack_fail(tup, reason)\n',
+        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self._pack_fail(tup, reason, retry_after_ms)\n',
         "        self.ack(tup)\n",
     ),
     Defect(
@@ -119,8 +119,8 @@ DEFECTS = (
     Defect(
         "ack a batch that has raised",
         f"{WORKER}/worker/execution.py",
-        "                if tup._state is IN_HAND:\n                    fail(tup, error, collector)\n        self._batch.finish()",
-        "                break\n        self._batch.finish()",
+        "            self._batch.discard()\n            return error",
+        "            self._batch.finish()\n            return None",
     ),
     Defect(
         "leave the children out of the ack",

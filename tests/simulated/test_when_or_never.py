@@ -1,0 +1,51 @@
+"""A bolt says when or never, and the whole topology does it: Spark's spout, worker, acker, dead letters."""
+
+from acktree.producers import BasicBolt, Reject, RetryLater
+from acktree.schemas.control_records import Cause
+from acktree.schemas.topology import parse_topology
+from acktree.testing import TopologyTester
+
+TOPOLOGY = parse_topology("""
+name = "t"
+ackers = 2
+[spouts.lines]
+topics = ["lines"]
+emits = ["words"]
+retry_initial_s = 1000
+retry_max_s = 1000
+[bolts.keep]
+reads = ["words"]
+""")
+
+
+def same(row):
+    """Pass a row on."""
+    return [row.value]
+
+
+class Keeps(BasicBolt):
+    """Rejects ``poison``, and asks to wait at the first ``busy``."""
+
+    def __init__(self) -> None:
+        self.executed: list[bytes] = []
+
+    def execute(self, tup, emit):
+        self.executed.append(tup.value)
+        if tup.value == b"poison":
+            raise Reject("no number")
+        if tup.value == b"busy" and self.executed.count(b"busy") == 1:
+            raise RetryLater(5, "closed")
+
+
+def test_a_rejected_record_is_a_dead_letter_at_once_and_a_delayed_one_comes_again():
+    keep = Keeps()
+    with TopologyTester(TOPOLOGY, bolts={"keep": lambda: keep}, stages={"lines": same}) as topology:
+        for value in ("a", "poison", "busy"):
+            topology.send("lines", value)
+        topology.run_until_done()
+        failures = {each.record.value: each for each in topology.failures("lines")}
+        (dead_letter,) = topology.dead_letters()
+    assert sorted(keep.executed) == [b"a", b"busy", b"busy", b"poison"]
+    assert (failures[b"poison"].retry, failures[b"busy"].retry_after_s) == (False, 5.0)
+    assert failures[b"poison"].cause is Cause.FAILED
+    assert dead_letter.cause == "REJECTED"
