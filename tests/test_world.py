@@ -74,6 +74,7 @@ EXCEPTIONS = {
     ): "guards the environment of a SparkContext, which only a real Spark has",
     ("spark_app/acktree/spark/app.py", "*"): "the command's own process: signals, and a JVM beside it",
     ("spark_app/acktree/spark/runtime/jvm_output.py", "*"): "reads what a JVM prints",
+    ("spark_app/acktree/spark/runtime/available_now.py", "threading.Thread"): "waits for a query of a JVM",
 }
 
 

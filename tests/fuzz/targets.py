@@ -202,6 +202,9 @@ class RegistryRecord:
     def headers(self) -> list[tuple[str, bytes]]:
         return self._headers
 
+    def offset(self) -> int:
+        return 0
+
 
 def registry(data: bytes) -> None:
     """Add a record to the versions of a topology."""

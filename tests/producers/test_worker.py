@@ -237,10 +237,11 @@ def test_a_limit_lowered_while_a_worker_runs_stops_it_and_the_next_one_fails_the
     cluster.emit(range(5), 0)
     worker.join()
     assert isinstance(worker.error, DeliveryFailed)
-    assert cluster.committed("only") == {}
+    done = cluster.committed("only").get(0, 0)
+    assert done <= 3, "the child of record 3 is not in the log"
     again = cluster.start(BasicLarge())
     until(lambda: cluster.committed("only") == {0: 5})
-    assert (again.acked, again.failed) == (4, 1)
+    assert (again.acked, again.failed) == (4 - done, 1)
 
 
 def test_prepare_and_cleanup_are_called_once_around_the_work(cluster: WorkerCluster):

@@ -29,11 +29,11 @@ class Defect:
     right: str
     wrong: str
     also: tuple[tuple[str, str, str], ...] = ()
-    """More pieces (path, right, wrong): other guards of the same promise, which would hold."""
+    """More replacements (path, right, wrong): other guards of the same promise, which would hold."""
 
     @property
-    def pieces(self) -> tuple[tuple[str, str, str], ...]:
-        """All pieces."""
+    def replacements(self) -> tuple[tuple[str, str, str], ...]:
+        """All replacements."""
         return ((self.path, self.right, self.wrong), *self.also)
 
 
@@ -282,7 +282,7 @@ def seeds_to_detection(defect: Defect, seeds: int, first: int) -> int | None:
     with tempfile.TemporaryDirectory() as folder:
         for source in SOURCES:
             shutil.copytree(ROOT / source, Path(folder, source), ignore=shutil.ignore_patterns("__pycache__"))
-        for name, right, wrong in defect.pieces:
+        for name, right, wrong in defect.replacements:
             path = Path(folder, name)
             text = path.read_text()
             assert text.count(right) == 1, f"{defect.name}: the patch does not fit {name} any more"

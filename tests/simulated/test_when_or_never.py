@@ -23,7 +23,7 @@ def same(row):
     return [row.value]
 
 
-class Keeps(BasicBolt):
+class KeepsWhatCame(BasicBolt):
     """Rejects ``poison``, and asks to wait at the first ``busy``."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Keeps(BasicBolt):
 
 
 def test_a_rejected_record_is_a_dead_letter_at_once_and_a_delayed_one_comes_again():
-    keep = Keeps()
+    keep = KeepsWhatCame()
     with TopologyTester(TOPOLOGY, bolts={"keep": lambda: keep}, stages={"lines": same}) as topology:
         for value in ("a", "poison", "busy"):
             topology.send("lines", value)

@@ -160,7 +160,7 @@ class StageTester:
 
     def _take_ack(self, value: bytes) -> None:
         said = decode_ack(value)
-        for root, reason in said.fails:
+        for root, reason, *_ in said.fails:
             self.failed.setdefault(root, reason)
         for root, folded in said.acks.tolist():
             self.acks[root].append(folded)

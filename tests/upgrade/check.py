@@ -174,7 +174,7 @@ def steps(old: Side, new: Side) -> Iterator[tuple[str, Side, Side, bool]]:
             number += 1
 
 
-class Numbers:
+class CountedNumbers:
     """What the spout in Python has begun and has been told of, and what its bolt has copied."""
 
     def __init__(self, bootstrap: str, home: Path) -> None:
@@ -223,7 +223,7 @@ class Numbers:
         return found
 
 
-def run(old: Side, new: Side, bootstrap: str, load: SteadySender, numbers: Numbers) -> None:
+def run(old: Side, new: Side, bootstrap: str, load: SteadySender, numbers: CountedNumbers) -> None:
     """Go through all steps under load, and wait for the end of it."""
     active = dict.fromkeys(ROLES, old)
 
@@ -282,7 +282,7 @@ def main() -> None:
             for child in side.children.values():
                 running.callback(child.stop)
         old.apply()
-        load, numbers = SteadySender(bootstrap, arguments.rate), Numbers(bootstrap, home)
+        load, numbers = SteadySender(bootstrap, arguments.rate), CountedNumbers(bootstrap, home)
         run(old, new, bootstrap, load, numbers)
         words, failures = counted_words(home / "words.sqlite")
         wanted = count_words(load.lines)
