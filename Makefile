@@ -65,7 +65,7 @@ package: $(VENV)/.package
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
-	$(BIN)/python -m zipfile --list dist/*.whl | grep --quiet 'dist-info/sboms/acktree.cdx.json'
+	$(BIN)/python -m zipfile --list dist/*.whl | grep 'dist-info/sboms/acktree.cdx.json' > /dev/null
 
 # Without --quiet: it would hide the warnings that --strict counts.
 docs: $(VENV)/.docs

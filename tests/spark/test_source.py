@@ -120,8 +120,8 @@ def test_without_stage_and_acker_several_topics_are_read_and_committed_by_batch(
     tester.producer.flush()
     query = tester.run(includeHeaders="true", maxOffsetsPerTrigger="20")
     check_rows(tester, headers, stamp_ms)
-    offsets = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
     if HAS_ADMISSION_CONTROL:  # else Spark shows the end offset as the latest one: it asks for nothing else
+        offsets = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
         assert {"pending", "frontierLag", "replayed"} <= set(offsets[0])
         assert offsets[0]["frontierLag"] == 62
         assert offsets[-1]["frontierLag"] < 62
