@@ -17,7 +17,7 @@ import lacking
 from acktree.console.devbroker import ports
 from spark.tester import DEADLINE_S, StageTester
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 BIG, SMALL = 4_000, 1_000
 
