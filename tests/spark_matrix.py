@@ -56,6 +56,8 @@ COLUMNS = {
         f"{STAGE}test_a_bolts_stage_acks_its_tuples_with_or_without_rows_and_fails_rejected_ones",
         f"{NOW}test_a_bolt_in_spark_ends_when_it_has_acked_all_that_is_there",
     ),
+    "sink": ("tests/spark/test_declared_plan.py", "tests/spark/test_declared_refusals.py"),
+    "Connect, its server killed": ("tests/spark/test_connect.py",),
     "words counted, a process killed": (
         "tests/test_end_to_end.py::test_counts_are_exact_whichever_process_is_killed",
     ),
@@ -79,17 +81,27 @@ def spark_of(python: Path) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run_column(python: Path, tests: Iterable[str]) -> tuple[int, int]:
-    """Run tests; return how many passed, and how many did not."""
+def run_tests(python: Path, columns: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Run the tests of columns in one process; return by column how many passed, and how many did not."""
+    tests = {column: COLUMNS[column] for column in columns}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [python, "-m", "pytest", "-n0", "-p", "no:cacheprovider", f"--junitxml={report}", *tests]
-        subprocess.run([str(part) for part in command], cwd=ROOT, check=False)
-        if not report.exists():
-            return 0, 1
-        cases = list(ElementTree.parse(report).getroot().iter("testcase"))
-    passed = sum(1 for case in cases if all(part.tag.startswith("system-") for part in case))
-    return passed, len(cases) - passed
+        command = [python, "-m", "pytest", "-n0", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        every = [test for column in tests.values() for test in column]
+        subprocess.run([str(part) for part in [*command, *every]], cwd=ROOT, check=False)
+        cases = list(ElementTree.parse(report).getroot().iter("testcase")) if report.exists() else []
+    return {column: count(cases, names) for column, names in tests.items()}
+
+
+def count(cases: Iterable[ElementTree.Element], tests: Iterable[str]) -> tuple[int, int]:
+    """Return how many cases of the tests passed, and how many did not."""
+    passed = others = 0
+    for case in cases:
+        module, name = case.get("classname", "").split("."), case.get("name", "").partition("[")[0]
+        if {path := "/".join(module) + ".py", f"{path}::{name}"} & set(tests):
+            is_passed = all(part.tag.startswith("system-") for part in case)
+            passed, others = passed + is_passed, others + (not is_passed)
+    return passed, others
 
 
 def table(cells: dict[str, dict[str, tuple[int, int]]]) -> str:
@@ -138,9 +150,7 @@ def main() -> int:
     ]
     cells: dict[str, dict[str, tuple[int, int]]] = {}
     for python in pythons:
-        row = cells[spark_of(python)] = {}
-        for column in arguments.column or COLUMNS:
-            row[column] = run_column(python, COLUMNS[column])
+        cells[spark_of(python)] = run_tests(python, arguments.column or COLUMNS)
         print(table(cells), flush=True)
     if arguments.docs:
         write_page(table(cells))

@@ -118,7 +118,7 @@ DEFECTS = (
     ),
     Defect(
         "ack a batch that has raised",
-        f"{WORKER}/worker/execution.py",
+        f"{WORKER}/worker/batch_execution.py",
         "            self._batch.discard()\n            return error",
         "            self._batch.finish()\n            return None",
     ),

@@ -14,8 +14,8 @@ from acktree.producers.errors import MissingExtra, Misuse
 from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.native.columns import Column, plain
 from acktree.producers.tuple_batch import TupleBatch
+from acktree.producers.worker.batch_execution import BatchExecution
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.execution import BatchExecution
 
 if TYPE_CHECKING:
     from pyarrow import Table

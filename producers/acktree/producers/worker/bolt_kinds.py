@@ -13,14 +13,9 @@ from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.loading import check_written
 from acktree.producers.worker.async_execution import AsyncExecution
+from acktree.producers.worker.batch_execution import ListExecution
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.execution import (
-    BasicExecution,
-    Execution,
-    FindHand,
-    HandExecution,
-    ListExecution,
-)
+from acktree.producers.worker.execution import BasicExecution, Execution, FindHand, HandExecution
 from acktree.producers.worker.transactional import TransactionalCollector
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import BoltTable

@@ -9,22 +9,17 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
-from acktree.producers.batch import BatchCollector
-from acktree.producers.bolt import BasicBolt, BatchBolt, Bolt, Context, Emit, SyncBolt
+from acktree.producers.bolt import BasicBolt, Bolt, Context, Emit, SyncBolt
 from acktree.producers.collector import Collector
 from acktree.producers.errors import InvalidRetry, Misuse, Reject, RetryLater, reason_of
 from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.halving import execute_in_halves
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
 
 log = logging.getLogger("acktree.bolt")
-
-SPLIT_TIMEOUT_S = 10.0
-"""After this time since a batch began, no part of it is executed again."""
 
 FindHand = Callable[[str, int], Hand]
 
@@ -199,95 +194,6 @@ class BasicExecution(SyncExecution):
         emit.current = None
         collector.counters.executed += done
         return done
-
-
-class BatchExecution(SyncExecution):
-    """Executes a batch at once: every tuple is done when ``execute`` returns, so none stays in hand.
-
-    The cost of a batch need not be proportional to its size, so its turns are longer than others. It is one
-    call of the bolt, so it ends only when that returns.
-    """
-
-    turn_s = 2.0
-    min_records = 100
-
-    def __init__(
-        self, bolt: SyncBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
-    ) -> None:
-        super().__init__(bolt, collector, intake, check, turn)
-        self._batch = BatchCollector(collector)
-
-    @abstractmethod
-    def give(self, batch: TupleBatch) -> None:
-        """Let the bolt handle a batch."""
-
-    def process_weight(self, count: int) -> int:
-        """Return how often a run's duration counts as process time: for each tuple of the batch."""
-        return count
-
-    def execute(self, records: Sequence[Record], anchors: Sequence[bytes]) -> int:
-        """Execute all records as one batch, and ack the tuples that it did not fail.
-
-        A batch that raises is executed again in halves, down to the tuples that raise alone.
-        """
-        batch = TupleBatch(records, anchors, self._collector)
-        until_s = world.monotonic_s() + SPLIT_TIMEOUT_S
-        error = self._try(batch)
-        if error is not None and len(batch) > 1 and self._may_split(error):
-            text, action = (
-                "a batch of %d failed and is executed again in halves: %s",
-                {"action": "batch_split"},
-            )
-            log.warning(text, len(batch), reason_of(error), exc_info=error, extra=action)
-            execute_in_halves(
-                batch,
-                error,
-                lambda part: self._try(TupleBatch.of(part, self._collector)),
-                self._fail_all,
-                may_split=self._may_split,
-                may_go_on=lambda: not self._turn.is_stopped and world.monotonic_s() < until_s,
-                in_hand=lambda tup: tup._state is IN_HAND,
-            )
-        elif error is not None:
-            self._fail_all(batch, error)
-        self._collector.counters.executed += len(batch)
-        return len(batch)
-
-    def _try(self, batch: TupleBatch) -> Exception | None:
-        """Execute a batch; return what it raised, with nothing of it sent. Raises the fatal error."""
-        self._collector.faults.executing = batch
-        self._batch.begin(batch)
-        try:
-            self.give(batch)
-        except Exception as error:
-            self._collector.check()
-            self._batch.discard()
-            return error
-        self._batch.finish()
-        return None
-
-    def _may_split(self, error: Exception) -> bool:
-        """Return whether a part of what failed may succeed: not if it broke a rule, or asks to wait."""
-        return not isinstance(error, Misuse | RetryLater) and not self._batch.was_sent
-
-    def _fail_all(self, tuples: Iterable[Tuple], error: Exception) -> None:
-        for tup in tuples:
-            if tup._state is IN_HAND:
-                fail(tup, error, self._collector)
-
-
-class ListExecution(BatchExecution):
-    """Executes a BatchBolt."""
-
-    def __init__(
-        self, bolt: BatchBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
-    ) -> None:
-        super().__init__(bolt, collector, intake, check, turn)
-        self._bolt = bolt
-
-    def give(self, batch: TupleBatch) -> None:
-        """Let the bolt handle a batch."""
-        self._bolt.execute(batch, self._batch)
 
 
 class HandExecution(SyncExecution):
