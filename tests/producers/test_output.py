@@ -49,6 +49,22 @@ def test_workers_go_on_when_the_acker_count_grows(cluster: WorkerCluster, exactl
     assert partitions == set(range(5))
 
 
+def test_more_than_a_batch_holds_is_sent_in_several(cluster: WorkerCluster):
+    """A topic that takes batches of 200 kB gets 2 MB that were queued at once."""
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.set_topic("b", max_message_bytes="200000")
+    settings = {"batch.size": 150_000, "linger.ms": 1_000, "delivery.report.only.error": False}
+    producer = make_producer(producer_settings(cluster.bootstrap, {}) | settings)
+    reports: list[KafkaError | None] = []
+    for _ in range(200):
+        producer.produce(
+            cluster.topic("b"), bytes(10_000), on_delivery=lambda error, _: reports.append(error)
+        )
+    producer.flush(60)
+    assert reports == [None] * 200
+    assert len(cluster.read(cluster.topic("b"))) == 200
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_a_stopped_worker_releases_its_threads_and_connections(cluster: WorkerCluster, exactly_once):

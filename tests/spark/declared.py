@@ -9,9 +9,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from acktree.spark import sink
+from acktree.spark.runtime.available_now import stop_when_done
+from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
 from acktree.spark.sink import RowWriter
 from acktree.spark.source import FORMAT, AcktreeSource, register
 from spark.tester import StageTester
@@ -59,15 +62,23 @@ def options(tester: StageTester, **more: str) -> dict[str, str]:
 
 def lines(tester: StageTester, **more: str) -> DataFrame:
     register(tester.spark)
-    return tester.spark.readStream.format(FORMAT).options(**options(tester, **more)).load()
+    given = options(tester, **{"availableNow": f"{not HAS_ADMISSION_CONTROL}"} | more)
+    return tester.spark.readStream.format(FORMAT).options(**given).load()
+
+
+def run(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query that ends when all that is there is done, on any Spark."""
+    if HAS_ADMISSION_CONTROL:
+        return writer.trigger(availableNow=True).start()
+    stop_when_done(query := writer.start())
+    return query
 
 
 def write(
     tester: StageTester, rows: DataFrame, *, of_sink: dict[str, str] | None = None, folder: str = "checkpoint"
 ) -> StreamingQuery:
     written = rows.writeStream.format(FORMAT).options(**(of_sink or options(tester)))
-    written = written.option("checkpointLocation", str(tester.folder / folder))
-    return written.trigger(availableNow=True).start()
+    return run(written.option("checkpointLocation", str(tester.folder / folder)))
 
 
 def start(tester: StageTester, plan: Callable[[DataFrame], DataFrame], **more: str) -> None:

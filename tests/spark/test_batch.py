@@ -1,6 +1,7 @@
 """The offset JSON of a batch."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -113,6 +114,13 @@ def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]
 def test_a_group_without_replays_is_logged_as_it_was_read() -> None:
     batch = PlannedBatch(1, (), (Replays("t", 0, 0, 17, 1, ()),), attempts=(Attempts(0, 17, 1, ()),))
     assert PlannedBatch.from_json(batch.to_json()) == batch
+
+
+def test_a_batch_that_checks_the_plan_is_another_one_and_a_batch_to_earlier_versions() -> None:
+    batch = PlannedBatch(1, ())
+    check = replace(batch, checks_shape=True)
+    assert PlannedBatch.from_json(check.to_json()) == check
+    assert check.to_json() == batch.to_json() | {"checks_shape": True}
 
 
 def test_offsets_too_large_for_root_ids_are_refused_before_a_batch_is_planned() -> None:

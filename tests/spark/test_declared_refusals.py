@@ -39,6 +39,12 @@ def joined_without_a_key(rows: DataFrame) -> DataFrame:
     return same(rows.crossJoin(table))
 
 
+def joined_to_a_table(rows: DataFrame) -> DataFrame:
+    """Join without a key, the table on the left: its first partition is joined in tasks that look narrow."""
+    table = rows.sparkSession.range(0, 400, 1, 4)
+    return same(table.hint("shuffle_replicate_nl").crossJoin(rows))
+
+
 def counted(rows: DataFrame) -> DataFrame:
     return rows.groupBy("value").agg(merge_anchors().alias("anchors"))
 
@@ -49,6 +55,7 @@ SHAPES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "shuffled": (lambda rows: same(rows).repartition(3), "were read by another one"),
     "remembered": (lambda rows: same(rows.dropDuplicates(["value"])), "were read by another one"),
     "limited": (lambda rows: same(rows).limit(10), "were read by another one"),
+    "joined to a table": (joined_to_a_table, "reads what task . is to read"),
     "joined without a key": (joined_without_a_key, "reads what task . is to read"),
 }
 
@@ -82,7 +89,7 @@ def test_a_batch_that_something_else_has_written_is_not_taken_for_written(tester
     for _ in range(2):
         written = lines(tester).writeStream.format("noop")
         written = written.option("checkpointLocation", str(tester.folder / "checkpoint"))
-        tester.query = written.trigger(availableNow=True).start()
+        tester.query = declared.run(written)
         check_refused(tester, f"group {tester.name}.in.stage has no proof that what 2 of its 2 tasks")
     tester.query = declared.write(tester, same(lines(tester)), folder="another checkpoint")
     tester.until_the_end()
@@ -116,7 +123,7 @@ def test_foreach_batch_refuses_a_source_with_the_declaration(tester: StageTester
     stage = Stage(lambda rows: {f"{tester.name}.a": same(rows)}, tester.options(spout="in"))
     written = lines(tester).writeStream.foreachBatch(lambda rows, n: stage(rows, n) and None)
     written = written.option("checkpointLocation", str(tester.folder / "checkpoint"))
-    tester.query = written.trigger(availableNow=True).start()
+    tester.query = declared.run(written)
     check_refused(tester, "its query is written with foreachBatch")
 
 

@@ -8,15 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, Message
-
+from acktree.console.operator_records import OperatorRecord, write_records, written_or_raised
 from acktree.console.view.reports import Reports
 from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
-from acktree.schemas.errors import AcktreeError, BrokerUnreachable
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.errors import AcktreeError
 from acktree.schemas.flow import Flow, encode_flow
-from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 from acktree.schemas.registry import History, Published
 
 _EFFECTS = {
@@ -83,30 +80,11 @@ def execute_flow(bootstrap: str, plan: FlowPlan, published: Published, user: Set
     Raises:
         BrokerUnreachable, BrokerRefused: not all could be written.
     """
-    topic = published.registry_topic
-    producer = make_producer({**producer_settings(bootstrap, user), "delivery.report.only.error": False})
-    written: dict[str, int] = {}
-    errors: list[KafkaError] = []
-    with clear_errors(bootstrap, f"topic {topic}"):
-        for spout in plan.before:
-
-            def on_delivery(error: KafkaError | None, message: Message, spout: str = spout) -> None:
-                if error is None:
-                    written[spout] = message.offset() or 0
-                else:
-                    errors.append(error)
-
-            key, value = encode_flow(spout, plan.flow, world.wall_ms())
-            producer.produce(topic, value, key, 0, on_delivery=on_delivery)
-        producer.flush(BROKER_TIMEOUT_S)
-    if errors:
-        raise as_clear_error(errors[0], bootstrap, f"topic {topic}")
-    if len(written) < len(plan.before):
-        raise BrokerUnreachable(
-            f"{len(written)} of {len(plan.before)} records are written, the rest is not confirmed; "
-            "the command may be given again"
-        )
-    return written
+    now_ms = world.wall_ms()
+    pairs = [encode_flow(spout, plan.flow, now_ms) for spout in plan.before]
+    records = [OperatorRecord(published.registry_topic, value, key) for key, value in pairs]
+    written = written_or_raised(write_records(bootstrap, records, "records", user))
+    return dict(zip(plan.before, written, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, Message, Producer
-
+from acktree.console.operator_records import OperatorRecord, write_records, written_or_raised
 from acktree.console.view.cluster import Cluster, CommittedOffset, Place
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.clients import make_admin
 from acktree.schemas.codec import encode_replay_command
 from acktree.schemas.control_records import MAX_REPLAY_SPANS, ReplayCommand, Span
-from acktree.schemas.errors import AcktreeError, BrokerUnreachable
-from acktree.schemas.kafka_errors import as_clear_error, clear_errors
+from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import describe
 from acktree.schemas.registry import Published, Slot
 
@@ -173,52 +171,16 @@ def execute_replay(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int
     Raises:
         BrokerUnreachable, BrokerRefused: not all could be written; the text says how many were.
     """
-    outcomes = write_commands(bootstrap, plan, user)
-    refused = [outcome for outcome in outcomes if not isinstance(outcome, int)]
-    if refused:
-        raise min(refused, key=lambda error: isinstance(error, BrokerUnreachable))
-    return [outcome for outcome in outcomes if isinstance(outcome, int)]
+    return written_or_raised(write_commands(bootstrap, plan, user))
 
 
 def write_commands(bootstrap: str, plan: ReplayPlan, user: Settings) -> list[int | AcktreeError]:
     """Write the plan's commands; return for each its offset, or why it is not known to be written."""
-    producer = make_producer({**producer_settings(bootstrap, user), "delivery.report.only.error": False})
-    written: dict[int, int] = {}
-    errors: dict[int, KafkaError] = {}
-    refused: dict[int, AcktreeError] = {}
-    for index, command in enumerate(plan.commands):
-
-        def on_delivery(error: KafkaError | None, message: Message, index: int = index) -> None:
-            if error is None:
-                written[index] = message.offset() or 0
-            else:
-                errors[index] = error
-
-        value = encode_replay_command(ReplayCommand(command.slot, command.spans))
-        try:
-            with clear_errors(bootstrap, f"topic {command.result_topic}"):
-                producer.produce(command.result_topic, value, partition=0, on_delivery=on_delivery)
-        except AcktreeError as error:
-            refused[index] = error
-    stopped = _flush(producer, bootstrap, plan)
-    for index, reported in errors.items():
-        what = f"topic {plan.commands[index].result_topic}"
-        refused[index] = stopped or as_clear_error(reported, bootstrap, what)
-    count = f"{len(written)} of {len(plan.commands)} replay commands are written"
-    rest = stopped or BrokerUnreachable(f"{count}, the rest is not confirmed")
-    outcomes: dict[int, int | AcktreeError] = {**refused, **written}
-    return [outcomes.get(index, rest) for index in range(len(plan.commands))]
-
-
-def _flush(producer: Producer, bootstrap: str, plan: ReplayPlan) -> AcktreeError | None:
-    """Wait until the broker has what was produced; return why the producer as a whole is refused."""
-    topics = dict.fromkeys(command.result_topic for command in plan.commands)
-    try:
-        with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
-            producer.flush(BROKER_TIMEOUT_S)
-    except AcktreeError as error:
-        return error
-    return None
+    records = [
+        OperatorRecord(c.result_topic, encode_replay_command(ReplayCommand(c.slot, c.spans)))
+        for c in plan.commands
+    ]
+    return write_records(bootstrap, records, "replay commands", user)
 
 
 def slot_of(published: Published, topic: str, partition: int) -> Slot:

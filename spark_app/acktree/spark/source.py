@@ -98,6 +98,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: dict[int, int] = {}
         self._written: WrittenBatches | None = None
         self._scanned: dict[str, Any] | None = None
+        self._is_shape_checked = False
 
     def _settled(self) -> SourceOptions:
         """Return the options with those of the topology, as it is published when this is first asked."""
@@ -157,6 +158,9 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_begun = True
         driver = self._opened(logged)
         driver.written(logged)
+        if self._must_check_shape(logged):
+            self._begun.planned(end := driver.shape_check().to_json())
+            return end
         if self._options.available_now and self._targets is None:
             self._targets = driver.log_ends()
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -183,6 +187,16 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the query's progress shows as the source's ``latestOffset``: how far the spout is."""
         return self._driver.progress(self._ends) if self._driver is not None else None
 
+    def _must_check_shape(self, logged: PlannedBatch) -> bool:
+        """Return whether the plan is to be tried on a batch without records: once per start, if declared.
+
+        A join without a key reads the first partition of a table in the tasks that a narrow plan has: these
+        would commit their part of the rows before a later task is refused. Not twice in a row, or a query
+        that Spark gives one batch a run would read nothing.
+        """
+        is_first, self._is_shape_checked = not self._is_shape_checked, True
+        return bool(self._options.plan) and is_first and not logged.checks_shape
+
     def _check_written(self, logged: PlannedBatch) -> None:
         """Check that a batch which Spark has ended was written. Raises NotWritten."""
         if self._written is None:
@@ -205,7 +219,7 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{DECLARED_WRONGLY}"
             )
         self._scanned = end
-        return list(declared_tasks(tasks, self._options.group))
+        return list(declared_tasks(tasks or [ReadTask(())], self._options.group))
 
     def _tasks(self, batch: PlannedBatch) -> list[ReadTask]:
         return read_tasks(self._settled(), self._published(batch.version), batch)

@@ -5,6 +5,7 @@ tuples and acks in the log. Offsets are committed again from time to time, or Ka
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from confluent_kafka import KafkaException, TopicPartition
 
@@ -99,6 +100,10 @@ class BoltDriver:
     def position(self) -> PlannedBatch:
         """Return an empty batch with the position of every partition."""
         return self._batch(self._next)
+
+    def shape_check(self) -> PlannedBatch:
+        """Return an empty batch for the tasks of a plan to read."""
+        return replace(self.position(), checks_shape=True)
 
     def _batch(self, ends: Mapping[int, int]) -> PlannedBatch:
         ranges = [

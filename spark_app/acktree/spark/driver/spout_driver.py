@@ -5,6 +5,7 @@ or a written batch holds. It runs inside Spark's calls to ``latestOffset``; ther
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from acktree.schemas import world
@@ -128,6 +129,10 @@ class SpoutDriver:
     def position(self) -> PlannedBatch:
         """Return an empty batch with the position of every slot."""
         return empty_batch(self.topology.version, self.tasks.values())
+
+    def shape_check(self) -> PlannedBatch:
+        """Return an empty batch for the tasks of a plan to read, with all that a start needs to know."""
+        return replace(with_state(self.position(), self.tasks.values()), checks_shape=True)
 
     def written(self, batch: PlannedBatch) -> None:
         """Record that Spark has logged and finished a batch; it says so with every call for the next one."""

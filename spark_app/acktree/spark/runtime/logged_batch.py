@@ -114,7 +114,8 @@ class PlannedBatch:
     ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
     ``attempts`` what the generations of emissions under way do not say, ``blocks`` what root ids do not:
     where the blocks of all that is in flight begin and end. ``frontiers`` are what a start goes by where the
-    group's offsets are gone; a batch logged by an older version has none.
+    group's offsets are gone; a batch logged by an older version has none. A batch that ``checks_shape`` has
+    no records: it is planned, as the first one of a query, to see how the plan reads those of its tasks.
     """
 
     version: int
@@ -125,6 +126,7 @@ class PlannedBatch:
     attempts: tuple[Attempts, ...] = ()
     blocks: tuple[EmittedBlocks, ...] = ()
     frontiers: tuple[Frontier, ...] = ()
+    checks_shape: bool = False
 
     @property
     def records(self) -> int:
@@ -138,7 +140,7 @@ class PlannedBatch:
 
     def to_json(self) -> dict[str, Any]:
         """Return the dict whose JSON text Spark logs; offsets of replays are delta coded."""
-        return {
+        data = {
             "format": FORMAT,
             "version": self.version,
             "ranges": [list(range_) for range_ in self.ranges],
@@ -149,6 +151,7 @@ class PlannedBatch:
             "blocks": [list(blocks) for blocks in self.blocks],
             "frontiers": [list(frontier) for frontier in self.frontiers],
         }
+        return data | {"checks_shape": True} if self.checks_shape else data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "PlannedBatch":
@@ -169,7 +172,8 @@ class PlannedBatch:
             )
             blocks = tuple(EmittedBlocks(*fields) for fields in data.get("blocks", ()))
             frontiers = tuple(Frontier(*fields) for fields in data.get("frontiers", ()))
-            return cls(data["version"], ranges, replays, again, progress, attempts, blocks, frontiers)
+            rest = (replays, again, progress, attempts, blocks, frontiers, bool(data.get("checks_shape")))
+            return cls(data["version"], ranges, *rest)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointMismatch(
                 "the checkpoint was written by another source; start this query with a checkpoint of its own"

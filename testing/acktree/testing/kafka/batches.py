@@ -1,8 +1,9 @@
 """Records on their way to a simulated broker, and why it refuses a batch of them."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
@@ -35,6 +36,37 @@ class Queued:
             stored = StoredRecord(-1, 1, self.timestamp_ms or 0, self.key, self.value, self.headers)
         offset = None if error is not None else stored.offset
         return SimulatedMessage(self.topic, self.partition, offset, stored, error)
+
+
+class Limits(NamedTuple):
+    """How many records a client queues, how large one may be, and how much it sends at once."""
+
+    queued: int
+    record_bytes: int
+    batch_bytes: int
+    batch_records: int
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> "Limits":
+        """Return the limits of a client with these settings."""
+        record_bytes = int(settings.get("message.max.bytes", 1_000_000))
+        return cls(
+            int(settings.get("queue.buffering.max.messages", 100_000)),
+            record_bytes,
+            min(record_bytes, int(settings.get("batch.size", 1_000_000))),
+            int(settings.get("batch.num.messages", 10_000)),
+        )
+
+    def take_batch(self, queue: deque[Queued]) -> list[Queued]:
+        """Take from the front of a queue what is sent at once: at least one record."""
+        taken = [queue.popleft()]
+        size = size_of(taken[0].key, taken[0].value)
+        while queue and len(taken) < self.batch_records:
+            size += len(queue[0].key or b"") + len(queue[0].value or b"")
+            if size > self.batch_bytes:
+                break
+            taken.append(queue.popleft())
+        return taken
 
 
 def refusals_of(cluster: Cluster, records: list[Queued]) -> list[KafkaError | None]:

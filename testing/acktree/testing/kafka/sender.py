@@ -9,7 +9,15 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from acktree.testing.kafka.batches import OnDelivery, Queued, as_bytes, as_headers, refusals_of, size_of
+from acktree.testing.kafka.batches import (
+    Limits,
+    OnDelivery,
+    Queued,
+    as_bytes,
+    as_headers,
+    refusals_of,
+    size_of,
+)
 from acktree.testing.kafka.log import StoredRecord, Transaction
 from acktree.testing.kafka.message import SimulatedMessage
 from acktree.testing.kafka.metadata import list_topics
@@ -20,7 +28,6 @@ from acktree.testing.kernel import Timer
 
 Place = tuple[str, int]
 Answer = tuple[StoredRecord | None, KafkaError | None]
-CLIENT_MAX_BYTES = 1_000_000
 
 
 class Sender:
@@ -34,8 +41,7 @@ class Sender:
         self._linger_s = float(settings.get("linger.ms", settings.get("queue.buffering.max.ms", 5))) / 1000
         timeout_ms = float(settings.get("message.timeout.ms", settings.get("delivery.timeout.ms", 300_000)))
         self._timeout_s = timeout_ms / 1000 or float("inf")
-        self._max_queued = int(settings.get("queue.buffering.max.messages", 100_000))
-        self._max_bytes = int(settings.get("message.max.bytes", CLIENT_MAX_BYTES))
+        self._limits = Limits.of(settings)
         self._queues: dict[Place, deque[Queued]] = {}
         self._sending: dict[Place, int] = {}
         self._lingering: dict[Place, Timer] = {}
@@ -99,10 +105,10 @@ class Sender:
                 KafkaError(KafkaError._FATAL, "Unable to produce message: Local: Fatal error")
             )
         self._check_produce()
-        if len(self) >= self._max_queued:
+        if len(self) >= self._limits.queued:
             raise BufferError("Local: Queue full")
         keyed, valued = as_bytes(key), as_bytes(value)
-        if size_of(keyed, valued) > self._max_bytes:
+        if size_of(keyed, valued) > self._limits.record_bytes:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Broker: Message size too large"))
         number = self._partition_of(topic, partition, keyed)
         record = Queued(
@@ -203,7 +209,7 @@ class Sender:
         if transaction is False:
             self._send_later(place, RETRY_S / 4)
             return
-        records, self._queues[place] = list(queue), deque()
+        records = self._limits.take_batch(queue)
         refusals = refusals_of(self._cluster, records)
         has_gap = self._has_gap(place)
         if not self._is_lost() and (refusals[0] is not None or has_gap):
