@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka import exactly_once
@@ -261,6 +261,30 @@ def test_a_fenced_producer_aborts_its_transaction_when_it_is_served(cluster: Wor
     output.produce(cluster.topic("b"), b"y")
     assert output.flush_and_commit(Consumer({"group.id": "g"}), [])
     assert [record.value() for record in cluster.read(cluster.topic("b"))] == [b"y"]
+
+
+def test_an_empty_transaction_stays_open_and_what_is_written_later_is_committed(
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """A bolt that emits at its tick alone has outputs and no offsets: both ways to be empty are asked."""
+    cluster.apply(exactly_once=True, first=(["a"], ["b"]))
+    output = ExactlyOnce(cluster.bootstrap, {}, f"{cluster.name}.first")
+    consumer = make_consumer(consumer_settings(cluster.bootstrap, "g", {}))
+    begun = []
+    call = output.call_with_retries
+    monkeypatch.setattr(output, "call_with_retries", lambda made: (begun.append(made), call(made))[1])
+    for _ in range(3):
+        assert output.flush_and_commit(consumer, [])
+    assert begun == []
+    for number in range(3):
+        output.produce(cluster.topic("b"), b"%d" % number)
+        assert output.flush_and_commit(consumer, [])
+        assert output.flush_and_commit(consumer, [])
+    assert len(begun) == 2 * 3, "each commits and begins once"
+    assert sorted(record.value() for record in cluster.read(cluster.topic("b"))) == [b"0", b"1", b"2"]
+    assert output.flush_and_commit(consumer, [TopicPartition(cluster.topic("a"), 0, 0)])
+    assert len(begun) == 2 * 3 + 3
+    consumer.close()
 
 
 class LoadingClient:

@@ -131,6 +131,25 @@ def bolt(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made.close()
 
 
+@pytest.mark.parametrize("cap", [1, 2, 3, 7])
+def test_a_cap_below_the_number_of_partitions_leaves_none_waiting(bolt: BoltTester, cap: int):
+    """One partition has far more than the others, and each gets its turn."""
+    bolt.grow(5)
+    for partition, count in enumerate((200, 3, 0, 3, 1)):
+        bolt.send(count, partition)
+    driver = bolt.start(startingOffsets="earliest")
+    read = [0] * 5
+    for _ in range(20):
+        batch = driver.next_batch(driver.log_ends(), cap)
+        assert batch is not None
+        assert batch.records <= cap
+        for range_ in batch.ranges:
+            read[range_.partition] += range_.end - range_.start
+        driver.written(batch)
+    assert read[1:] == [3, 0, 3, 1]
+    assert read[0] >= 3
+
+
 def test_expired_records_of_a_planned_batch_are_an_error_or_counted_as_done(bolt: BoltTester):
     bolt.send(10)
     driver = bolt.start()
