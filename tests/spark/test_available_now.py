@@ -36,6 +36,7 @@ def batches(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_all_that_is_there_is_done_in_capped_batches_though_a_record_fails_at_first(
     tester: StageTester,

@@ -60,7 +60,13 @@ SHAPES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+QUICK = ("joined to a table", "shuffled", "scanned twice")
+"""The others take as long, and are refused at the same places."""
+
+
+@pytest.mark.parametrize(
+    "shape", [pytest.param(each, marks=[] if each in QUICK else [pytest.mark.slow]) for each in SHAPES]
+)
 def test_a_plan_of_another_shape_is_refused_and_stays_refused(tester: StageTester, shape: str) -> None:
     send(tester)
     plan, match = SHAPES[shape]

@@ -62,8 +62,8 @@ def to_its_group(process: subprocess.Popen[bytes], number: signal.Signals) -> No
     ("send", "number"),
     [
         pytest.param(to_itself, signal.SIGTERM, id="SIGTERM"),
-        pytest.param(to_its_group, signal.SIGTERM, id="SIGTERM-to-the-group"),
-        pytest.param(to_its_group, signal.SIGINT, id="Ctrl-C"),
+        pytest.param(to_its_group, signal.SIGTERM, id="SIGTERM-to-the-group", marks=pytest.mark.slow),
+        pytest.param(to_its_group, signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_is_stopped_has_said_that_it_was_ready_and_what_the_user_prints(
