@@ -378,6 +378,7 @@ def uses_apply(right: Right) -> bool:
 
 
 OPERATED = parse_topology(TEXT.format(name="operated"))
+OTHER_SETTINGS = {"ackers": 2, "control_retention_s": 50_000.0, "min_insync_replicas": 1}
 
 
 @pytest.mark.parametrize(
@@ -387,7 +388,7 @@ OPERATED = parse_topology(TEXT.format(name="operated"))
 )
 def test_an_operator_needs_each_right_that_apply_uses(secure: SecureBroker, unique: str, missing: Right):
     first = parse_topology(TEXT.format(name=unique))
-    grown = first.model_copy(update={"ackers": 2, "control_retention_s": 50_000.0})
+    grown = first.model_copy(update=OTHER_SETTINGS)
     secure.admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result(WAIT_S)
     lacking = replace(missing, name=missing.name.replace("operated", unique))
     secure.add_user(user := next(USERS))
@@ -396,6 +397,17 @@ def test_an_operator_needs_each_right_that_apply_uses(secure: SecureBroker, uniq
         apply_topology(secure.plain, first, {})
     with pytest.raises(NotAuthorized, match="acktree acl plan --role"):
         apply_topology(secure.scram, grown if is_change else first, secure.properties(user))
+
+
+def test_an_operator_may_change_the_settings_of_all_topics_of_a_topology(secure: SecureBroker, unique: str):
+    first = parse_topology(TEXT.format(name=unique))
+    secure.admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result(WAIT_S)
+    secure.add_user(user := next(USERS))
+    secure.allow(user, rights(first, Role.OPERATOR, None))
+    apply_topology(secure.scram, first, secure.properties(user))
+    plan = apply_topology(secure.scram, first.model_copy(update=OTHER_SETTINGS), secure.properties(user))
+    changed = {change.topic.removeprefix(f"{unique}.") for change in plan.change}
+    assert changed >= {"topology", "dead-letter", "stats", "ack-init", "ack", "spout-0"}
 
 
 def test_the_role_that_reads_metrics_may_not_write_acks():

@@ -167,8 +167,9 @@ def _operator(topology: Topology) -> Iterator[Right]:
     own = (topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control)
     yield from _topic("Create", *own, *topology.emitted_topics())
     yield _results(topology, "Create")
-    for operation in ("Alter", "AlterConfigs"):
-        yield from _topic(operation, *control)
+    yield from _topic("Alter", *control)
+    yield from _topic("AlterConfigs", *own)
+    yield _results(topology, "AlterConfigs")
     yield from _topic("Write", topology.registry_topic)
     yield Right("transactional-id", f"{topology.registry_topic}.publisher", "Write")
     yield _results(topology, "Write")

@@ -44,7 +44,7 @@ def run(
     metrics_host: str,
     stuck_after: float | None,
 ) -> None:
-    """Run MODULE:NAME, a Bolt, BasicBolt, BatchBolt or AsyncBolt class or a function that returns one.
+    """Run MODULE:NAME, a class of bolt (such as a BasicBolt) or a function that returns one.
 
     The current folder is searched for MODULE. Start the command several times to share the work.
     """

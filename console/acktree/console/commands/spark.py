@@ -77,8 +77,8 @@ def run(
 ) -> None:
     """Run MODULE:FUNCTION as the Spark application of a spout or a bolt.
 
-    FUNCTION takes the source's DataFrame and returns one with value and anchors (and if wanted key and
-    headers), or a dict of topic to such DataFrames.
+    FUNCTION takes the source's DataFrame and returns one with value and anchors (and if wanted key,
+    headers and fail), or a dict of topic to such DataFrames.
     """
     if bool(spout) == bool(bolt):
         raise click.UsageError("give either --spout NAME or --bolt NAME")
