@@ -14,12 +14,12 @@ from acktree.schemas.topology import BoltTable
 
 
 @dataclass
-class Word:
+class GivenWord:
     text: str
 
 
 @dataclass
-class Count:
+class WordCount:
     text: str
     count: int
 
@@ -29,34 +29,34 @@ COUNT = b'{"text":"a","count":1}'
 
 
 @bolt(reads="words", emits="counts", key=lambda count: count.text)
-def count(word: Word) -> Count | None:
-    return Count(word.text, 1) if word.text != "-" else None
+def count(word: GivenWord) -> WordCount | None:
+    return WordCount(word.text, 1) if word.text != "-" else None
 
 
 @bolt()
-async def slow_count(word: Word) -> Count:
-    return Count(word.text, 1)
+async def slow_count(word: GivenWord) -> WordCount:
+    return WordCount(word.text, 1)
 
 
 @bolt()
-def many(word: Word) -> list[Count]:
-    return [Count(word.text, number) for number in range(2)]
+def many(word: GivenWord) -> list[WordCount]:
+    return [WordCount(word.text, number) for number in range(2)]
 
 
 @bolt()
-def each(word: Word) -> Iterator[Count]:
+def each(word: GivenWord) -> Iterator[WordCount]:
     for number in range(2):
-        yield Count(word.text, number)
+        yield WordCount(word.text, number)
 
 
 @bolt()
-async def each_later(word: Word) -> AsyncIterator[Count]:
+async def each_later(word: GivenWord) -> AsyncIterator[WordCount]:
     for number in range(2):
-        yield Count(word.text, number)
+        yield WordCount(word.text, number)
 
 
 def test_it_stays_the_function_that_it_is() -> None:
-    assert count(Word("a")) == Count("a", 1)
+    assert count(GivenWord("a")) == WordCount("a", 1)
     assert count.__name__ == "count"
 
 
@@ -86,9 +86,9 @@ def test_it_may_be_async_return_a_list_or_yield(made: Any, times: int) -> None:
         (bytes, b"\xff", b"\xff"),
         (str, b"text", "text"),
         (bytes | None, None, None),
-        (Word | None, None, None),
-        (Word | None, WORD, Word("a")),
-        (list[Word], b"[" + WORD + b"]", [Word("a")]),
+        (GivenWord | None, None, None),
+        (GivenWord | None, WORD, GivenWord("a")),
+        (list[GivenWord], b"[" + WORD + b"]", [GivenWord("a")]),
         (dict[str, Any], WORD, {"text": "a"}),
         (Any, b"7", 7),
     ],
@@ -148,10 +148,10 @@ def test_a_format_takes_the_place_of_annotations() -> None:
 
 
 def wrong_none() -> None: ...
-def wrong_two(word: Word, other: int) -> None: ...
+def wrong_two(word: GivenWord, other: int) -> None: ...
 def wrong_name(word: "Nothing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def wrong_kind(word: BoltDouble) -> None: ...
-def wrong_named(*, word: Word) -> None: ...
+def wrong_named(*, word: GivenWord) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def wrong_named(*, word: Word) -> None: ...
         (wrong_two, "has a parameter 'other' that nothing is given for"),
         (wrong_name, "annotations of wrong_name cannot be read"),
         (wrong_kind, "values cannot be read as BoltDouble"),
-        (Word, "is for functions"),
+        (GivenWord, "is for functions"),
     ],
 )
 def test_a_function_that_cannot_be_a_bolt_is_refused_where_it_is_defined(function: Any, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Payloads: what a bolt reads and writes by its formats, in the double; a malformed value hurts nobody else."""
+"""What a bolt reads and writes by its formats, in the double; a malformed value hurts nobody else."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,52 +22,52 @@ from acktree.producers import (
 from acktree.producers.testing import BoltDouble
 
 
-class Order(BaseModel):
+class PricedOrder(BaseModel):
     number: int
     cents: int = 0
 
 
 @dataclass
-class Total:
+class CentsTotal:
     cents: int
 
 
 GOOD, BAD = b'{"number": 1, "cents": 7}', b'{"number": "x"}'
 
 
-class Basic(BasicBolt):
-    reads_as, emits_as = Order, Total
+class BasicTotals(BasicBolt):
+    reads_as, emits_as = PricedOrder, CentsTotal
 
     def execute(self, tup, emit):
-        emit(Total(tup.payload.cents), key=b"k")
+        emit(CentsTotal(tup.payload.cents), key=b"k")
 
 
-class Held(Bolt):
-    reads_as, emits_as = Order, Total
+class HeldTotals(Bolt):
+    reads_as, emits_as = PricedOrder, CentsTotal
 
     def execute(self, tup, collector):
-        collector.emit(Total(tup.payload.cents), anchors=tup, key=b"k")
+        collector.emit(CentsTotal(tup.payload.cents), anchors=tup, key=b"k")
         collector.ack(tup)
 
 
-class Batch(BatchBolt):
-    reads_as, emits_as = Order, Total
+class BatchTotals(BatchBolt):
+    reads_as, emits_as = PricedOrder, CentsTotal
 
     def execute(self, tuples, collector):
-        totals = [Total(order.cents) for order in tuples.payloads]
+        totals = [CentsTotal(order.cents) for order in tuples.payloads]
         collector.emit_many(totals, tuples, keys=[b"k"] * len(totals))
 
 
-class Async(AsyncBolt):
-    reads_as, emits_as = Order, Total
+class AsyncTotals(AsyncBolt):
+    reads_as, emits_as = PricedOrder, CentsTotal
 
     async def execute(self, tup, emit):
         await asyncio.sleep(0)
-        emit(Total(tup.payload.cents), key=b"k")
+        emit(CentsTotal(tup.payload.cents), key=b"k")
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-@pytest.mark.parametrize("kind", [Basic, Held, Batch, Async])
+@pytest.mark.parametrize("kind", [BasicTotals, HeldTotals, BatchTotals, AsyncTotals])
 def test_a_malformed_value_fails_its_tuple_for_good_and_no_other(kind: type, exactly_once: bool) -> None:
     double = BoltDouble(kind(), exactly_once=exactly_once)
     double.give(GOOD, BAD, b"\xff", b"", GOOD)
@@ -79,7 +79,7 @@ def test_a_malformed_value_fails_its_tuple_for_good_and_no_other(kind: type, exa
     )
 
 
-@pytest.mark.parametrize("kind", [Basic, Held, Batch, Async])
+@pytest.mark.parametrize("kind", [BasicTotals, HeldTotals, BatchTotals, AsyncTotals])
 def test_a_batch_of_malformed_values_alone_fails_as_a_whole(kind: type) -> None:
     double = BoltDouble(kind())
     double.give(*[BAD] * 3)
@@ -88,7 +88,7 @@ def test_a_batch_of_malformed_values_alone_fails_as_a_whole(kind: type) -> None:
     assert double.acked == {3}
 
 
-class Echo(BasicBolt):
+class EchoPayload(BasicBolt):
     reads_as, emits_as = Json(), {"a": Json(), "b": Text(), "c": bytes}
     what: Any = ()
 
@@ -98,7 +98,7 @@ class Echo(BasicBolt):
 
 
 def echo(*what: Any) -> BoltDouble:
-    made = Echo()
+    made = EchoPayload()
     made.what = what
     return BoltDouble(made, emits=("a", "b", "c"))
 
@@ -131,19 +131,19 @@ def test_what_cannot_be_written_fails_its_tuple_and_may_be_tried_again(
 
 
 def test_a_row_of_a_batch_that_cannot_be_written_fails_its_tuple_alone() -> None:
-    class Rows(BatchBolt):
-        emits_as = Total
+    class TotalRows(BatchBolt):
+        emits_as = CentsTotal
 
         def execute(self, tuples, collector):
-            collector.emit_many([Total(1), object(), Total(2)], tuples)
+            collector.emit_many([CentsTotal(1), object(), CentsTotal(2)], tuples)
 
-    double = BoltDouble(Rows())
+    double = BoltDouble(TotalRows())
     double.give(b"0", b"1", b"2")
     assert [each.value for each in double.emitted] == [b'{"cents":1}', b'{"cents":2}']
     assert (double.acked, set(double.failed)) == ({0, 2}, {1})
 
 
-class Away(PayloadFormat):
+class AwayFormat(PayloadFormat):
     def decode(self, value, topic):
         raise FormatUnavailable("the registry does not answer")
 
@@ -152,14 +152,14 @@ class Away(PayloadFormat):
 
 
 @pytest.mark.parametrize("swallows", [False, True])
-@pytest.mark.parametrize("kind", [Basic, Held, Batch, Async])
+@pytest.mark.parametrize("kind", [BasicTotals, HeldTotals, BatchTotals, AsyncTotals])
 @pytest.mark.parametrize("side", ["reads_as", "emits_as"])
 def test_a_service_that_is_away_fails_no_tuple_and_stops_the_worker(
     kind: type, side: str, swallows: bool
 ) -> None:
     """Even if the bolt swallows the error, nothing is acked."""
-    given: dict[str, Any] = {side: Away()}
-    if swallows and kind is Basic:
+    given: dict[str, Any] = {side: AwayFormat()}
+    if swallows and kind is BasicTotals:
 
         def execute(self, tup, emit):
             try:
@@ -174,26 +174,40 @@ def test_a_service_that_is_away_fails_no_tuple_and_stops_the_worker(
     assert (double.acked, double.failed) == (set(), {})
 
 
+def test_a_mistake_in_a_format_is_not_taken_for_a_malformed_value() -> None:
+    class BrokenFormat(PayloadFormat):
+        def decode(self, value, topic):
+            raise TypeError("its own mistake")
+
+        def encode(self, payload, topic):
+            return b""
+
+    double = BoltDouble(type("Copy", (BasicTotals,), {"reads_as": BrokenFormat()})())
+    double.give(GOOD)
+    assert double.failed == {0: "TypeError: its own mistake"}
+    assert double.rejected == set()
+
+
 def test_payload_without_a_format_says_what_to_declare() -> None:
-    class Plain(BasicBolt):
+    class PlainPayload(BasicBolt):
         def execute(self, tup, emit):
             emit(tup.payload)
 
-    double = BoltDouble(Plain())
+    double = BoltDouble(PlainPayload())
     double.give(b"a")
     assert "has reads_as; its value is in tup.value" in double.failed[0]
 
 
-class Strange:
+class StrangeKind:
     pass
 
 
 @pytest.mark.parametrize(
     ("kind", "members", "text"),
     [
-        (BasicBolt, {"reads_as": Strange}, "values cannot be read as Strange"),
-        (BatchBolt, {"emits_as": {"out": Strange}}, "values cannot be read as Strange"),
-        (ArrowBolt, {"reads_as": Order}, "leave reads_as and emits_as out"),
+        (BasicBolt, {"reads_as": StrangeKind}, "values cannot be read as StrangeKind"),
+        (BatchBolt, {"emits_as": {"out": StrangeKind}}, "values cannot be read as StrangeKind"),
+        (ArrowBolt, {"reads_as": PricedOrder}, "leave reads_as and emits_as out"),
     ],
 )
 def test_a_format_that_cannot_be_is_refused_at_the_start(

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from acktree.producers import Avro, BadHandler, BasicBolt, FormatUnavailable, JsonSchema, Protobuf, bolt
 from acktree.producers.testing import BoltDouble
@@ -18,7 +18,7 @@ JSON_ORDER = json.dumps(
 )
 
 
-class Registry:
+class SmallRegistry:
     """As much of a Schema Registry as serializers ask for; ``status`` is what it answers instead, if set."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Registry:
         self.status = 0
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class RegistryHandler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 found = self.path.partition("?")[0].split("/")
                 known = found[1:3] == ["schemas", "ids"] and int(found[3]) <= len(registry.schemas)
@@ -57,14 +57,14 @@ class Registry:
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), RegistryHandler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    made = Registry()
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallRegistry]:
+    made = SmallRegistry()
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", made.url)
     yield made
     made.server.shutdown()
@@ -74,19 +74,26 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 def copies(one: Any) -> type[BasicBolt]:
     """Return a bolt that reads and writes with a format."""
 
-    class Copy(BasicBolt):
+    class CopyPayload(BasicBolt):
         reads_as, emits_as = one, one
 
         def execute(self, tup, emit):
             emit(tup.payload)
 
-    return Copy
+    return CopyPayload
 
 
-def struct(cents: int) -> Struct:
-    made = Struct()
-    made["cents"] = cents
-    return made
+def order_class() -> Any:
+    """Return the class that protoc would make of ``message Order { int32 cents = 1; }``."""
+    file = descriptor_pb2.FileDescriptorProto(name="acktree_order.proto", package="acktree", syntax="proto3")
+    field = file.message_type.add(name="Order").field.add(name="cents", number=1)
+    field.type, field.label = field.TYPE_INT32, field.LABEL_OPTIONAL
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("acktree.Order"))
+
+
+ProtobufOrder = order_class()
 
 
 @pytest.mark.parametrize(
@@ -94,19 +101,19 @@ def struct(cents: int) -> Struct:
     [
         (lambda: Avro(ORDER), {"cents": 7}),
         (lambda: JsonSchema(JSON_ORDER), {"cents": 7}),
-        (lambda: Protobuf(Struct), struct(7)),
+        (lambda: Protobuf(ProtobufOrder), ProtobufOrder(cents=7)),
     ],
 )
 def test_what_one_bolt_writes_another_reads_and_a_malformed_value_is_never_tried_again(
-    registry: Registry, made: Any, payload: Any
+    registry: SmallRegistry, made: Any, payload: Any
 ) -> None:
-    class Write(BasicBolt):
+    class WriteWhole(BasicBolt):
         emits_as = made()
 
         def execute(self, tup, emit):
             emit(payload)
 
-    writer = BoltDouble(Write())
+    writer = BoltDouble(WriteWhole())
     writer.give(b"go")
     value = writer.emitted[0].value
     assert value is not None
@@ -117,7 +124,7 @@ def test_what_one_bolt_writes_another_reads_and_a_malformed_value_is_never_tried
     assert (reader.acked, reader.rejected) == ({0, 3, 4}, {1, 2})
 
 
-def test_an_avro_format_makes_objects_of_the_users_own(registry: Registry) -> None:
+def test_an_avro_format_makes_objects_of_the_users_own(registry: SmallRegistry) -> None:
     cents = Avro(ORDER, from_dict=lambda found, _: found["cents"], to_dict=lambda given, _: {"cents": given})
 
     @bolt(reads_as=cents, emits_as=cents)
@@ -130,20 +137,20 @@ def test_an_avro_format_makes_objects_of_the_users_own(registry: Registry) -> No
     assert double.emitted[0].value == cents.encode(8, "out")
 
 
-def test_a_payload_that_does_not_fit_the_schema_fails_its_tuple_alone(registry: Registry) -> None:
-    class Write(BasicBolt):
+def test_a_payload_that_does_not_fit_the_schema_fails_its_tuple_alone(registry: SmallRegistry) -> None:
+    class WriteMisfit(BasicBolt):
         emits_as = Avro(ORDER)
 
         def execute(self, tup, emit):
             emit({"cents": tup.value.decode()} if tup.value == b"x" else {"cents": 1})
 
-    double = BoltDouble(Write())
+    double = BoltDouble(WriteMisfit())
     double.give(b"1", b"x", b"1")
     assert (double.acked, set(double.failed), double.rejected) == ({0, 2}, {1}, set())
     assert double.failed[1].startswith("NotSerializable: a dict cannot be written to 'out'")
 
 
-def test_a_schema_that_the_registry_does_not_know_is_tried_again(registry: Registry) -> None:
+def test_a_schema_that_the_registry_does_not_know_is_tried_again(registry: SmallRegistry) -> None:
     double = BoltDouble(copies(Avro(ORDER))())
     double.give(b"\0\0\0\0\x09\x0e")
     assert "UnknownSchema: the Schema Registry: Schema not found" in double.failed[0]
@@ -151,7 +158,9 @@ def test_a_schema_that_the_registry_does_not_know_is_tried_again(registry: Regis
 
 
 @pytest.mark.parametrize("status", [401, 422, 500])
-def test_a_registry_that_refuses_stops_the_worker_and_fails_nothing(registry: Registry, status: int) -> None:
+def test_a_registry_that_refuses_stops_the_worker_and_fails_nothing(
+    registry: SmallRegistry, status: int
+) -> None:
     registry.status = status
     double = BoltDouble(copies(Avro(ORDER, registry={"url": registry.url, "max.retries": 0}))())
     with pytest.raises(FormatUnavailable, match="the Schema Registry refused: not now"):

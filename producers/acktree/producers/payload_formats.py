@@ -40,9 +40,11 @@ class PayloadFormat(ABC):
 
     @abstractmethod
     def decode(self, value: bytes, topic: str) -> Any:
-        """Return what a value of a topic says; raise anything if it is malformed.
+        """Return what a value of a topic says.
 
         Raises:
+            ValueError: it is malformed: its tuple fails and is never tried again. Any other error fails the
+                tuple like one of the bolt's own.
             FormatUnavailable: that is not known at present.
         """
 
@@ -151,9 +153,7 @@ class Formats:
             return self.reads.decode(value, tup.topic)
         except FormatUnavailable as error:
             self._stop(error)
-        except AcktreeError:
-            raise
-        except Exception as error:
+        except ValueError as error:
             place = f"{tup.topic}/{tup.partition}/{tup.offset}"
             raise Undecodable(f"the value of {place} cannot be read: {short(error)}") from error
 

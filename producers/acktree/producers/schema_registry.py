@@ -6,6 +6,7 @@ because it may come to know it. Needs the extra ``registry``.
 """
 
 import os
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from acktree.schemas.errors import AcktreeError
 URL = "SCHEMA_REGISTRY_URL"
 """The environment variable with the registry's address, where a format does not give it."""
 _NOT_FOUND = 404
+_MALFORMED = (EOFError, IndexError, OverflowError, struct.error)
+"""What the serializers' libraries raise for bytes that a schema does not fit, beside ValueError."""
 
 ToDict = Callable[[Any, Any], dict[str, Any]]
 FromDict = Callable[[dict[str, Any], Any], Any]
@@ -71,8 +74,13 @@ class RegistryFormat(PayloadFormat):
         raise NotImplementedError
 
     def decode(self, value: bytes, topic: str) -> Any:
+        from confluent_kafka.serialization import SerializationError
+
         with _clear_refusals():
-            return self._deserializer(value, _context(topic))
+            try:
+                return self._deserializer(value, _context(topic))
+            except (SerializationError, *_MALFORMED) as error:
+                raise ValueError(short(error)) from error
 
     def encode(self, payload: Any, topic: str) -> bytes:
         with _clear_refusals():
@@ -140,6 +148,14 @@ class Protobuf(RegistryFormat):
     ) -> None:
         super().__init__(registry, settings)
         self._message = message
+
+    def decode(self, value: bytes, topic: str) -> Any:
+        from google.protobuf.message import DecodeError
+
+        try:
+            return super().decode(value, topic)
+        except DecodeError as error:
+            raise ValueError(short(error)) from error
 
     def _make(self, client: Any) -> None:
         from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
