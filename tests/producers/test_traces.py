@@ -14,44 +14,44 @@ OTHER = f"00-{OTHER_TRACE}-b7ad6b7169203331-00".encode()
 TRACED = [("traceparent", PARENT), ("tracestate", b"vendor=1")]
 
 
-class Basic(BasicBolt):
+class TracedBasic(BasicBolt):
     def execute(self, tup, emit):
         emit(tup.value)
 
 
-class ByHand(Bolt):
+class TracedByHand(Bolt):
     def execute(self, tup, collector):
         collector.emit(tup.value, anchors=tup)
         collector.ack(tup)
 
 
-class Async(AsyncBolt):
+class TracedAsync(AsyncBolt):
     async def execute(self, tup, emit):
         emit(tup.value)
 
 
-class OneByOne(BatchBolt):
+class TracedOneByOne(BatchBolt):
     def execute(self, tuples, collector):
         for tup in tuples:
             collector.emit(tup.value, anchors=tup)
 
 
-class Columns(BatchBolt):
+class TracedColumns(BatchBolt):
     def execute(self, tuples, collector):
         collector.emit_many(tuples.values, tuples)
 
 
-class Table(ArrowBolt):
+class TracedTable(ArrowBolt):
     def execute(self, table, collector):
         collector.emit(table)
 
 
-class AllHeaders(BasicBolt):
+class TracedAllHeaders(BasicBolt):
     def execute(self, tup, emit):
         emit(tup.value, headers=tup.headers)
 
 
-class Join(Bolt):
+class TracedJoin(Bolt):
     """Holds tuples until there are as many as it needs, and emits one child of all of them."""
 
     needs = 3
@@ -67,7 +67,7 @@ class Join(Bolt):
                 collector.ack(each)
 
 
-KINDS = [Basic, ByHand, Async, OneByOne, Columns, Table, AllHeaders]
+KINDS = [TracedBasic, TracedByHand, TracedAsync, TracedOneByOne, TracedColumns, TracedTable, TracedAllHeaders]
 
 
 def contexts(double: BoltDouble):
@@ -93,7 +93,7 @@ def test_a_child_of_every_kind_of_bolt_carries_the_trace_and_names_its_execution
 
 
 def test_a_child_of_several_traces_has_the_first_of_them_that_there_is():
-    double = BoltDouble(Join())
+    double = BoltDouble(TracedJoin())
     double.give(b"none")
     double.give(b"first", headers=[("traceparent", OTHER)])
     double.give(b"second", headers=TRACED)
@@ -103,7 +103,7 @@ def test_a_child_of_several_traces_has_the_first_of_them_that_there_is():
 
 
 def test_a_tuple_held_since_before_the_first_trace_may_get_a_traced_sibling():
-    double = BoltDouble(Join())
+    double = BoltDouble(TracedJoin())
     double.give(b"held")
     double.give(b"late", b"later", headers=TRACED)
     assert contexts(double)[(0, 1, 2)].trace_id == TRACE
@@ -111,14 +111,14 @@ def test_a_tuple_held_since_before_the_first_trace_may_get_a_traced_sibling():
 
 @pytest.mark.parametrize("kind", ["emit", "emit_many"])
 def test_a_traceparent_of_the_bolts_own_wins(kind):
-    class Own(BatchBolt):
+    class TracedOwn(BatchBolt):
         def execute(self, tuples, collector):
             if kind == "emit":
                 collector.emit(b"x", anchors=tuples[0], headers=[("traceparent", OTHER)])
             else:
                 collector.emit_many(tuples.values, tuples, headers=[("traceparent", OTHER)])
 
-    double = BoltDouble(Own())
+    double = BoltDouble(TracedOwn())
     double.give(b"x", headers=TRACED)
     assert [emission.headers for emission in double.emitted] == [[("traceparent", OTHER)]]
 
@@ -148,23 +148,23 @@ def test_a_malformed_traceparent_is_passed_over_and_fails_nothing(kind, malforme
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known():
-    double = BoltDouble(Basic())
+    double = BoltDouble(TracedBasic())
     double.give(b"x", headers=[("traceparent", b"01" + PARENT[2:] + b"-what-comes")])
     assert contexts(double)[(0,)].parent.startswith(f"00-{TRACE}-".encode())
 
 
 def test_a_state_longer_than_w3c_asks_for_is_not_handed_on():
-    double = BoltDouble(Basic())
+    double = BoltDouble(TracedBasic())
     double.give(b"x", headers=[("traceparent", PARENT), ("tracestate", b"x" * (MAX_STATE_BYTES + 1))])
     assert contexts(double)[(0,)].state is None
 
 
 def test_a_child_keeps_the_headers_that_the_bolt_gives():
-    class Headers(BasicBolt):
+    class TracedHeaders(BasicBolt):
         def execute(self, tup, emit):
             emit(b"x", headers=[("a", b"1"), ("tracestate", b"mine=1"), ("b", "2")])
 
-    double = BoltDouble(Headers())
+    double = BoltDouble(TracedHeaders())
     double.give(b"x", headers=TRACED)
     ((emission,),) = [double.emitted]
     assert [pair for pair in emission.headers if pair[0] != "traceparent"] == [
@@ -176,11 +176,11 @@ def test_a_child_keeps_the_headers_that_the_bolt_gives():
 
 
 def test_a_log_line_about_a_tuple_has_its_trace_id(caplog):
-    class Failing(BasicBolt):
+    class TracedFailing(BasicBolt):
         def execute(self, tup, emit):
             raise ValueError("no")
 
-    double = BoltDouble(Failing())
+    double = BoltDouble(TracedFailing())
     with caplog.at_level(logging.WARNING, "acktree"):
         double.give(b"traced", headers=TRACED)
         double.give(b"plain")
@@ -192,7 +192,7 @@ def test_a_log_line_about_a_tuple_has_its_trace_id(caplog):
 
 
 def test_a_log_line_about_a_tuple_held_too_long_has_its_trace_id(caplog):
-    double = BoltDouble(Join())
+    double = BoltDouble(TracedJoin())
     double.give(b"x", headers=TRACED)
     with caplog.at_level(logging.WARNING, "acktree"):
         double.time_out()
