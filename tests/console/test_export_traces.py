@@ -239,6 +239,7 @@ def test_what_a_receiver_that_is_down_did_not_take_is_sent_when_it_is_back(
     until(lambda: topology.committed() == 2)
 
 
+@pytest.mark.slow
 def test_a_tree_that_the_receiver_will_never_take_is_left_out_alone_and_counted(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
@@ -252,6 +253,7 @@ def test_a_tree_that_the_receiver_will_never_take_is_left_out_alone_and_counted(
     assert (export.counters["refused"], export.counters["exported failed"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_burst_of_failures_is_limited_and_what_is_left_out_is_counted(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver], caplog: pytest.LogCaptureFixture
 ):

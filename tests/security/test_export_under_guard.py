@@ -61,7 +61,10 @@ def topology(secure: SecureBroker) -> None:
     assert producer.flush(WAIT_S) == 0
 
 
-@pytest.mark.parametrize("missing", [None, *RIGHTS], ids=str)
+EACH = [pytest.param(right, marks=() if right.name in DATA else pytest.mark.slow) for right in RIGHTS]
+
+
+@pytest.mark.parametrize("missing", [None, *EACH], ids=str)
 def test_each_right_of_the_export_is_needed(secure: SecureBroker, missing: Right | None):
     user = next(USERS)
     secure.add_user(user)

@@ -86,7 +86,9 @@ PLANS: dict[str, Transform] = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan", ["narrow", "shuffled", pytest.param("narrow, with the headers", marks=pytest.mark.slow)]
+)
 def test_tuples_carry_the_trace_of_their_record_without_the_users_doing(tester: StageTester, plan: str):
     before = handoff_files()
     send(tester)
@@ -106,6 +108,7 @@ def test_tuples_of_a_plan_declared_narrow_carry_the_trace(tester: StageTester):
     assert handoff_files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["narrow", "shuffled"])
 def test_records_of_a_block_keep_their_own_traces(
     spark, bootstrap: str, unique: str, tmp_path, plan: str
