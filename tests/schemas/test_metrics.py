@@ -14,7 +14,7 @@ from acktree.schemas.progress import Executing, Progress
 from acktree.schemas.stats import Report
 
 DOCS = Path(__file__).parents[2] / "docs"
-SAMPLE = re.compile(r"^(acktree_(?!topology)[a-z_]+\{[^}]*\}) [0-9.e+]+$", re.MULTILINE)
+SAMPLE = re.compile(r"^(acktree_(?!topology|traces)[a-z_]+\{[^}]*\}) [0-9.e+]+$", re.MULTILINE)
 BOLT_FIGURES = dict.fromkeys([*BOLT.counters, *BOLT.gauges], 1)
 SPOUT_FIGURES = {
     **dict.fromkeys([name for name in SPOUT.counters if name != "acked"], 1),

@@ -17,6 +17,7 @@ from acktree.producers import (
 )
 from acktree.schemas.control_records import Cause
 from acktree.schemas.topology import Topology, parse_topology
+from acktree.schemas.trace_context import context_of
 from acktree.testing import MOMENTS, TopologyTester
 from acktree.testing.errors import (
     FaultNeverStruck,
@@ -229,6 +230,28 @@ def test_a_bolt_may_be_a_spark_stage():
         tester.send("lines", "to be")
         tester.run_until_done()
         assert sorted(tester.values("loud")) == ["BE", "TO"]
+
+
+def test_a_trace_goes_with_what_is_derived_from_its_record_through_stages_and_bolts():
+    def upper(row):
+        yield {"value": row.value.upper(), "key": row.key}
+
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    traced = [("traceparent", f"00-{trace}-00f067aa0ba902b7-01".encode()), ("tracestate", b"a=1")]
+    in_spark = {"stages": {"lines": words, "upper": upper}, "bolts": {"keep": KeepAll}}
+    in_worker = {"stages": {"lines": words}, "bolts": {"upper": UpperCase, "keep": KeepAll}}
+    for parts in (in_spark, in_worker):
+        with lines(**parts) as tester:
+            tester.send("lines", "to be", headers=traced)
+            tester.send("lines", "or not")
+            tester.run_until_done()
+            for topic in ("words", "loud"):
+                found = {
+                    (record.value or b"").lower(): context_of(record.headers)
+                    for record in tester.records(topic)
+                }
+                assert {value for value, context in found.items() if context} == {b"to", b"be"}
+                assert {(c.trace_id, c.state) for c in found.values() if c} == {(trace, b"a=1")}
 
 
 def test_parts_are_given_as_classes_instances_functions_and_names(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from acktree.spark.tasks.reading.read_task import SMALL_BATCH, ReadRange, read_r
 from producers.cluster import WorkerCluster
 
 RECORDS = 300
+PARENTS = (b"00-%032x-%016x-01" % (5, 6), b"00-%032x-%016x-00" % (7, 8), b"no trace", None)
 
 
 @pytest.fixture
@@ -56,11 +57,13 @@ def fetch(way: Fetching) -> Fetched:
         None if column[0] is None else pa.concat_arrays(column)
         for column in zip(*(p[1:7] for p in parts), strict=True)
     )
-    return Fetched(offsets, *columns, [])
+    traces = {offset: context for part in parts for offset, context in part.traces.items()}
+    return Fetched(offsets, *columns, [], traces)
 
 
 def same(one: Fetched, other: Fetched) -> bool:
     assert one.offsets.tolist() == other.offsets.tolist() == list(range(RECORDS))
+    assert one.traces == other.traces
     return all(a is b if a is None else a.equals(b) for a, b in zip(one[1:7], other[1:7], strict=True))
 
 
@@ -68,6 +71,7 @@ def test_both_readers_give_the_same_rows(bootstrap: str, topic: str, monkeypatch
     producer = make_producer(producer_settings(bootstrap, {}))
     for number in range(RECORDS):
         headers = [("u", b"1"), (HEADER, header(1, [number + 1]))][number % 3 : 2]
+        headers += [("traceparent", PARENTS[number % 4]), ("tracestate", b"a=%d" % number)][: number % 7 % 3]
         key, value = (None if number % each == 0 else b"%d" % number for each in (2, 5))
         producer.produce(topic, value, key, 0, timestamp=1_700_000_000_000 + number, headers=headers)
     assert producer.flush(30) == 0
@@ -85,6 +89,8 @@ def test_both_readers_give_the_same_rows(bootstrap: str, topic: str, monkeypatch
     assert fast.own is not None
     assert fast.own.null_count == RECORDS // 3
     assert fast.headers is None
+    assert len(fast.traces) > RECORDS / 4
+    assert {context.state is None for context in fast.traces.values()} == {True, False}
     with_headers = fetch(Fetching(options(bootstrap, topic, includeHeaders="true"), topic, 0))
     assert with_headers.headers is not None
     assert same(fast, with_headers._replace(headers=None))

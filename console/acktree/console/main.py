@@ -49,6 +49,9 @@ COMMANDS = {
         "acktree.console.commands.dead_letter:dead_letter", "List, show and replay dead letters.", "ui"
     ),
     "doctor": Command("acktree.console.commands.doctor:doctor", "Ask a broker for what acktree relies on."),
+    "export-traces": Command(
+        "acktree.console.commands.export_traces:export_traces", "Send trees as OpenTelemetry spans.", "otel"
+    ),
     "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),
     "drain": Command("acktree.console.commands.flow:drain", "Stop new records, wait for the rest.", "ui"),
     "pause": Command("acktree.console.commands.flow:pause", "Stop what spouts emit.", "ui"),

@@ -22,6 +22,7 @@ class Role(StrEnum):
     SPARK = "spark"
     OPERATOR = "operator"
     UI = "ui"
+    TRACES = "traces"
 
 
 class NoSuchRole(AcktreeError):
@@ -58,6 +59,8 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
         given = [*_operator(topology)]
     elif role is Role.UI:
         given = [*_ui(topology)]
+    elif role is Role.TRACES:
+        given = [*_traces(topology)]
     elif role is Role.ACKER:
         given = [*_everybody(topology), *_acker(topology), *waiting_tuples(topology)]
     else:
@@ -187,3 +190,16 @@ def _ui(topology: Topology) -> Iterator[Right]:
         yield from _topic("Read", *spout.topics)
     for group in ("acker", *topology.spouts, *topology.bolts):
         yield Right("group", topology.group_of(group), "Describe")
+
+
+def _traces(topology: Topology) -> Iterator[Right]:
+    """Read the trees of finished records, and remember in a group of its own which are exported."""
+    yield from _registry(topology)
+    yield Right("group", topology.group_of("console"), "Describe")
+    yield Right("group", topology.group_of("traces"), "Read")
+    yield from _topic("Read", topology.ack_init_topic, topology.ack_topic, *topology.emitted_topics())
+    yield _results(topology, "Read")
+    for spout in topology.spouts.values():
+        yield from _topic("Read", *spout.topics)
+    for bolt in topology.bolts:
+        yield Right("group", topology.group_of(bolt), "Describe")

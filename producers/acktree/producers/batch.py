@@ -19,6 +19,7 @@ from acktree.producers.tuples import IN_HAND, Tuple
 from acktree.producers.worker.ack_sums import AnchorArray
 from acktree.producers.worker.held_output import MAX_HELD_BYTES, HeldChild, HeldOutput, HeldRows, copied
 from acktree.producers.worker.targets import Target
+from acktree.producers.worker.traces import context_of_tuple
 from acktree.schemas.header import ANCHOR, ANCHOR_BYTES, single_headers
 from acktree.schemas.ids import EdgeSource
 
@@ -134,7 +135,9 @@ class BatchCollector:
             values, anchors, keys = ([column[row] for row in good] for column in columns)
             count = len(good)
         parents = self._anchors_of(anchors)
-        if not set(map(len, parents)) <= {ANCHOR_BYTES}:
+        if not set(map(len, parents)) <= {ANCHOR_BYTES} or (
+            collector.hands_on_traces and any(map(context_of_tuple, anchors))
+        ):
             for tup, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
                 self._parents = (tup,)
                 collector.emit_one(tup, value, topic, key, headers)

@@ -31,6 +31,7 @@ from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.faults import Faults
 from acktree.producers.worker.retry_rules import RetryRules
 from acktree.producers.worker.targets import Target, Targets
+from acktree.producers.worker.traces import about, handed_on, named
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -57,6 +58,9 @@ class Collector:
         produce_rows: ProduceRows | None = None,
     ) -> None:
         self.counters = Counters()
+        self.hands_on_traces = False
+        """Whether an input has had a trace context; otherwise this one check is all that traces cost."""
+        self._bolt = bolt
         self.faults = Faults(self, self.counters, self._undo_ack)
         self.targets = Targets(bolt, history)
         self.retry_rules = RetryRules(history)
@@ -84,7 +88,8 @@ class Collector:
     ) -> None:
         """Emit a child of ``anchors``: one tuple, several (a join), or ``()`` for an unanchored one.
 
-        It inherits nothing: pass on ``headers=tup.headers``, ``timestamp_ms=tup.timestamp_ms``.
+        It inherits nothing but the trace context: pass on ``headers=tup.headers``,
+        ``timestamp_ms=tup.timestamp_ms``.
 
         ``topic`` may be omitted if the bolt emits to one topic only. An untracked tuple among the anchors
         adds nothing; a child of dropped tuples alone is not sent, as their next owner will emit it. If the
@@ -170,6 +175,8 @@ class Collector:
             roots = dict.fromkeys(anchor[:2] for anchor in parent.anchors)
             edges = (int.from_bytes(self._take_edge(), "little") for _ in roots)
             child = encode_header(0, (Anchor(*root, next(edges)) for root in roots))[HEAD_BYTES:]
+        if self.hands_on_traces:
+            headers = handed_on(self._bolt, (parent,), headers)
         header = HEADER, target.head + child
         written = [*headers, header] if headers else [header]
         try:
@@ -194,6 +201,8 @@ class Collector:
         timestamp_ms: int | None,
     ) -> bool:
         """Produce a child; return whether it could be written."""
+        if self.hands_on_traces:
+            headers = handed_on(self._bolt, parents, headers)
         written = [*(headers or ()), (HEADER, header)] if header else list(headers or ())
         try:
             self._produce(target.topic, value, key, written or None, timestamp_ms or NO_TIMESTAMP)
@@ -212,10 +221,11 @@ class Collector:
         """
         self.counters.unwritable += 1
         parent_text = (
-            f"{len(parents)} tuples, first {parents[0]!r}" if parents else "none: it is never replayed"
+            f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none: it is never replayed"
         )
-        text, action = "a child was not written: %s; its parents: %s", {"action": "unwritable"}
-        log.error(text, error, parent_text, extra=action)
+        text, action = "a child was not written: %s; its parents: %s", "unwritable"
+        extra = about(parents[0], action) if parents else {"action": action}
+        log.error(text, error, parent_text, extra=extra)
         for parent in parents:
             parent._fault = parent._fault or reason_of(error)
 

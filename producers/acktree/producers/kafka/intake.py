@@ -12,9 +12,11 @@ from confluent_kafka import KafkaError
 
 from acktree.producers.collector import Collector
 from acktree.producers.tuples import Record
+from acktree.producers.worker.traces import about_record
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
 from acktree.schemas.header import HEADER, SINGLE, decode_header, find_header
 from acktree.schemas.registry import History
+from acktree.schemas.trace_context import has_context
 
 _SINGLE_BYTES = SINGLE.itemsize
 _HEAD_BYTES = 3
@@ -39,6 +41,8 @@ class Intake:
         self._history = history
         self._load_version = load_version
         self._tracked: dict[str | None, dict[bytes, bool]] = {}
+        self.has_seen_traces = False
+        """Whether a record had a trace context: from then on what is emitted is asked for its parent's."""
 
     def single_anchors(self, records: Sequence[Record]) -> list[bytes] | None:
         """Return the anchors of a batch whose records are all tracked here, each in one tree, of one version.
@@ -46,10 +50,10 @@ class Intake:
         Return None for any other batch, which needs ``anchors_of`` for each record. This works on columns and
         costs a third of that.
         """
-        found = [record.headers() for record in records]
-        if not all(found):
-            return None
+        found = [record.headers() or () for record in records]
         headers = [pairs[-1][1] for pairs in found if pairs and pairs[-1][0] == HEADER and pairs[-1][1]]
+        if not self.has_seen_traces and sum(map(len, found)) != len(headers):
+            self.has_seen_traces = any(map(has_context, found))
         if len(headers) < len(found) or set(map(len, headers)) != {_SINGLE_BYTES}:
             return None
         packed = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _SINGLE_BYTES)
@@ -106,6 +110,8 @@ def read_anchors(
             check(error)
         records = [record for record in records if record.error() is None]
     anchors = intake.single_anchors(records)
+    if intake.has_seen_traces:
+        collector.hands_on_traces = True
     if anchors is not None:
         return records, anchors
     taken, anchors = [], []
@@ -128,5 +134,5 @@ def reject(record: Record, error: Exception, collector: Collector) -> None:
         record.partition(),
         record.offset(),
         error,
-        extra={"action": "record_set_aside"},
+        extra=about_record(record, "record_set_aside"),
     )

@@ -15,6 +15,7 @@ from acktree.producers.kafka.output import Output
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.execution import Execution
+from acktree.producers.worker.traces import about, named
 from acktree.schemas import world
 from acktree.schemas.header import first_anchor
 from acktree.schemas.progress import Executing, Progress
@@ -82,7 +83,7 @@ class BoltReports:
         """Log and count the tuples that the bolt neither acked nor failed; they will be read again."""
         held = [tup for tup in self._inputs.in_hand() if tup._state is IN_HAND]
         for tup in held:
-            log.warning("%r was never acked", tup, extra={"action": "never_acked"})
+            log.warning("%s was never acked", named(tup), extra=about(tup, "never_acked"))
         self._collector.counters.never_acked += len(held)
 
     def _find_executing(self) -> Executing | None:

@@ -16,6 +16,7 @@ from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
+from acktree.producers.worker.traces import about, named
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
 
@@ -274,8 +275,8 @@ def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
     since_s = world.monotonic_s() - timeout_s
     late = [tup for tup in tuples if tup._state is IN_HAND and tup._since_s <= since_s and tup.tracked]
     if late:
-        text, action = "%d tuples in hand, first %r: %s", {"action": "held_too_long"}
-        log.warning(text, len(late), late[0], HELD_TOO_LONG, extra=action)
+        text, extra = "%d tuples in hand, first %s: %s", about(late[0], "held_too_long")
+        log.warning(text, len(late), named(late[0]), HELD_TOO_LONG, extra=extra)
     return late
 
 
@@ -293,5 +294,6 @@ def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
     reason, tracked = reason_of(error), "" if tup.tracked else "; it is untracked, so it is never replayed"
     if not isinstance(error, Misuse) or not error.is_logged:
         stack = None if isinstance(error, RetryLater | Reject) else error
-        log.warning("%r failed: %s%s", tup, reason, tracked, exc_info=stack, extra={"action": "tuple_failed"})
+        text, extra = "%s failed: %s%s", about(tup, "tuple_failed")
+        log.warning(text, named(tup), reason, tracked, exc_info=stack, extra=extra)
     collector.fail_for_fault(tup, reason, retry_after_ms)

@@ -85,6 +85,11 @@ def handoff_path(declared_by: str = "") -> Path | None:
     return executor_folder() / f"acktree-handoff-{wanted}.{task.taskAttemptId()}"
 
 
+def traces_path(path: Path) -> Path:
+    """Return the file for trace contexts beside a hand-off; what removes one removes the other."""
+    return path.with_name(f"{path.name}-traces")
+
+
 def begin_handoff(task: ReadTaskName | None, declared_by: str = "", number: int = 0) -> None:
     """Write the name of what this task reads, None for nothing, if a hand-off is wanted; rows follow.
 
@@ -192,3 +197,4 @@ def clear_handoff(declared_by: str = "") -> None:
     """Remove the file, if there is one; call when the task ends, successful or not."""
     if (path := handoff_path(declared_by)) is not None:
         path.unlink(missing_ok=True)
+        traces_path(path).unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from acktree.producers.native.librdkafka import NoColumns, find_handle, librdkafka, load_loops
 from acktree.schemas.header import HEADER
+from acktree.schemas.trace_context import TRACEPARENT, TRACESTATE, TraceContext, parse_context
 
 _FOR_THE_LOOPS = (
     "rd_kafka_message_timestamp",
@@ -26,7 +27,9 @@ _FOR_THE_LOOPS = (
     "rd_kafka_message_headers",
     "rd_kafka_header_get_last",
 )
-_HEADER_NAME = ctypes.create_string_buffer(HEADER.encode())
+_HEADER_NAME, _PARENT_NAME, _STATE_NAME = (
+    ctypes.create_string_buffer(name.encode()) for name in (HEADER, TRACEPARENT, TRACESTATE)
+)
 
 
 class BytesColumn(NamedTuple):
@@ -50,6 +53,8 @@ class FetchedColumns(NamedTuple):
     values: BytesColumn
     own: BytesColumn | None
     errors: list[tuple[KafkaError, int]]
+    traces: dict[int, TraceContext]
+    """Trace contexts by offset, of the records that have one."""
 
 
 class ColumnsIn:
@@ -91,8 +96,9 @@ class ColumnsIn:
             (KafkaError(int(code)), int(offset))
             for code, offset in found[[loops.ERROR, loops.OFFSET]][:, found[loops.ERROR] != 0].T
         ]
+        has_no_error = found[loops.ERROR] == 0
         if errors:
-            found = np.ascontiguousarray(found[:, found[loops.ERROR] == 0])
+            found = np.ascontiguousarray(found[:, has_no_error])
         return FetchedColumns(
             found[loops.OFFSET],
             found[loops.STAMP_MS],
@@ -101,7 +107,21 @@ class ColumnsIn:
             self._copied(found[loops.VALUE], found[loops.VALUE_BYTES]),
             self._copied(found[loops.HEADER], found[loops.HEADER_BYTES]) if own else None,
             errors,
+            self._traces(messages[has_no_error], found[loops.OFFSET]),
         )
+
+    def _traces(self, messages: NDArray[np.int64], offsets: NDArray[np.int64]) -> dict[int, TraceContext]:
+        """Return the trace contexts of records, by offset; one pass over them where there are none."""
+        parents, states = np.empty((2, 2, len(messages)), np.int64)
+        if not self._loops.read_header(messages, ctypes.addressof(_PARENT_NAME), parents):
+            return {}
+        self._loops.read_header(messages, ctypes.addressof(_STATE_NAME), states)
+        traces = {}
+        for row in np.flatnonzero(parents[1] >= 0).tolist():
+            context = parse_context(_bytes_at(*parents[:, row]), _bytes_at(*states[:, row]))
+            if context is not None:
+                traces[int(offsets[row])] = context
+        return traces
 
     def _copied(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> BytesColumn:
         is_there = sizes >= 0
@@ -114,6 +134,10 @@ class ColumnsIn:
     def close(self) -> None:
         """Release the queue; call before the consumer is closed."""
         self._library.rd_kafka_queue_destroy(self._queue)
+
+
+def _bytes_at(place: np.int64, size: np.int64) -> bytes | None:
+    return None if size < 0 else ctypes.string_at(int(place), int(size))
 
 
 @cache

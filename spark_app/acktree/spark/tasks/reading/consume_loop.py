@@ -53,6 +53,23 @@ def read_fields(messages: Integers, header: int, found: Integers) -> None:
 
 
 @compiled
+def read_header(messages: Integers, header: int, found: Integers) -> int:
+    """Fill ``found`` (2, n) with place and size of a header of messages; return how many have it.
+
+    ``header`` is the address of its name; the size of a null, or of none, is -1.
+    """
+    place, count = np.zeros(3, np.int64), 0
+    for row in range(len(messages)):
+        at = place.ctypes.data
+        found[0, row], found[1, row] = 0, -1
+        is_there = _headers(messages[row], at) == 0 and _last_header(place[0], header, at + 8, at + 16) == 0
+        if is_there and place[1] != 0:
+            found[0, row], found[1, row] = place[1], place[2]
+            count += 1
+    return count
+
+
+@compiled
 def copy(places: Integers, sizes: Integers, starts: Integers, into: int) -> None:
     """Copy the bytes at ``places``, of these sizes, to their ``starts`` in the memory at ``into``."""
     for row in range(len(places)):

@@ -17,6 +17,7 @@ from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import find_header
+from acktree.schemas.trace_context import TraceContext, context_of
 from acktree.spark.options import SourceOptions
 from acktree.spark.tasks.per_process import PerProcess
 from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn
@@ -38,7 +39,8 @@ class RecordOutOfQueue(AcktreeError):
 class Fetched(NamedTuple):
     """Records in the order of their offsets, and the errors that came with them, each with its offset.
 
-    ``own`` holds acktree's headers, ``headers`` all of them; None where they were not asked for.
+    ``own`` holds acktree's headers, ``headers`` all of them; None where they were not asked for. ``traces``
+    are the trace contexts of the records that have one, by offset.
     """
 
     offsets: NDArray[np.int64]
@@ -49,6 +51,7 @@ class Fetched(NamedTuple):
     own: pa.Array | None
     headers: pa.Array | None
     errors: list[tuple[KafkaError, int]]
+    traces: dict[int, TraceContext]
 
     def where(self, mask: NDArray[np.bool_]) -> "Fetched":
         """Return some of the records."""
@@ -68,6 +71,7 @@ class Fetched(NamedTuple):
             some(self.own),
             some(self.headers),
             self.errors,
+            self.traces,
         )
 
 
@@ -134,13 +138,16 @@ class Fetching:
             None if taken.own is None else _binary(taken.own),
             None,
             [*taken.errors, *of_client],
+            taken.traces,
         )
 
     def _fetched_one_by_one(self, messages: list[Message]) -> Fetched:
         errors = _errors(messages)
         rows = [m for m in messages if m.error() is None] if errors else messages
         fields = np.array([(m.offset(), *reversed(m.timestamp())) for m in rows], np.int64).reshape(-1, 3)
-        own = [find_header(m.headers()) for m in rows] if self._is_for_bolt else None  # type: ignore[arg-type]
+        all_headers: list[Any] = [m.headers() for m in rows]
+        own = [find_header(headers) for headers in all_headers] if self._is_for_bolt else None
+        contexts = ((m.offset() or 0, context_of(h)) for m, h in zip(rows, all_headers, strict=True) if h)
         return Fetched(
             fields[:, 0],
             pa.array([m.key() for m in rows], pa.binary()),
@@ -148,8 +155,9 @@ class Fetching:
             _stamps(fields[:, 1]),
             _timestamp_types(fields[:, 2]),
             None if own is None else pa.array(own, pa.binary()),
-            pa.array([_header_rows(m.headers()) for m in rows], _HEADERS) if self._with_headers else None,
+            pa.array([_header_rows(h) for h in all_headers], _HEADERS) if self._with_headers else None,
             errors,
+            {offset: context for offset, context in contexts if context is not None},
         )
 
     def close(self) -> None:

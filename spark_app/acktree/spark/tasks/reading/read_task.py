@@ -4,7 +4,7 @@ Invariant: a task ends only when it has read up to the end of its range; offsets
 (compaction, transaction markers) are proven absent by reading past them, and reported to the ledger.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import IdArray, root_ids
 from acktree.schemas.kafka_errors import as_clear_error
 from acktree.schemas.registry import Published
+from acktree.schemas.trace_context import TraceContext
 from acktree.spark.driver.batch_commits import ReadTaskName, digest
 from acktree.spark.driver.log_bounds import next_available
 from acktree.spark.ledger.blocks import block_firsts
@@ -30,6 +31,7 @@ from acktree.spark.tasks.binary_rows import binary_of
 from acktree.spark.tasks.handoff import add_to_handoff, begin_handoff, end_handoff
 from acktree.spark.tasks.reading.bolt_anchors import bolt_anchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
+from acktree.spark.tasks.trace_handoff import add_traces
 from acktree.spark.tasks.writing.producers import task_producer
 
 MAX_ROWS = 10_000
@@ -75,11 +77,13 @@ class ReadRange:
 
     def roots(self, offsets: NDArray[np.int64]) -> IdArray:
         """Return the root of each offset: that of its block."""
+        return root_ids(self.slot, self.generation, self.firsts_of(offsets))
+
+    def firsts_of(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first offset of each offset's block."""
         if self.firsts is not None:
-            offsets = np.array(self.firsts)[np.searchsorted(np.array(self.only), offsets)]
-        elif self.block > 1:
-            offsets = block_firsts(offsets, self.start, self.block)
-        return root_ids(self.slot, self.generation, offsets)
+            return np.array(self.firsts)[np.searchsorted(np.array(self.only), offsets)]
+        return block_firsts(offsets, self.start, self.block) if self.block > 1 else offsets
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,8 @@ def _read_range(range_: ReadRange, declared_by: str) -> Iterator[pa.RecordBatch]
             seen.append(rows.offsets)
             batch = _to_arrow(range_, rows)
             add_to_handoff(_bytes_of(batch.column("anchors")), declared_by)
+            if rows.traces:
+                add_traces(rows.traces, batch, range_.options.bolt, declared_by)
             yield batch
     if range_.result_topic is not None and sum(map(len, seen)) < len(wanted):
         absent = np.setdiff1d(wanted, np.concatenate([np.empty(0, np.int64), *seen]), assume_unique=True)
@@ -286,7 +292,7 @@ def _to_arrow(range_: ReadRange, rows: Fetched) -> pa.RecordBatch:
         pa.array(rows.offsets),
         rows.stamps,
         rows.kinds,
-        _anchors(range_, rows.own, rows.offsets),
+        _anchors(range_, rows.own, rows.offsets, rows.traces),
     ]
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "anchors"]
     if rows.headers is not None:
@@ -304,8 +310,17 @@ def _bytes_of(column: pa.Array) -> bytes:
     return memoryview(data)[:end].tobytes()
 
 
-def _anchors(range_: ReadRange, own: pa.Array | None, offsets: NDArray[np.int64]) -> pa.Array:
-    """Return the anchors of records; ``own`` are the headers of a bolt's tuples."""
+def _anchors(
+    range_: ReadRange,
+    own: pa.Array | None,
+    offsets: NDArray[np.int64],
+    traces: Mapping[int, TraceContext] | None = None,
+) -> pa.Array:
+    """Return the anchors of records; ``own`` are the headers of a bolt's tuples.
+
+    A spout's record has no edge. In its place one of the ``traces`` is marked by its place in its block, from
+    1, which says after a shuffle whose trace it is.
+    """
     if not range_.anchored:
         return pa.nulls(len(offsets), pa.binary())
     if own is not None:
@@ -315,4 +330,7 @@ def _anchors(range_: ReadRange, own: pa.Array | None, offsets: NDArray[np.int64]
     rows = np.zeros(len(offsets), ANCHOR)
     rows["version"] = range_.version
     rows["root"] = range_.roots(offsets)
+    if traces:
+        traced = np.isin(offsets, list(traces))
+        rows["edge"][traced] = (offsets - range_.firsts_of(offsets) + 1)[traced]
     return binary_of(rows)

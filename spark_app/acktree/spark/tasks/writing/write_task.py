@@ -6,14 +6,17 @@ task sends an init or ack, or commits, before it has proof that it was given all
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from acktree.producers.collector import UserHeaders
 from acktree.producers.errors import Unwritable
 from acktree.producers.native.columns import Rows, plain
 from acktree.schemas.client_settings import Settings
@@ -21,10 +24,12 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER
 from acktree.schemas.ids import fnv1a64
 from acktree.schemas.registry import History
+from acktree.schemas.trace_context import child_headers
 from acktree.spark.driver.batch_commits import BatchName
 from acktree.spark.runtime.task_runs import TaskRuns
 from acktree.spark.runtime.whole_input import check_input_is_whole
 from acktree.spark.tasks.handoff import clear_handoff, handoff_anchors, read_handoff
+from acktree.spark.tasks.trace_handoff import HandedTrace, HandedTraces
 from acktree.spark.tasks.writing.acker_updates import AckerUpdates
 from acktree.spark.tasks.writing.anchoring import (
     Headers,
@@ -39,6 +44,7 @@ from acktree.spark.tasks.writing.anchoring import (
 )
 from acktree.spark.tasks.writing.producers import TaskOutput, task_producer
 from acktree.spark.tasks.writing.row_limits import StageLimits
+from acktree.spark.tasks.writing.source_traces import SourceTraces
 from acktree.spark.tasks.writing.transactions import begin_transaction
 
 COUNT_SCHEMA = "roots bigint"
@@ -73,6 +79,17 @@ class StagePlan:
     def acker_updates(self, output: TaskOutput) -> AckerUpdates:
         return AckerUpdates(self.bootstrap, self.user, self.history, self.spout, self.bolt, output)
 
+    def source_traces(self) -> SourceTraces:
+        return SourceTraces(self.bootstrap, self.user, self.group, self.history.latest)
+
+
+class Traces(Protocol):
+    """Finds the trace contexts of rows."""
+
+    def of_rows(self, anchors: pa.Array, /) -> list[HandedTrace | None] | None:
+        """Return the trace of each row of the column ``anchors``, None if there is none at all."""
+        ...
+
 
 Begin = Callable[[StagePlan], TaskOutput | None]
 """Returns what a task writes to, None if all was written before."""
@@ -81,8 +98,8 @@ Begin = Callable[[StagePlan], TaskOutput | None]
 class Writer:
     """Writes the rows of one task to one topic."""
 
-    def __init__(self, plan: StagePlan, topic: str, output: TaskOutput) -> None:
-        self._version, self._topic, self._output = plan.version, topic, output
+    def __init__(self, plan: StagePlan, topic: str, output: TaskOutput, traces: Traces | None) -> None:
+        self._version, self._topic, self._output, self._traces = plan.version, topic, output, traces
         self._reader_hashes = plan.history.readers(plan.version, topic).hashes
         self._limit = plan.limits.by_topic.get(topic)
 
@@ -98,20 +115,25 @@ class Writer:
             updates += failed
         anchors = batch.column("anchors")
         headers, values = anchor_rows(anchors, self._version, self._output.edges, self._reader_hashes)
-        self._produce({name: batch.column(name) for name in batch.schema.names}, headers)
+        traces = self._traces.of_rows(anchors) if self._traces else None
+        self._produce({name: batch.column(name) for name in batch.schema.names}, headers, traces)
         self._output.serve()
         return updates + values
 
-    def _produce(self, columns: dict[str, pa.Array], headers: Headers) -> None:
-        values, keys = columns["value"], columns.get("key")
-        if "headers" not in columns or columns["headers"].null_count == len(values):
+    def _produce(
+        self, columns: dict[str, pa.Array], headers: Headers, traces: list[HandedTrace | None] | None
+    ) -> None:
+        values, keys, others = columns["value"], columns.get("key"), columns.get("headers")
+        if traces is None and (others is None or others.null_count == len(values)):
             for _, error in self._output.produce_rows(self._topic, Rows(values, keys, headers)):
                 raise error
             return
-        count, extra = len(values), columns["headers"].to_pylist()
-        rows = zip(plain(values, count), plain(keys, count), extra, plain(headers, count), strict=True)
-        for value, key, pairs, header in rows:
-            kept = [(pair["key"], pair["value"]) for pair in pairs or () if pair["key"] != HEADER]
+        count = len(values)
+        cells = (plain(column, count) for column in (values, keys, others, headers, traces))
+        for value, key, pairs, header, trace in zip(*cells, strict=True):
+            kept: UserHeaders = [(p["key"], p["value"]) for p in pairs or () if p["key"] != HEADER]
+            if trace is not None:
+                kept = child_headers(trace.context, trace.parent, kept)
             self._output.produce(self._topic, value, key, [*kept, *([(HEADER, header)] if header else ())])
 
 
@@ -164,7 +186,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], plan: StagePlan, topic: str, b
             pass
         return 0
     try:
-        writer = Writer(plan, topic, output)
+        writer = Writer(plan, topic, output, HandedTraces(plan.declared_by))
         updates: list[RootUpdates] = []
         for batch in chain(() if first is None else (first,), batches):
             updates += writer.write(batch)
@@ -209,9 +231,10 @@ def write_tuples(
 ) -> Iterator[pa.RecordBatch]:
     """Write rows to a topic; yield what they add to their roots."""
     output = task_producer(plan.bootstrap, plan.user, plan.limits.settings)
-    writer = Writer(plan, topic, output)
-    for batch in batches:
-        yield from map(to_arrow, fold(writer.write(batch)))
+    with closing(plan.source_traces()) as traces:
+        writer = Writer(plan, topic, output, traces if plan.spout else None)
+        for batch in batches:
+            yield from map(to_arrow, fold(writer.write(batch)))
     check_input_is_whole()
     output.flush_and_commit()
     runs.record(topic)

@@ -1,0 +1,55 @@
+"""Whether what was found of a tree adds up: the acker's arithmetic, by component instead of by tree. Pure.
+
+What a spout's init, and the acks of a bolt, say of tuples must be what the tuples themselves say. Records
+with times of their own, compaction and retention hide tuples from a search by time; that shows here.
+Invariant: says nothing of what does not add up for a reason of its own, such as a tuple in work.
+"""
+
+from acktree.console.view.tree import RootFindings
+from acktree.schemas.errors import UnknownVersion
+from acktree.schemas.ids import consumer_edge, emitted_value, fnv1a64
+from acktree.schemas.registry import History, Published
+
+
+def what_is_missing(gathered: RootFindings, history: History, spout: str, is_acked: bool) -> list[str]:
+    """Return sentences on what must be in the log, and was not found."""
+    try:
+        topology = history.latest if gathered.version is None else history.at(gathered.version)
+        emitted = _emitted(gathered, history, topology)
+    except UnknownVersion as unknown:
+        return [str(unknown)]
+    missing = []
+    if gathered.inits and spout in emitted and gathered.inits[0][0] != emitted[spout]:
+        missing.append(f"not all tuples of spout {spout} were found")
+    for bolt, table in topology.bolts.items():
+        acks = [value for value, each in gathered.messages or () if _is_ack_of(bolt, each.kind, each.task)]
+        total = 0
+        for value in acks:
+            total ^= value
+        for found in gathered.tuples or ():
+            if found.at.topic in table.reads and bolt in history.at(found.version).readers_of(found.at.topic):
+                total ^= consumer_edge(found.edge, fnv1a64(bolt))
+        if is_acked and bolt in emitted and total != emitted[bolt]:
+            missing.append(f"not all tuples or acks of bolt {bolt} were found")
+    return missing
+
+
+def _is_ack_of(bolt: str, kind: str, task: str) -> bool:
+    return kind == "ack" and task.partition("@")[0] == bolt
+
+
+def _emitted(gathered: RootFindings, history: History, topology: Published) -> dict[str, int]:
+    """Return, by component, the XOR of the consumer edges of what it emitted; not where topics are shared."""
+    emitters: dict[str, list[str]] = {}
+    emits = {name: table.emits for name, table in topology.spouts.items()}
+    emits |= {name: table.emits for name, table in topology.bolts.items()}
+    for name, topics in emits.items():
+        for topic in topics:
+            emitters.setdefault(topic, []).append(name)
+    shared = {name for names in emitters.values() if len(names) > 1 for name in names}
+    sums = dict.fromkeys(emits, 0)
+    for found in gathered.tuples or ():
+        hashes = history.readers(found.version, found.at.topic).hashes
+        for name in emitters.get(found.at.topic, ()):
+            sums[name] ^= emitted_value(found.edge, hashes)
+    return {name: total for name, total in sums.items() if name not in shared}

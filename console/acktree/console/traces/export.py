@@ -1,0 +1,321 @@
+"""The loop of `acktree export-traces`: follow results, read the trees that failed or were slow, send them.
+
+Invariant: an offset of a result topic is committed only after the receiver has taken, or has refused for
+good, every tree that is due up to it; what is left out is counted. Whatever is sent twice has the same ids.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from acktree.console.traces.finished import AckedRoots, FinishedRoot, RecentInits, Selection, read_result
+from acktree.console.traces.otlp import OtlpSender, Sent
+from acktree.console.traces.spans import Span, make_spans, other_roots
+from acktree.console.traces.trees import ReadTree, read_sources, read_trees
+from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.schemas import world
+from acktree.schemas.client_settings import Settings, consumer_settings
+from acktree.schemas.clients import make_consumer
+from acktree.schemas.codec import decode_ack_init
+from acktree.schemas.errors import BrokerUnreachable, MalformedRecord
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_transient
+from acktree.schemas.progress import Progress
+
+GROUP = "traces"
+MAX_TREES = 200
+"""How many trees share one reading of the log, and a request."""
+MAX_WAITING = 1_000
+"""At so many failed trees, or result records with acked roots, reading stops until they are exported."""
+BATCH = 1_000
+SETTLE_S = 2.0
+"""How long after its result a tree is read: other branches may still have had messages on the way."""
+READ_LIMIT_S = 60.0
+RETRY_FIRST_S, RETRY_LAST_S = 0.5, 30.0
+INIT_SLACK_MS = 5_000
+POLL_S = 0.2
+
+log = logging.getLogger("acktree.traces")
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What was read of result topics and is not exported yet."""
+
+    failed: dict[int, FinishedRoot] = field(default_factory=dict)
+    acked: list[AckedRoots] = field(default_factory=list)
+    next_offsets: dict[Place, int] = field(default_factory=dict)
+    since_s: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.failed) >= MAX_WAITING or len(self.acked) >= MAX_WAITING
+
+
+class TraceExport:
+    """Exports the trees of one topology until it is stopped."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topology: str,
+        user: Settings,
+        sender: OtlpSender,
+        *,
+        slow_s: float | None = None,
+        selection: Selection | None = None,
+        ready: Callable[[str], object] = lambda _text: None,
+        progress: Progress | None = None,
+    ) -> None:
+        """``slow_s``: also export trees that took longer from init to result.
+
+        Raises:
+            BrokerUnreachable, UnknownTopology, RefusedSetting: see there.
+        """
+        self.selection = selection or Selection()
+        self.counters: Counter[str] = Counter()
+        self.progress = progress or Progress()
+        self._bootstrap, self._sender, self._ready = bootstrap, sender, ready
+        self._cluster = Cluster(bootstrap, topology, user)
+        group = self._cluster.topology.group_of(GROUP)
+        settings = consumer_settings(bootstrap, group, user, auto_offset_reset="earliest")
+        self._consumer: Consumer = make_consumer(settings)
+        self._inits = None if slow_s is None else RecentInits(slow_s)
+        self._init_positions: dict[Place, int] = {}
+        self._waiting, self._topics = Waiting(), list[str]()
+        self._is_stopped = False
+        self._omitted_logged: dict[tuple[str, str], int] = {}
+
+    def stop(self) -> None:
+        """End the loop soon; may be called from a signal handler."""
+        self._is_stopped = True
+
+    def run(self) -> None:
+        """Export until ``stop``. Raises BrokerRefused, and others that no retry helps."""
+        try:
+            while not self._is_stopped:
+                self.progress.begin_turn()
+                try:
+                    self._turn()
+                except BrokerUnreachable as error:
+                    self._log_unread(error)
+                    self._serve_for(RETRY_FIRST_S)
+        finally:
+            with self.progress.waiting():
+                self._consumer.close()
+                self._cluster.close()
+                self._sender.close()
+
+    def _turn(self) -> None:
+        self._subscribe()
+        self._poll(POLL_S)
+        waiting = self._waiting
+        if waiting.since_s is not None and world.monotonic_s() >= waiting.since_s + SETTLE_S:
+            self._export(waiting)
+
+    def _log_unread(self, error: Exception) -> None:
+        log.warning("trees were not read: %s", error, extra={"action": "trees_unread"})
+
+    def _subscribe(self) -> None:
+        """Follow the result topics of every version that is known."""
+        self._cluster.refresh()
+        versions = self._cluster.history.versions.values()
+        tasks = {task for version in versions for tasks in version.spout_tasks.values() for task in tasks}
+        topics = [self._cluster.topology.result_topic(task) for task in sorted(tasks)]
+        if topics == self._topics:
+            return
+        self._topics = topics
+
+        def on_assign(_: Consumer, _places: list[TopicPartition]) -> None:
+            self._ready(f"ready export-traces of topology {self._cluster.topology.name}")
+
+        def on_revoke(_: Consumer, _places: list[TopicPartition]) -> None:
+            # Not committed, so the next owner exports them; the ids are the same.
+            self._waiting = Waiting()
+
+        self._consumer.subscribe(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+
+    def _poll(self, wait_s: float) -> None:
+        """Read results into what waits; serve the group even if nothing more may wait."""
+        assigned = self._consumer.assignment()
+        (self._consumer.pause if self._waiting.is_full else self._consumer.resume)(assigned)
+        messages = self._consumer.consume(BATCH, wait_s)
+        waiting = self._waiting
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._check(error)
+                continue
+            place = message.topic() or "", message.partition() or 0
+            failed, acked = read_result(message)
+            for finished in failed:
+                if finished.root not in waiting.failed and self.selection.takes(finished):
+                    waiting.failed[finished.root] = finished
+            if acked is not None and self._inits is not None:
+                waiting.acked.append(acked)
+            waiting.next_offsets[place] = (message.offset() or 0) + 1
+            waiting.since_s = waiting.since_s or world.monotonic_s()
+
+    def _check(self, error: KafkaError) -> None:
+        if not (error.retriable() or is_transient(error)):
+            raise as_clear_error(error, self._bootstrap)
+
+    def _export(self, waiting: Waiting) -> None:
+        """Export all that waits, then commit."""
+        began_s = world.monotonic_s()
+        if waiting.acked and self._inits is not None:
+            self._read_inits(self._inits, waiting.acked)
+            slow = [each for each in self._inits.slow_of(waiting.acked) if self.selection.takes(each)]
+            waiting.acked.clear()
+            waiting.failed |= {each.root: each for each in slow}
+        due = list(waiting.failed.values())
+        for start in range(0, len(due), MAX_TREES):
+            if not self._export_some(due[start : start + MAX_TREES], waiting):
+                return
+        if self._waiting is not waiting:  # taken away meanwhile
+            return
+        self._commit(waiting)
+        self._waiting = Waiting()
+        self._log_omitted()
+        if due:
+            # At most half of the time is spent on reading: a burst of failures must not burden the cluster.
+            self._serve_for(min(READ_LIMIT_S, world.monotonic_s() - began_s), may_read=True)
+
+    def _export_some(self, due: Sequence[FinishedRoot], waiting: Waiting) -> bool:
+        """Export some trees; return False if they were taken away or a stop came before."""
+        trees: list[ReadTree] | None = None
+        retry_s = RETRY_FIRST_S
+        while not self._is_stopped and self._waiting is waiting:
+            self.progress.begin_turn()
+            try:
+                trees = self._send(self._read(due) if trees is None else trees)
+            except BrokerUnreachable as error:
+                self._log_unread(error)
+            if trees == []:
+                return True
+            self._serve_for(retry_s)
+            retry_s = min(2 * retry_s, RETRY_LAST_S)
+        return False
+
+    def _read(self, due: Sequence[FinishedRoot]) -> list[ReadTree]:
+        trees = read_trees(self._cluster, due, READ_LIMIT_S)
+        slow_ms = 0 if self._inits is None else self._inits.slow_ms
+        kept = [tree for tree in trees if not _was_fast(tree, slow_ms)]
+        self.counters["incomplete"] += sum(bool(tree.incomplete) for tree in kept)
+        return kept
+
+    def _send(self, trees: list[ReadTree]) -> list[ReadTree]:
+        """Send trees; return those that are to be sent again."""
+        spans = self._spans(trees)
+        outcome = self._sender.send([span for each in spans for span in each]) if any(spans) else Sent.SENT
+        if outcome is Sent.FAILED:
+            self._log_failed(len(trees))
+            return trees
+        if outcome is Sent.SENT:
+            self._count(trees, spans)
+            return []
+        if len(trees) > 1:  # one of them is why: each alone
+            return [left for tree in trees for left in self._send([tree])]
+        self.counters["refused"] += 1
+        text, action = (
+            "the receiver refuses the tree of root %016x: it is left out",
+            {"action": "tree_refused"},
+        )
+        log.error(text, trees[0].finished.root, extra=action)
+        return []
+
+    def _spans(self, trees: list[ReadTree]) -> list[list[Span]]:
+        """Return the spans of each tree, none for one that has none for whatever reason."""
+        sources = read_sources(self._cluster, other_roots(trees))
+        made: list[list[Span]] = []
+        for tree in trees:
+            try:
+                made.append(make_spans(tree, self._cluster.history, sources))
+            except Exception:
+                self.counters["broken"] += 1
+                text, action = (
+                    "the tree of root %016x has no spans: it is left out",
+                    {"action": "tree_broken"},
+                )
+                log.exception(text, tree.finished.root, extra=action)
+                made.append([])
+        return made
+
+    def _count(self, trees: Sequence[ReadTree], spans: Sequence[Sequence[Span]]) -> None:
+        for tree, each in zip(trees, spans, strict=True):
+            if each:
+                self.counters[f"exported {tree.finished.kind}"] += 1
+                self.counters["spans"] += len(each)
+
+    def _log_failed(self, count: int) -> None:
+        self.counters["failed_exports"] += 1
+        text, action = "the receiver did not take %d trees: tried again", {"action": "export_failed"}
+        log.warning(text, count, extra=action)
+
+    def _serve_for(self, duration_s: float, may_read: bool = False) -> None:
+        """Stay in the group, by default without reading results."""
+        until_s, waiting = world.monotonic_s() + duration_s, self._waiting
+        while not self._is_stopped and self._waiting is waiting and world.monotonic_s() < until_s:
+            self.progress.begin_turn()
+            if may_read:
+                self._poll(POLL_S)
+                continue
+            self._consumer.pause(self._consumer.assignment())
+            for message in self._consumer.consume(1, POLL_S):
+                if (error := message.error()) is not None:
+                    self._check(error)
+                    continue
+                # Of a partition that was assigned just now.
+                place = message.topic() or "", message.partition() or 0, message.offset() or 0
+                self._consumer.seek(TopicPartition(*place))
+
+    def _read_inits(self, inits: RecentInits, acked: Sequence[AckedRoots]) -> None:
+        """Bring the recent inits up to the end of the log."""
+        cluster, topic = self._cluster, self._cluster.topology.ack_init_topic
+        first_ms = min(each.at.time_ms for each in acked) - inits.slow_ms - INIT_SLACK_MS
+        places = cluster.partitions([topic])
+        ends, begins = cluster.ends(places), cluster.at_time(places, first_ms)
+        spans = {
+            place: OffsetRange(max(begins[place], self._init_positions.get(place, 0)), ends[place])
+            for place in places
+        }
+        for batch in cluster.scan(spans):
+            for record in batch:
+                try:
+                    inits.add(decode_ack_init(record.value() or b"").inits["root"], record.timestamp()[1])
+                except MalformedRecord:
+                    continue
+        self._init_positions = ends
+        inits.drop_before(first_ms)
+
+    def _commit(self, waiting: Waiting) -> None:
+        offsets = [TopicPartition(*place, offset) for place, offset in waiting.next_offsets.items()]
+        if not offsets:
+            return
+        try:
+            with clear_errors(self._bootstrap):
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            log.warning("results are read again: %s", error, extra={"action": "commit_refused"})
+
+    def _log_omitted(self) -> None:
+        for (kind, reason), count in self.selection.omitted.items():
+            new = count - self._omitted_logged.get((kind, reason), 0)
+            if new and reason == "limit":
+                text, action = (
+                    "%d %s trees were left out: more than --per-minute",
+                    {"action": "trees_omitted"},
+                )
+                log.warning(text, new, kind, extra=action)
+            self._omitted_logged[kind, reason] = count
+
+
+def _was_fast(tree: ReadTree, slow_ms: int) -> bool:
+    """Return whether an acked tree was not slow after all: its init is known, and near its result."""
+    init = tree.emission.init
+    return (
+        tree.finished.kind == "acked"
+        and init is not None
+        and tree.finished.at.time_ms - init.at.time_ms <= slow_ms
+    )

@@ -1,0 +1,302 @@
+"""Trees of failed, timed-out and slow records reach a real OTLP receiver, whole, and again after a crash."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from acktree.acker.service import Acker
+from acktree.console.traces.export import TraceExport
+from acktree.console.traces.finished import Selection
+from acktree.console.traces.otlp import OtlpSender
+from acktree.producers import BasicBolt, Bolt, Spout
+from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas.clients import make_consumer
+from acktree.schemas.trace_context import span_of_execution
+from console.otlp_receiver import OK, OtlpReceiver, Received
+from producers.cluster import WorkerCluster, until
+
+pytestmark = pytest.mark.timeout(240)
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+USER_SPAN = "00f067aa0ba902b7"
+TRACED = [("traceparent", f"00-{TRACE}-{USER_SPAN}-01")]
+SLOW_S = 1.0
+
+
+class SplitLines(BasicBolt):
+    """Emits a child for each word; nobody reads what is emitted for the word hang."""
+
+    name = "split"
+
+    def prepare(self, context):
+        self.topology = context.topology.name
+
+    def execute(self, tup, emit):
+        for word in tup.value.split():
+            emit(word, topic=f"{self.topology}.{'c' if word == b'hang' else 'b'}")
+
+
+class CountedWords(Bolt):
+    """Fails the word bad, and acks slow when it is told to."""
+
+    name = "count"
+    tick_interval_s = 0.05
+
+    def __init__(self) -> None:
+        self.held, self.release = [], Event()
+
+    def execute(self, tup, collector):
+        if tup.value == b"bad":
+            collector.fail(tup, "ValueError: bad")
+        elif tup.value == b"slow":
+            self.held.append(tup)
+        else:
+            collector.ack(tup)
+
+    def tick(self, collector):
+        if self.release.is_set():
+            while self.held:
+                collector.ack(self.held.pop())
+
+
+class GivenLines(Spout):
+    """Emits what it is given; keeps what became of it."""
+
+    def __init__(self) -> None:
+        self.left: list[tuple[bytes, Any]] = []
+        self.acked: list[bytes] = []
+        self.failed: list[bytes] = []
+
+    def next_tuple(self, emitter):
+        while self.left:
+            line, headers = self.left.pop(0)
+            emitter.emit(line, line, headers=headers)
+
+    def ack(self, message_id):
+        self.acked.append(message_id)
+
+    def fail(self, message_id, failure):
+        self.failed.append(message_id)
+
+
+class RunningTopology:
+    """A spout, two bolts and an acker in threads, and exports to receivers."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.cluster = WorkerCluster(bootstrap, name)
+        self.cluster.message_timeout_s = 4.0
+        self.cluster.apply(split=(["a"], ["b", "c"]), count=(["b"], []), absent=(["c"], []))
+        self.spout, self.count = GivenLines(), CountedWords()
+        self.cluster.start(SplitLines())
+        self.cluster.start(self.count)
+        self._roles: list[Any] = [
+            Acker(bootstrap, name),
+            SpoutWorker(bootstrap, name, self.spout),
+        ]
+        self._threads = [Thread(target=role.run) for role in self._roles]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, line: bytes, headers: Any = None) -> None:
+        self.spout.left.append((line, headers))
+
+    def export(self, receiver: OtlpReceiver, **more: Any) -> TraceExport:
+        sender = OtlpSender(self.cluster.name, receiver.url, timeout_s=2)
+        made = TraceExport(self.cluster.bootstrap, self.cluster.name, {}, sender, **more)
+        self.run(made)
+        return made
+
+    def run(self, role: Any) -> None:
+        thread = Thread(target=role.run)
+        thread.start()
+        self._roles.append(role)
+        self._threads.append(thread)
+
+    def committed(self) -> int:
+        """Return the committed position on the only result topic."""
+        consumer = make_consumer(
+            {"bootstrap.servers": self.cluster.bootstrap, "group.id": f"{self.cluster.name}.traces"}
+        )
+        (place,) = consumer.committed([TopicPartition(f"{self.cluster.name}.spout-0", 0)], timeout=10)
+        consumer.close()
+        return max(place.offset, 0)
+
+    def close(self) -> None:
+        for role in self._roles:
+            role.stop()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        self.cluster.close()
+
+
+@pytest.fixture
+def topology(bootstrap: str, unique: str) -> Iterator[RunningTopology]:
+    made = RunningTopology(bootstrap, unique)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Callable[..., OtlpReceiver]]:
+    made: list[OtlpReceiver] = []
+
+    def start(*arguments: Any, **more: Any) -> OtlpReceiver:
+        made.append(OtlpReceiver(*arguments, **more))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def emission_of(spans: list[Received]) -> Received:
+    (found,) = [span for span in spans if "acktree.root" in span.attributes]
+    return found
+
+
+def test_the_trees_of_failed_timed_out_and_slow_records_are_exported_whole(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
+):
+    taken = receiver()
+    export = topology.export(taken, slow_s=SLOW_S)
+    topology.send(b"good words", TRACED)
+    until(lambda: topology.spout.acked == [b"good words"])
+    topology.send(b"one bad", TRACED)
+    until(lambda: topology.spout.failed == [b"one bad"])
+    topology.send(b"so slow")
+    until(lambda: topology.count.held)
+    time_held = time.monotonic() + SLOW_S + 0.5
+    until(lambda: time.monotonic() > time_held)
+    topology.count.release.set()
+    until(lambda: b"so slow" in topology.spout.acked)
+    topology.send(b"hang on")
+    until(lambda: b"hang on" in topology.spout.failed)
+    until(lambda: len(taken.trees()) == 3)
+
+    by_result = {emission_of(tree).attributes["acktree.result"]: tree for tree in taken.trees().values()}
+    assert sorted(by_result) == ["acked", "failed", "timed out"]
+    for tree in by_result.values():
+        emission = emission_of(tree)
+        assert emission.attributes["acktree.complete"] is True, emission.attributes
+        ids = {span.span_id for span in tree}
+        executions = [span for span in tree if span is not emission]
+        assert {span.parent_id for span in executions if span.service == "split"} == {emission.span_id}
+        (split,) = [span for span in executions if span.service == "split"]
+        assert {span.parent_id for span in executions if span.service != "split"} == {split.span_id}
+        partition = int(split.attributes["messaging.destination.partition.id"])
+        place = f"{topology.cluster.name}.a", partition, split.attributes["messaging.kafka.offset"]
+        assert split.span_id == span_of_execution("split", *place)
+        assert all(emission.start_ns <= span.start_ns <= span.end_ns for span in tree)
+        assert len(ids) == len(tree)
+
+    failed = by_result["failed"]
+    emission = emission_of(failed)
+    assert (emission.trace_id, emission.parent_id) == (TRACE, USER_SPAN)
+    assert (emission.is_error, emission.message) == (True, "ValueError: bad")
+    errors = {span.service: span.message for span in failed if span.is_error}
+    assert errors == {"s": "ValueError: bad", "count": "ValueError: bad"}
+    assert len(failed) == 4
+
+    slow = by_result["acked"]
+    assert not any(span.is_error for span in slow)
+    assert emission_of(slow).end_ns - emission_of(slow).start_ns > SLOW_S * 1e9
+    assert len(slow) == 4
+
+    hanging = by_result["timed out"]
+    states = {span.service: span.attributes.get("acktree.state") for span in hanging[1:]}
+    assert states == {"split": "done", "count": "done", "absent": "open"}
+    assert {span.service: span.message for span in hanging if span.is_error} == {
+        "s": "timed out",
+        "absent": "not acked when the tree was timed out",
+    }
+    assert export.counters["exported failed"] >= 1
+    until(lambda: topology.committed() > 0)
+
+
+def test_what_a_receiver_that_is_down_did_not_take_is_sent_when_it_is_back(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
+):
+    is_up = Event()
+    taken = receiver(lambda _spans: OK if is_up.is_set() else 503)
+    export = topology.export(taken)
+    topology.send(b"bad", TRACED)
+    until(lambda: taken.refused >= 2)
+    assert topology.committed() == 0
+    topology.send(b"bad again", None)
+    until(lambda: len(topology.spout.failed) == 2)
+    is_up.set()
+    until(lambda: len(taken.trees()) == 2)
+    assert export.counters["failed_exports"] >= 1
+    until(lambda: topology.committed() == 2)
+
+
+@pytest.mark.slow
+def test_a_tree_that_the_receiver_will_never_take_is_left_out_alone_and_counted(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
+):
+    taken = receiver(lambda spans: 400 if any(span.trace_id == TRACE for span in spans) else OK)
+    for number in range(3):
+        topology.send(b"%d bad" % number, TRACED if number == 1 else None)
+    until(lambda: len(topology.spout.failed) == 3)
+    export = topology.export(taken)
+    until(lambda: len(taken.trees()) == 2)
+    until(lambda: topology.committed() > 0)
+    assert (export.counters["refused"], export.counters["exported failed"]) == (1, 2)
+
+
+@pytest.mark.slow
+def test_a_burst_of_failures_is_limited_and_what_is_left_out_is_counted(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver], caplog: pytest.LogCaptureFixture
+):
+    count, limit = 300, 10
+    for number in range(count):
+        topology.send(b"%d bad" % number)
+    until(lambda: len(topology.spout.failed) == count)
+    taken = receiver()
+    selection = Selection(per_minute=limit)
+    export = topology.export(taken, selection=selection)
+    until(lambda: topology.committed() > 0)
+    exported = export.counters["exported failed"]
+    assert exported == len(taken.trees())
+    assert limit <= exported <= 2 * limit  # of one minute, or two
+    assert selection.omitted["failed", "limit"] == count - exported
+    assert any(line.action == "trees_omitted" for line in caplog.records if hasattr(line, "action"))
+
+
+def test_an_exporter_that_is_killed_between_export_and_commit_sends_the_same_spans_again(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
+):
+    processes: list[subprocess.Popen[bytes]] = []
+    seen: list[set[tuple[str, str]]] = []
+
+    def answer(spans: list[Received]) -> int:
+        seen.append({(span.trace_id, span.span_id) for span in spans})
+        if len(seen) == 1:
+            os.kill(processes[0].pid, signal.SIGKILL)
+        return OK
+
+    taken = receiver(answer)
+    topology.send(b"one bad", TRACED)
+    topology.send(b"two bad")
+    until(lambda: len(topology.spout.failed) == 2)
+    command = [sys.executable, "-m", "acktree.console.main", "export-traces", "--otlp", taken.url]
+    command += ["--topology", topology.cluster.name, "-b", topology.cluster.bootstrap]
+    command += ["-X", "session.timeout.ms=6000"]
+    processes.append(subprocess.Popen(command))
+    assert processes[0].wait(120) == -signal.SIGKILL
+    assert topology.committed() == 0
+    processes.append(subprocess.Popen(command))
+    until(lambda: topology.committed() > 0)
+    processes[1].terminate()
+    assert processes[1].wait(60) == 0
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
