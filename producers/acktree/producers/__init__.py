@@ -29,7 +29,7 @@ from acktree.producers.errors import (
     WrongTopic,
 )
 from acktree.producers.idempotency import NoLastingKey, WriteOnce
-from acktree.producers.spout import Failure, Spout, SpoutEmitter, ValueSpout
+from acktree.producers.spout import Failure, Spout, SpoutContext, SpoutEmitter, ValueSpout
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import SourceOrigin, Tuple
 from acktree.producers.worker.loop import Worker
@@ -68,6 +68,7 @@ __all__ = [
     "RetryLater",
     "SourceOrigin",
     "Spout",
+    "SpoutContext",
     "SpoutEmitter",
     "SpoutWorker",
     "TooLarge",

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from acktree.schemas.ids import run_at_least
+from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.ledger.blocks import Blocks
 from acktree.spark.ledger.commands import Commands
 from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done
 from acktree.spark.ledger.emission_times import EmissionTimes
 from acktree.spark.ledger.live_replay import LiveReplay
-from acktree.spark.ledger.retries import Attempt, FailureOutcome, Replay, Retries, RetryPolicy, name_of_rest
+from acktree.spark.ledger.retries import Attempt, FailureOutcome, Replay, Retries, name_of_rest
 from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
 
 

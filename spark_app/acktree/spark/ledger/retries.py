@@ -5,7 +5,6 @@ are arguments.
 """
 
 import heapq
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,26 +14,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from acktree.schemas.ids import ATTEMPT_MASK, generation_of
-
-MAX_BACKOFF_DOUBLINGS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Back-off and maximum number of attempts of one spout; times in seconds.
-
-    ``max_after_s`` is the longest delay that a bolt may ask for.
-    """
-
-    initial_s: float
-    max_s: float
-    max_attempts: int
-    max_after_s: float = math.inf
-
-    def delay_s(self, attempts: int, jitter: float) -> float:
-        """Return the wait after the given number of failed attempts; jitter in [0, 1) adds up to a tenth."""
-        doubled = self.initial_s * 2.0 ** min(attempts - 1, MAX_BACKOFF_DOUBLINGS)
-        return min(self.max_s, doubled) * (1 + jitter / 10)
+from acktree.schemas.retry_policy import RetryPolicy
 
 
 class FailureOutcome(Enum):
