@@ -114,8 +114,8 @@ class AnySpout:
         """Call ``fail`` with the arguments of this kind of spout."""
         raise NotImplementedError
 
-    def notify_retried(self, message: "Message", failure: Failure) -> None:
-        """Called when a message has failed that will be emitted again, with ``retry``."""
+    def notify_attempt_failed(self, message: "Message", failure: Failure) -> None:
+        """Called with ``retry`` when an attempt has failed, before the worker decides what follows."""
 
     def notify_gave_up(self, message: "Message", failure: Failure) -> None:
         """Call ``gave_up`` with the arguments of this kind of spout."""
@@ -230,6 +230,8 @@ class SpoutEmitter:
         self._confirmed: list[Tree] = []
         self._done_messages: list[Message] = []
         self._now_s = 0.0
+        self.newest_roots: list[int] = []
+        """Those of the last call of ``next_tuple``, or the one of the last message that was emitted again."""
 
     def emit(
         self,
@@ -310,6 +312,7 @@ class SpoutEmitter:
         except BaseException:
             self.pending.take(root)
             raise
+        self.newest_roots = [root]
         tree.confirm()
 
     def _tree_of(self, message_id: Hashable) -> Tree:
@@ -325,6 +328,7 @@ class SpoutEmitter:
         """Call ``next_tuple``, and return how many tuples it emitted."""
         self._now_s, before = now_s, self.counters.emitted
         spout.next_tuple(self)
+        self.newest_roots = [tree.root for tree in self._by_message.values()]
         for tree in self._by_message.values():
             tree.confirm()
         self._by_message.clear()

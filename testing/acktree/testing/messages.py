@@ -26,7 +26,7 @@ class Messages:
         if not getattr(spout.notify_acked, "is_watched", False):
             told.notify_acked = _recorded(self._record_ack, spout.notify_acked)
             told.notify_failed = _recorded(self._record_failure, spout.notify_failed)
-            told.notify_retried = _recorded(self._record_failure, spout.notify_retried)
+            told.notify_attempt_failed = _recorded(self._record_failure, spout.notify_attempt_failed)
             told.notify_gave_up = _recorded(self._record_end, spout.notify_gave_up)
 
     def _record_ack(self, message: Message) -> None:
@@ -37,7 +37,6 @@ class Messages:
         self.failed.append(found)
 
     def _record_end(self, message: Message, failure: Failure) -> None:
-        self._record_failure(message, failure)
         self.given_up.append(message.id)
 
 

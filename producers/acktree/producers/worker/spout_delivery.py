@@ -5,12 +5,14 @@ letter is in the log. All calls come from the loop's thread.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 from acktree.producers.pending import Message
 from acktree.producers.spout import AnySpout, Failure, SpoutEmitter
 from acktree.producers.worker.spout_retries import SpoutRetries
 from acktree.schemas import world
+from acktree.schemas.breaker import Breaker
 from acktree.schemas.control_records import Cause
 from acktree.schemas.last_error import LastError
 from acktree.schemas.progress import Progress
@@ -29,7 +31,9 @@ class SpoutDelivery:
         progress: Progress,
         last_error: LastError,
         retries: SpoutRetries | None,
+        breaker: Breaker,
     ) -> None:
+        self._breaker = breaker
         self._spout, self._emitter, self._history = spout, emitter, history
         self._progress, self._last_error, self._retries = progress, last_error, retries
         self._last_acked_s = -math.inf
@@ -42,10 +46,14 @@ class SpoutDelivery:
         self._call("ack", self._spout.notify_acked, message)
 
     def ack_root(self, root: int) -> None:
-        """Deliver the ack of a root, unless it is not in flight."""
+        """Deliver the ack of a root, unless it is not in flight; that of a probe closes the breaker."""
         message = self._emitter.pending.pop(root)
-        if message is not None:
-            self.ack(message)
+        if message is None:
+            return
+        if root in self._breaker.probes:
+            self._breaker.close(world.monotonic_s())
+        self._breaker.acked(1, world.monotonic_s())
+        self.ack(message)
 
     def fail(self, root: int, failure: Failure, *, is_overdue: bool = False) -> None:
         """Deliver the failure of a root, unless it is not in flight, or keep its message for a retry.
@@ -61,16 +69,15 @@ class SpoutDelivery:
             self.timed_out += 1
         else:
             self._emitter.counters.failed += 1
+        now_s = world.monotonic_s()
         if retries is None:
+            self._breaker.failed(now_s, failure.task, failure.reason or "timed out")
             self._call("fail", self._spout.notify_failed, message, failure)
             return
-        now_s = world.monotonic_s()
+        self._spout.notify_attempt_failed(message, failure)
         counts = not is_overdue and (failure.cause is Cause.FAILED or self._is_alive(now_s))
-        self._progress.calling = "retry"
-        is_retried = retries.failed(message, failure, now_s, counts=counts)
-        self._progress.calling = ""
-        if is_retried:
-            self._spout.notify_retried(message, failure)
+        self._call("retry", partial(retries.failed, counts=counts), message, failure, now_s)
+        self._breaker.failed(now_s, failure.task, failure.reason or "timed out")
 
     def _is_alive(self, now_s: float) -> bool:
         """Return whether something was acked within the message timeout: else a timeout proves nothing."""
@@ -78,7 +85,10 @@ class SpoutDelivery:
 
     def finish_given_up(self) -> None:
         """Tell the spout which messages are given up: their dead letters are in the log."""
-        for message, failure in self._retries.pop_given_up() if self._retries is not None else ():
+        if self._retries is None:
+            return
+        self._retries.give_up_held(world.monotonic_s())
+        for message, failure in self._retries.pop_given_up():
             self.given_up += 1
             self.refused += failure.cause is Cause.REJECTED
             self._call("gave_up", self._spout.notify_gave_up, message, failure)

@@ -26,7 +26,14 @@ from acktree.producers.worker.retry_choice import RetryChoice, find_retry
 from acktree.producers.worker.spout_claim import SpoutClaim
 from acktree.producers.worker.spout_delivery import SpoutDelivery
 from acktree.producers.worker.spout_retries import SpoutRetries
+from acktree.producers.worker.spout_settings import (
+    find_spout_name,
+    policy_of,
+    slot_of,
+    warn_of_unused_settings,
+)
 from acktree.schemas import world
+from acktree.schemas.breaker_watch import BreakerWatch
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, retry_until_ready
 from acktree.schemas.codec import decode_result
@@ -35,8 +42,7 @@ from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.flow import Flow, SetFlow, flow_figures
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 from acktree.schemas.progress import Progress, stuck_after_of
-from acktree.schemas.registry import History, Published, Registry, Slot
-from acktree.schemas.retry_policy import RetryPolicy, retry_policy
+from acktree.schemas.registry import Registry
 from acktree.schemas.standstill import RoleReports, StandstillReports
 from acktree.schemas.stats import STATS_INTERVAL_S
 from acktree.schemas.topology import SpoutTable
@@ -49,25 +55,8 @@ BUSY_WAIT_S = 0.001
 FIRST_CLAIM_INTERVAL_S, CLAIM_INTERVAL_S = 0.5, 10.0
 """How long from one look at the claim to the next; it doubles, since who claimed at once is found at once."""
 RESULTS_PER_TURN = 1_000
-RETRY_SETTINGS = ("max_attempts", "retry_initial_s", "retry_max_s")
 
 log = logging.getLogger("acktree.spout")
-
-
-def find_spout_name(latest: Published, spout: AnySpout, wanted: str | None) -> str:
-    """Return the spout's name in the topology: ``wanted``, its class's, or the only one without topics.
-
-    Raises:
-        UnknownComponent: there is no such spout, it reads topics, or there are several to choose from.
-    """
-    candidates = [name for name, table in latest.spouts.items() if not table.topics]
-    name = wanted or spout.name or (candidates[0] if len(candidates) == 1 else "")
-    if name in candidates:
-        return name
-    raise UnknownComponent(
-        f"topology {latest.name} has no spout {name!r} without topics; it has: "
-        f"{', '.join(candidates) or 'none'}"
-    )
 
 
 class SpoutWorker:
@@ -126,7 +115,7 @@ class SpoutWorker:
         self.emitter = SpoutEmitter(
             self.name,
             self._history,
-            _slot_of(latest, self.name, task).slot,
+            slot_of(latest, self.name, task).slot,
             self.claim.run,
             self._packer,
             self._output.produce_confirmed,
@@ -134,6 +123,8 @@ class SpoutWorker:
         )
         self.emitter.keeps_tuples = isinstance(spout, ValueSpout) or retry is not False
         self._max_kept_bytes = spout.max_kept_bytes if self.emitter.keeps_tuples else math.inf
+        self._watch_breaker = BreakerWatch(self._history, self.name)
+        self.breaker = self._watch_breaker.breaker
         self._retries = (
             self._make_retries(group, RetryChoice(self.name, None if retry is True else retry))
             if retry
@@ -145,7 +136,8 @@ class SpoutWorker:
             bootstrap, user, latest.stats_topic, self.progress, self.reports.of_standstill
         )
         self._delivery = SpoutDelivery(
-            *(spout, self.emitter, self._history, self.progress, self.reports.last_error, self._retries)
+            *(spout, self.emitter, self._history, self.progress, self.reports.last_error),
+            *(self._retries, self.breaker),
         )
         self._task_index, self._tasks = task, latest.spouts[self.name].tasks
         self._pending_s, self._measured_s = 0.0, world.monotonic_s()
@@ -156,8 +148,9 @@ class SpoutWorker:
         history, name = self._history, self.name
         produce = self._output.produce_confirmed
         letters = MessageDeadLetters(name, produce, lambda: history.latest.dead_letter_topic, group)
-        policy = partial(_policy_of, self._history, name)
-        return SpoutRetries(self.emitter, letters, choice, policy, world.random_fraction)
+        policy = partial(policy_of, self._history, name)
+        jitter = world.random_fraction
+        return SpoutRetries(self.emitter, letters, choice, policy, jitter, self.breaker)
 
     def _assign_results(self) -> None:
         """Read results from the end of the topic: older ones are of earlier runs."""
@@ -176,20 +169,6 @@ class SpoutWorker:
     def _table(self) -> SpoutTable:
         return self._history.latest.spouts[self.name]
 
-    def _warn_of_settings(self) -> None:
-        """Say which settings of the topology the spout does without: its class handles ``fail`` itself."""
-        if self._retries is not None:
-            return
-        fields = SpoutTable.model_fields
-        given = [name for name in RETRY_SETTINGS if getattr(self._table, name) != fields[name].default]
-        if given:
-            log.warning(
-                "spout %s does without its settings %s: %s handles fail itself; with retry = True in the "
-                "class the worker emits failed messages again",
-                *(self.name, ", ".join(given), type(self._spout).__name__),
-                extra={"action": "retry_unused"},
-            )
-
     def stop(self) -> None:
         """Ask ``run`` to end; may be called from a signal handler."""
         self._stopping = True
@@ -198,7 +177,8 @@ class SpoutWorker:
     def run(self) -> None:
         """Run until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
         try:
-            self._warn_of_settings()
+            if self._retries is None:
+                warn_of_unused_settings(self._history.latest, self.name, self._spout)
             latest, where = self._history.latest, (self._task_index, self._tasks)
             self._spout.prepare(SpoutContext(latest, self.name, self.task, *where))
             self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
@@ -244,6 +224,7 @@ class SpoutWorker:
             if self._registry.refresh():
                 self.emitter.targets.use_latest()
             self._follow_flow()
+            self._watch_breaker.follow(now_s)
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self, emitted: int) -> float:
@@ -263,6 +244,8 @@ class SpoutWorker:
 
     def _emit(self, now_s: float) -> int:
         """Emit again what is due, unless the spout is paused, then what is new while there is room."""
+        if self.breaker.is_open:
+            return self._emit_probe(now_s)
         emitted = 0
         if self._retries is not None and self._obeyed.flow is not Flow.PAUSED:
             emitted = self._retries.emit_due(now_s, CALLS_PER_TURN)
@@ -275,6 +258,21 @@ class SpoutWorker:
             count = self.emitter.call(self._spout, now_s)
             emitted += count
             if not count:
+                break
+        return emitted
+
+    def _emit_probe(self, now_s: float) -> int:
+        """Emit one message now and then while the breaker is open: in turn one that failed and a new one."""
+        if not self.breaker.is_probe_due(now_s) or self._obeyed.flow is Flow.PAUSED:
+            return 0
+        emitted = 0
+        for is_new in (True, False) if self.breaker.probes_sent % 2 else (False, True):
+            if not is_new and self._retries is not None:
+                emitted = self._retries.emit_due(now_s, 1)
+            elif is_new and self._is_active and self.pending < self._table.max_pending:
+                emitted = self.emitter.call(self._spout, now_s)
+            if emitted:
+                self.breaker.probed(self.emitter.newest_roots, now_s)
                 break
         return emitted
 
@@ -327,17 +325,7 @@ class SpoutWorker:
             "pending_s": round(self._pending_s, 3),
             "task": self._task_index,
             **flow_figures(self._obeyed),
+            **self._watch_breaker.figures(len(self._retries.held) if self._retries else 0, self._measured_s),
         }
         report = self.reports.of_loop(values)
         self._output.produce(self._history.latest.stats_topic, report.encode(), report.key(), None)
-
-
-def _policy_of(history: History, spout: str) -> RetryPolicy:
-    return retry_policy(history.latest, spout)
-
-
-def _slot_of(latest: Published, spout: str, task: int) -> Slot:
-    for slot in latest.slots_of(spout):
-        if slot.topic == "" and slot.partition == task:
-            return slot
-    raise UnknownComponent(f"task {task} of spout {spout} has no slot; apply the topology again")

@@ -13,7 +13,8 @@ from acktree.spark.driver.source_topics import SpoutTopics, VanishedPartition
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.task import SourceSlot, TaskLedger, find_task
+from acktree.spark.ledger.slots import find_task
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.options import SourceOptions
 
 

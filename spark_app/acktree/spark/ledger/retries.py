@@ -106,6 +106,22 @@ class Retries:
         heapq.heappush(self._due, (now_s, first, generation))
         return FailureOutcome.RETRY
 
+    def name_of(self, first: int, left: BitMap64) -> int:
+        """Return what a block is known by: where commands took its first record, the first one they left."""
+        names = (name for name in range(first, int(left.max()) + 1) if name in self.attempts)
+        return next(names, first)
+
+    def has_failed(self, generation: int, first: int) -> bool:
+        """Return whether an emission is the newest of its block, and has ended."""
+        attempt = self.attempts.get(first)
+        return attempt is not None and attempt.generation == generation and not attempt.in_flight
+
+    def put_back(self, first: int, now_s: float, policy: RetryPolicy) -> None:
+        """Make a block due at once that was about to be given up, with one more attempt."""
+        attempt = self.attempts[first]
+        attempt.attempts = max(0, min(attempt.attempts, policy.max_attempts) - 1)
+        heapq.heappush(self._due, (now_s, first, attempt.generation))
+
     def _land(self, generation: int, first: int, now_s: float) -> Attempt | None:
         """End an emission; return its attempt, None if it is not the block's newest or has ended before."""
         attempt = self.attempts.get(first)
