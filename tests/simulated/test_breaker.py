@@ -4,12 +4,21 @@ from typing import Any
 
 import pytest
 
+from acktree.console.breaker import NoBreaker, execute_close, plan_close
+from acktree.console.commands.describe import in_text
+from acktree.console.flow import NoSuchSpout, draining
+from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
+from acktree.console.view.reports import Reports
+from acktree.console.view.snapshot import read_snapshot
+from acktree.console.view.status import make_status
 from acktree.producers import BasicBolt, Reject, Spout
 from acktree.schemas import world
 from acktree.schemas.flow import Flow
 from acktree.schemas.publish import apply_topology
+from acktree.schemas.registry import Published
 from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
+from acktree.testing.looking import look
 
 TEXT = """
 name = "t"
@@ -115,6 +124,81 @@ def system(request):
 
 def values(count: int) -> list[str]:
     return [f"value {number}" for number in range(count)]
+
+
+def status_of(tester):
+    def ask(cluster):
+        reports = Reports()
+        read_reports(cluster, reports, REPORTS_SPAN_S)
+        return make_status(read_snapshot(cluster), reports)
+
+    return look(tester, ask)
+
+
+def test_describe_says_that_it_is_open_since_when_and_why_and_an_operator_closes_it(system):
+    it = system()
+    it.send(*values(30))
+    it.tester.run_for(120)
+    status = status_of(it.tester)
+    (spout,) = status.spouts
+    since_s = it.breaker().opening.at_s
+    assert spout.breaker.state == "open"
+    assert abs(it.tester.now_s - since_s - (status.time_ms - spout.breaker.since_ms) / 1000) < 3
+    assert spout.breaker.why == "5 failures in a row"
+    assert (spout.breaker.task.partition("@")[0], spout.breaker.reason) == ("store", "ValueError: bad deploy")
+    assert "open-breaker" in [each.kind for each in status.stuck]
+    text = in_text(status)
+    assert "breaker of spout source: open since" in text
+    assert "store@" in text
+
+    written = it.tester.set_flow("source", Flow.DRAINING)
+    it.tester.run_for(10)
+
+    def how_far(cluster):
+        reports = Reports()
+        read_reports(cluster, reports, REPORTS_SPAN_S)
+        return list(draining(reports, it.tester.published, written, world.wall_ms()))
+
+    (found,) = look(it.tester, how_far)
+    assert not found.is_drained
+    assert "its breaker is open, so this does not end before it closes: 5 failures in a row" in found.line()
+    it.tester.set_flow("source", Flow.RUNNING)
+
+    openings, plan = it.breaker().openings, plan_close(it.tester.published, None, {"source": spout.breaker})
+    assert "its breaker is open (5 failures in a row; store@" in plan.lines()[0]
+    it.tester._as_operator(lambda: execute_close("simulated", plan, it.tester.published, {}))
+    it.tester.run_until(lambda: it.breaker().openings > openings, 20)
+    assert it.tester.dead_letters() == []
+    it.bolt.error = None
+    it.tester._as_operator(lambda: execute_close("simulated", plan, it.tester.published, {}))
+    it.tester.run_until_done()
+    assert (it.done, it.tester.dead_letters()) == (30, [])
+    it.tester.run_for(5)
+    assert status_of(it.tester).spouts[0].breaker.state == "closed"
+
+
+def test_a_close_from_before_a_process_began_closes_nothing_in_it(system):
+    it = system()
+    it.tester.run_for(5)
+    plan = plan_close(it.tester.published, "source", {})
+    it.tester._as_operator(lambda: execute_close("simulated", plan, it.tester.published, {}))
+    it.tester.kill("source")
+    it.send(*values(10))
+    it.tester.run_for(30)
+    assert (it.breaker().is_open, it.breaker().openings) == (True, 1)
+
+
+def test_a_plan_to_close_names_only_spouts_that_have_a_breaker():
+    published = Published(
+        **parse_topology(TEXT.replace("max_consecutive_failures = 5", "")).model_dump(),
+        version=1,
+        spout_tasks={},
+        slots=(),
+    )
+    with pytest.raises(NoBreaker, match="spout source of topology t has no breaker: set max_failure_ratio"):
+        plan_close(published, None, {})
+    with pytest.raises(NoSuchSpout):
+        plan_close(published, "nobody", {})
 
 
 @pytest.mark.parametrize("text", [TEXT, BY_RATIO], ids=["in-a-row", "ratio"])

@@ -50,6 +50,7 @@ COMMANDS = {
     ),
     "doctor": Command("acktree.console.commands.doctor:doctor", "Ask a broker for what acktree relies on."),
     "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),
+    "breaker": Command("acktree.console.commands.breaker:breaker", "Close breakers of spouts.", "ui"),
     "drain": Command("acktree.console.commands.flow:drain", "Stop new records, wait for the rest.", "ui"),
     "pause": Command("acktree.console.commands.flow:pause", "Stop what spouts emit.", "ui"),
     "pending": Command("acktree.console.commands.pending:pending", "List records that are not done.", "ui"),
