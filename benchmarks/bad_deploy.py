@@ -2,8 +2,8 @@
 
     python benchmarks/bad_deploy.py [-b HOST:PORT] [--rate 5000] [--bad 120] [--max-attempts 2] [--no-breaker]
 
-Runs an acker, a Spark application and a worker, all as processes of their own. The bolt is good, then bad, then
-good again; records come at the rate until then. Ends when all are done, or after --limit seconds more.
+Runs an acker, a Spark application and a worker, all as processes of their own. The bolt is good, then bad,
+then good again; records come at the rate until then. Ends when all are done, or after --limit seconds more.
 """
 
 import argparse
@@ -60,12 +60,13 @@ class Store(BatchBolt):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run; times in seconds from when the bolt was good again, None if not within the limit."""
+    """What came of a run; times in seconds since the bolt was good again, None if not within the limit."""
 
     sent: int
     done: int
     dead_letters: int
     openings: int
+    closed_s: float | None
     first_done_s: float | None
     all_done_s: float | None
 
@@ -123,8 +124,9 @@ class BadDeploy:
             self._producer.poll(0.01)
         self._producer.flush()
 
-    def openings(self) -> int:
-        return (self.folder / "spark.log").read_text().count("of spout lines is open")
+    def said(self, text: str) -> int:
+        """Return how often the spout has logged that its breaker is open, or closed."""
+        return (self.folder / "spark.log").read_text().count(f"the breaker of spout lines is {text}")
 
     def run(self, rate: float, bad_s: float, limit_s: float) -> Outcome:
         """Send while the bolt is good, then bad; wait until all is done when it is good again."""
@@ -134,13 +136,15 @@ class BadDeploy:
         letters, before = self.dead_letters(), self.done()
         print(f"at the end of the bad time: {before} of {self.sent} done, {letters} dead letters", flush=True)
         (self.folder / "bad").unlink()
-        good_s, first_s, all_s = time.monotonic(), None, None
+        good_s, closed, closed_s, first_s, all_s = time.monotonic(), self.said("closed"), None, None, None
         while (now_s := time.monotonic() - good_s) < limit_s and all_s is None:
             found = self.done()
+            closed_s = now_s if closed_s is None and self.said("closed") > closed else closed_s
             first_s = now_s if first_s is None and found > before else first_s
             all_s = now_s if found >= self.sent else None
             time.sleep(0.2)
-        return Outcome(self.sent, self.done(), self.dead_letters(), self.openings(), first_s, all_s)
+        counts = self.sent, self.done(), self.dead_letters(), self.said("open")
+        return Outcome(*counts, closed_s, first_s, all_s)
 
 
 def main() -> None:
