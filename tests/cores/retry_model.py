@@ -5,7 +5,8 @@ It is the model of ``Retries``, alone and inside a ledger.
 
 from dataclasses import dataclass
 
-from acktree.spark.ledger.retries import FailureOutcome, RetryPolicy
+from acktree.schemas.retry_policy import RetryPolicy
+from acktree.spark.ledger.retries import FailureOutcome
 
 POLICY = RetryPolicy(initial_s=1, max_s=4, max_attempts=3)
 

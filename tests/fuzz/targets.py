@@ -26,16 +26,10 @@ from acktree.schemas.commit_metadata import seal
 from acktree.schemas.control_records import BACK_OFF, Ack, AckInit, Result
 from acktree.schemas.errors import BadTopology, BrokerUnreachable, MalformedRecord
 from acktree.schemas.header import decode_header, encode_header
-from acktree.schemas.registry import (
-    OPTIONS_HEADER,
-    History,
-    Published,
-    Slot,
-    decode_version,
-    encode_version,
-)
+from acktree.schemas.registry import History, Published, Slot, decode_version, encode_version
 from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import Topology, parse_topology
+from acktree.schemas.version_headers import OPTIONS_HEADER
 from acktree.spark.ledger.done_set import decode_metadata, encode_metadata
 from acktree.spark.runtime.logged_batch import CheckpointMismatch, PlannedBatch
 

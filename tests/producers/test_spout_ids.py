@@ -90,7 +90,7 @@ def test_two_processes_that_claim_at_once_give_out_no_root_twice(
 def test_no_number_is_used_before_it_is_durably_reserved(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("acktree.producers.worker.spout_loop.SEQUENCES", 4)
+    monkeypatch.setattr("acktree.producers.worker.spout_claim.SEQUENCES", 4)
     cluster.apply(one=(["a"], []))
     seen: list[tuple[int, int]] = []
 

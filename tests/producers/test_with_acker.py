@@ -1,10 +1,14 @@
 """Spout, bolts and an acker together: results, failures with their reasons, untracked tuples."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
+from confluent_kafka import Message as Record
 
 from acktree.acker.service import Acker
+from acktree.console.main import main
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.worker.execution import HELD_TOO_LONG
 from acktree.producers.worker.spout_loop import SpoutWorker
@@ -129,6 +133,47 @@ def start(cluster: WorkerCluster, simulation: Simulation | None) -> Iterator[Sta
 
     yield begin
     run_in(simulation, end)
+
+
+class GivesUpSource(Source):
+    """Leaves failures to the worker, and reads the dead letters when it hears of one."""
+
+    def __init__(self, count: int, read: Callable[[], list[Record]]) -> None:
+        super().__init__(count)
+        self.read, self.ended, self.asked = read, [], []
+
+    def retry(self, attempt, reason):  # type: ignore[override]
+        self.asked.append((attempt, reason))
+        return 0.05 if attempt < 3 else None
+
+    def gave_up(self, message_id, failure):
+        self.ended.append((message_id, failure.attempts, failure.reason, self.read()))
+
+
+@pytest.mark.real
+def test_a_message_is_given_up_once_its_dead_letter_is_in_the_log_and_the_console_knows_it(
+    cluster: WorkerCluster, start: Start
+):
+    cluster.apply(only=(["a"], []))
+    cluster.start(Poisoned())
+    spout = GivesUpSource(20, lambda: cluster.read(cluster.topic("dead-letter")))
+    start(spout)
+    until(lambda: len(spout.acked) == 19 and spout.ended)
+    ((message_id, attempts, reason, (record,)),) = spout.ended
+    assert (message_id, attempts, reason, spout.failed) == (1, 3, "ValueError: cannot read b'1'", {})
+    assert spout.asked == [(attempt, reason) for attempt in (1, 2, 3)]
+    assert record.value() == b"1"
+    if world.is_simulated():
+        return
+    place = ["--topology", cluster.name, "--bootstrap-server", cluster.bootstrap]
+    listed = CliRunner().invoke(main, ["dead-letter", "list", *place])
+    assert "spout s" in listed.output, listed.output
+    shown = CliRunner().invoke(main, ["dead-letter", "show", "0", *place])
+    assert re.search(r"^message +1$", shown.output, re.MULTILINE), shown.output
+    for more in (["0"], ["--all"]):
+        answer = CliRunner().invoke(main, ["dead-letter", "replay", *more, *place])
+        assert answer.exit_code == 2
+        assert "fed by Python code, so there is no source record" in answer.output
 
 
 @pytest.mark.real

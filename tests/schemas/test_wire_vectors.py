@@ -11,10 +11,12 @@ import pytest
 from pydantic import ValidationError
 
 from acktree.schemas import codec
+from acktree.schemas.breaker_close import decode_breaker_close, encode_breaker_close
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import Anchor, decode_header, encode_header
 from acktree.schemas.ids import acker_partition, consumer_edge, fnv1a64, mix, origin_of, root_id, unmix
 from acktree.schemas.registry import decode_version, encode_version
+from acktree.schemas.topology import BREAKER_SETTINGS
 
 HOUSE = Path(__file__).parents[2]
 VECTORS = json.loads((HOUSE / "docs" / "wire-vectors.json").read_text())
@@ -144,3 +146,32 @@ def test_the_value_of_a_version_is_that_of_releases_without_options():
 def test_a_version_whose_options_are_invalid_is_refused_as_a_whole(options: str):
     with pytest.raises(ValidationError):
         decode_version(VECTORS["registry"][0]["value"].encode(), {"spark": options.encode("latin-1")})
+
+
+@pytest.mark.parametrize("vector", VECTORS["breaker"], ids=lambda each: each["about"])
+def test_a_version_has_the_breakers_of_its_header_and_older_processes_read_its_value(vector: dict[str, Any]):
+    found = decode_version(vector["value"].encode(), {"breaker": vector["header"].encode()})
+    table = found.spouts["lines"]
+    assert {name: getattr(table, name) for name in BREAKER_SETTINGS} == vector["settings"]
+    value, headers = encode_version(found)
+    assert value.decode() == vector["value"] == VECTORS["registry"][0]["value"]
+    assert decode_version(value, dict(headers)) == found
+    if "later release" not in vector["about"]:
+        assert dict(headers) == {"breaker": vector["header"].encode()}
+
+
+@pytest.mark.parametrize("settings", ['{"lines":{"max_failure_ratio":2}}', '{"lines":1}', "[]", "{"])
+def test_a_version_whose_breakers_are_invalid_is_refused_as_a_whole(settings: str):
+    with pytest.raises(ValidationError):
+        decode_version(VECTORS["registry"][0]["value"].encode(), {"breaker": settings.encode()})
+
+
+def test_a_close_of_breakers_is_read_and_anything_else_is_not():
+    for each in VECTORS["breaker_close"]:
+        key, value = each["key"].encode(), each["value"].encode()
+        assert decode_breaker_close(key, value) == each["spout"]
+        assert encode_breaker_close(each["spout"], 1) == (key, value)
+        assert decode_breaker_close(key, None) is None
+        assert decode_breaker_close(key, b"{") is None
+        assert decode_breaker_close(b"breaker/other", value) is None
+        assert decode_breaker_close(b"flow/lines", value) is None

@@ -36,6 +36,7 @@ from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.codec import encode_ack_init, encode_result
 from acktree.schemas.control_records import ENTRY, AckInit, Cause, Failure, Result
 from acktree.schemas.errors import NotAuthorized
+from acktree.schemas.header import decode_header, find_header
 from acktree.schemas.ids import root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
@@ -80,6 +81,11 @@ class Copy(BasicBolt):
 
 
 class Numbers(Spout):
+    """Gives up what fails, which makes a dead letter of it."""
+
+    def retry(self, attempt: int, reason: str) -> None:  # type: ignore[override]
+        return None
+
     def next_tuple(self, emitter: SpoutEmitter) -> None:
         emitter.emit(b"1", message_id=time.monotonic_ns())
 
@@ -247,7 +253,15 @@ def test_a_python_spout_needs_each_of_its_rights(
     secure: SecureBroker, cluster: WorkerCluster, missing: Right
 ):
     properties = properties_without(secure, missing, Role.SPOUT)
-    ends_forbidden(lambda: SpoutWorker(secure.scram, "guarded", Numbers(), user=properties), lambda: None)
+    published = cluster.history.latest
+    results = published.result_topic(published.spout_tasks["numbers"][0])
+
+    def fail_all() -> None:
+        if missing.name == published.dead_letter_topic:
+            headers = [find_header(record.headers()) for record in cluster.read("guarded.a")[-10:]]
+            fail(secure.plain, results, [decode_header(each).anchors[0].root for each in headers if each])
+
+    ends_forbidden(lambda: SpoutWorker(secure.scram, "guarded", Numbers(), user=properties), fail_all)
 
 
 def run_spark(secure: SecureBroker, properties: dict[str, str]) -> None:

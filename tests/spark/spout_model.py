@@ -19,6 +19,7 @@ from acktree.schemas.control_records import (
     Span,
 )
 from acktree.schemas.ids import generation_of, next_run, origin_of, root_id
+from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.driver.takeover import Takeover, is_too_old
 from acktree.spark.ledger.blocks import block_firsts
@@ -26,7 +27,6 @@ from acktree.spark.ledger.done_set import MAX_METADATA_CHARS, decode_metadata, e
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.result_cut import ResultCut
-from acktree.spark.ledger.retries import RetryPolicy
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.runtime.logged_batch import PlannedBatch
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from acktree.schemas.ids import generation_of
+from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import FailureOutcome, Replay, RetryPolicy
+from acktree.spark.ledger.retries import FailureOutcome, Replay
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 FIRST = generation_of(1, 0)

@@ -7,10 +7,11 @@ import pytest
 
 from acktree.schemas.control_records import BACK_OFF, NEVER, Cause, Failure, Result, Span
 from acktree.schemas.ids import generation_of, root_id
+from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.ledger.blocks import BlockRange, Blocks
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import Replay, RetryPolicy
+from acktree.spark.ledger.retries import Replay
 from acktree.spark.ledger.task import Effect, SourceSlot, TaskLedger
 from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
 from spark.spout_model import SpoutModel

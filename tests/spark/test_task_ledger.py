@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from acktree.schemas.codec import decode_absent, encode_absent
 from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import MAX_RUN, generation_of, next_run, root_id
+from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.driver.takeover import OLDEST_FLOOR_RUNS
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import RetryPolicy
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 
 GENERATION = generation_of(run=1, attempt=0)

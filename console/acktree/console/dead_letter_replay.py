@@ -19,7 +19,7 @@ from acktree.console.replay import (
 )
 from acktree.console.view.cluster import Cluster, Place
 from acktree.console.view.dead_letter_filter import reason_of
-from acktree.console.view.dead_letters import DeadLetter, UnknownDeadLetter
+from acktree.console.view.dead_letters import DeadLetter, UnknownDeadLetter, why_without_source
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.control_records import Span
 from acktree.schemas.registry import Published
@@ -83,15 +83,12 @@ def wanted_by(dead_letters: Iterable[DeadLetter]) -> list[Wanted]:
     offsets: dict[tuple[str, int], set[int]] = {}
     for found in dead_letters:
         if not found.topic:
-            raise UnknownDeadLetter(f"dead letter {name_of(found)} {NAMELESS}")
+            raise UnknownDeadLetter(f"dead letter {name_of(found)} {why_without_source(found)}")
         offsets.setdefault((found.topic, found.source_partition), set()).add(found.source_offset)
     return [
         Wanted(topic, partition, tuple(Span(offset, offset + 1) for offset in sorted(mine)))
         for (topic, partition), mine in sorted(offsets.items())
     ]
-
-
-NAMELESS = "does not say which source record it is, so it cannot be replayed"
 
 
 def read_and_plan_dead_letters(
@@ -143,7 +140,7 @@ def _source_state(
 
 def _why_refused(found: DeadLetter, state: PartitionState | str) -> str | None:
     if not found.topic:
-        return f"it {NAMELESS}"
+        return f"it {why_without_source(found)}"
     if isinstance(state, str):
         return state
     place = f"{found.topic}/{found.source_partition}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acktree.console.operator_records import OperatorRecord, write_records, written_or_raised
+from acktree.console.view.breakers import NO_BREAKER, BreakerStatus, breaker_of
 from acktree.console.view.reports import Reports
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings
@@ -95,6 +96,7 @@ class Draining:
     tasks: int
     obeying: int
     pending: int
+    breaker: BreakerStatus = NO_BREAKER
 
     @property
     def is_drained(self) -> bool:
@@ -104,7 +106,10 @@ class Draining:
         """Return the state as a sentence."""
         if self.obeying < self.tasks:
             return f"spout {self.spout}: {self.obeying} of {self.tasks} tasks report that they obey"
-        return f"spout {self.spout}: {self.pending} pending"
+        text = f"spout {self.spout}: {self.pending} pending"
+        if self.breaker.state == "open":
+            text += f"; its breaker is open, so this does not end before it closes: {self.breaker.text}"
+        return text
 
 
 def draining(
@@ -120,4 +125,5 @@ def draining(
                 continue
             if obeyed >= offset and values.get("paused") == 1:
                 pending[task] = max(left, pending.get(task, 0))
-        yield Draining(spout, published.spouts[spout].tasks, len(pending), sum(pending.values()))
+        found = breaker_of(reports.alive("spout", spout, now_ms))
+        yield Draining(spout, published.spouts[spout].tasks, len(pending), sum(pending.values()), found)

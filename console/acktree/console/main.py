@@ -53,6 +53,7 @@ COMMANDS = {
         "acktree.console.commands.export_traces:export_traces", "Send trees as OpenTelemetry spans.", "otel"
     ),
     "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),
+    "breaker": Command("acktree.console.commands.breaker:breaker", "Close breakers of spouts.", "ui"),
     "drain": Command("acktree.console.commands.flow:drain", "Stop new records, wait for the rest.", "ui"),
     "pause": Command("acktree.console.commands.flow:pause", "Stop what spouts emit.", "ui"),
     "pending": Command("acktree.console.commands.pending:pending", "List records that are not done.", "ui"),

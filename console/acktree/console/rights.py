@@ -139,7 +139,8 @@ def _bolt(topology: Topology, name: str) -> Iterator[Right]:
 def _limits(topology: Topology, name: str) -> Iterator[Right]:
     """What writes asks what its topics take; without the answer a record they never take ends it."""
     if name in topology.spouts:
-        yield from _topic("DescribeConfigs", *topology.spouts[name].emits, topology.ack_init_topic)
+        own = () if topology.spouts[name].topics else (topology.dead_letter_topic,)
+        yield from _topic("DescribeConfigs", *topology.spouts[name].emits, topology.ack_init_topic, *own)
     else:
         yield from _topic("DescribeConfigs", *topology.bolts[name].emits, topology.ack_topic)
 
@@ -153,14 +154,14 @@ def _stage(topology: Topology, name: str) -> Iterator[Right]:
 
 
 def _spout(topology: Topology, name: str) -> Iterator[Right]:
-    """A spout with topics runs in Spark: it also reports gaps to its ledger, and writes dead letters."""
+    """A spout with topics runs in Spark: it also reports gaps to its ledger."""
     spout = topology.spouts[name]
     yield from _topic("Read", *spout.topics)
     yield from _topic("Write", *spout.emits, topology.ack_init_topic)
     yield _results(topology, "Read")
     if spout.topics:
         yield _results(topology, "Write")
-        yield from _topic("Write", topology.dead_letter_topic)
+    yield from _topic("Write", topology.dead_letter_topic)
     yield Right("group", topology.group_of(name), "Read")
 
 

@@ -40,7 +40,7 @@ from acktree.producers.payload_formats import (
     Undecodable,
 )
 from acktree.producers.schema_registry import Avro, JsonSchema, Protobuf, UnknownSchema
-from acktree.producers.spout import Failure, Spout, SpoutEmitter, ValueSpout
+from acktree.producers.spout import Failure, Spout, SpoutContext, SpoutEmitter, ValueSpout
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import SourceOrigin, Tuple
 from acktree.producers.worker.loop import Worker
@@ -88,6 +88,7 @@ __all__ = [
     "RetryLater",
     "SourceOrigin",
     "Spout",
+    "SpoutContext",
     "SpoutEmitter",
     "SpoutWorker",
     "Text",

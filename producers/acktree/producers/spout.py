@@ -6,18 +6,18 @@ log: otherwise a tree that nobody reads would be done before its tuples are dura
 """
 
 from collections.abc import Callable, Hashable
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from acktree.producers.bolt import Context
 from acktree.producers.collector import UserHeaders
-from acktree.producers.errors import AlreadyPending
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
 from acktree.producers.payloads import check_headers, check_payload
+from acktree.producers.pending import Emitted, Message, Pending, Tree
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
-from acktree.producers.worker.targets import Targets
+from acktree.producers.worker.targets import Target, Targets
 from acktree.schemas import control_records
 from acktree.schemas.control_records import NEVER, Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -26,6 +26,16 @@ from acktree.schemas.registry import History
 
 Values = tuple[bytes | str | None, ...]
 """What was emitted under one message id, in order."""
+Retry = Callable[[int, str], float | None]
+"""Of a failed attempt, counted from 1, and its reason: the seconds until the next one, None to give up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoutContext(Context):
+    """Where a spout runs: as which of its tasks, counted from 0, and of how many; ``bolt`` is its name."""
+
+    task_index: int
+    tasks: int
 
 
 class _Why(NamedTuple):
@@ -40,10 +50,12 @@ class Failure(_Why):
     ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
     As a tuple it has these three. Beside them ``retry`` is False where a bolt says that the message will
     never be processed, and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none.
+    ``attempts`` is how many attempts counted as failed, where the worker counts them.
     """
 
     retry: bool = True
     retry_after_s: float | None = None
+    attempts: int = 0
 
     @classmethod
     def of(cls, failed: control_records.Failure) -> "Failure":
@@ -53,6 +65,12 @@ class Failure(_Why):
         made.retry_after_s = failed.retry_after_ms / 1000 if failed.retry_after_ms >= 0 else None
         return made
 
+    def given_up(self, attempts: int) -> "Failure":
+        """Return the last failure of a message that is given up; the cause is REJECTED if a bolt says so."""
+        made = Failure(self.cause if self.retry else Cause.REJECTED, self.task, self.reason)
+        made.retry, made.attempts = False, attempts
+        return made
+
 
 class AnySpout:
     """A source of messages. All calls come from one thread."""
@@ -60,7 +78,16 @@ class AnySpout:
     name: ClassVar[str] = ""
     """The spout's name in the topology; may be empty if it is the only spout without topics."""
 
-    def prepare(self, context: Context) -> None:
+    retry: ClassVar[bool | Retry] = False
+    """Whether the worker emits a failed message again: after the back-off of the spout's table, up to its
+    ``max_attempts``, or after what a function (attempt, reason) of yours returns, None to give up. It then
+    calls ``gave_up`` instead of ``fail``, once the message is on the dead-letter topic."""
+
+    max_kept_bytes: ClassVar[int] = 64 << 20
+    """At this many bytes of kept messages ``next_tuple`` is no longer called; with ``retry``, or as a
+    ValueSpout."""
+
+    def prepare(self, context: SpoutContext) -> None:
         """Open the source; called once."""
 
     def next_tuple(self, emitter: "SpoutEmitter") -> None:
@@ -87,6 +114,13 @@ class AnySpout:
         """Call ``fail`` with the arguments of this kind of spout."""
         raise NotImplementedError
 
+    def notify_attempt_failed(self, message: "Message", failure: Failure) -> None:
+        """Called with ``retry`` when an attempt has failed, before the worker decides what follows."""
+
+    def notify_gave_up(self, message: "Message", failure: Failure) -> None:
+        """Call ``gave_up`` with the arguments of this kind of spout."""
+        raise NotImplementedError
+
 
 class Spout(AnySpout):
     """A source that itself keeps what it may have to emit again."""
@@ -97,6 +131,9 @@ class Spout(AnySpout):
     def fail(self, message_id: Hashable, failure: Failure) -> None:
         """Handle the failure or timeout of a message, for instance by emitting it again."""
 
+    def gave_up(self, message_id: Hashable, failure: Failure) -> None:
+        """Handle the end of a message that is now on the dead-letter topic; only with ``retry``."""
+
     def notify_acked(self, message: "Message") -> None:
         """Call ``ack``."""
         self.ack(message.id)
@@ -104,6 +141,10 @@ class Spout(AnySpout):
     def notify_failed(self, message: "Message", failure: Failure) -> None:
         """Call ``fail``."""
         self.fail(message.id, failure)
+
+    def notify_gave_up(self, message: "Message", failure: Failure) -> None:
+        """Call ``gave_up``."""
+        self.gave_up(message.id, failure)
 
 
 class ValueSpout(AnySpout):
@@ -113,98 +154,26 @@ class ValueSpout(AnySpout):
     is not called above ``max_kept_bytes``.
     """
 
-    max_kept_bytes: ClassVar[int] = 64 << 20
-    """At this many bytes of pending values, ``next_tuple`` is no longer called."""
-
     def ack(self, message_id: Hashable, values: Values) -> None:
         """Handle the ack of a message: everything derived from it is done; ``values`` are as emitted."""
 
     def fail(self, message_id: Hashable, values: Values, failure: Failure) -> None:
         """Handle the failure or timeout of a message, for instance by emitting it again."""
 
+    def gave_up(self, message_id: Hashable, values: Values, failure: Failure) -> None:
+        """Handle the end of a message that is now on the dead-letter topic; only with ``retry``."""
+
     def notify_acked(self, message: "Message") -> None:
         """Call ``ack`` with the values."""
-        self.ack(message.id, tuple(message.values))
+        self.ack(message.id, message.values)
 
     def notify_failed(self, message: "Message", failure: Failure) -> None:
         """Call ``fail`` with the values."""
-        self.fail(message.id, tuple(message.values), failure)
+        self.fail(message.id, message.values, failure)
 
-
-class Message:
-    """A pending message; ``values`` stays empty unless the spout wants them back."""
-
-    __slots__ = ("emitted_s", "id", "values")
-
-    def __init__(self, id: Hashable, emitted_s: float) -> None:
-        self.id, self.emitted_s = id, emitted_s
-        self.values: list[bytes | str | None] = []
-
-
-class Pending:
-    """Pending messages by root, oldest first."""
-
-    def __init__(self) -> None:
-        self.kept_bytes = 0
-        self._by_root: dict[int, Message] = {}
-        self._ids: set[Hashable] = set()
-
-    def __len__(self) -> int:
-        return len(self._by_root)
-
-    def add(self, root: int, message_id: Hashable, now_s: float) -> None:
-        """Add a message. Raises AlreadyPending."""
-        if message_id in self._ids:
-            raise AlreadyPending(
-                f"message id {message_id!r} is still pending; emit it again after its result"
-            )
-        self._ids.add(message_id)
-        self._by_root[root] = Message(message_id, now_s)
-
-    def keep(self, root: int, value: bytes | str | None) -> None:
-        """Keep a value until its message is no longer pending."""
-        self._by_root[root].values.append(value)
-        self.kept_bytes += len(value or "")
-
-    def pop(self, root: int) -> Message | None:
-        """Remove and return the message of a root; None for a root that is not pending."""
-        message = self._by_root.pop(root, None)
-        if message is not None:
-            self._ids.discard(message.id)
-            self.kept_bytes -= sum(len(value or "") for value in message.values)
-        return message
-
-    def older_than(self, time_s: float) -> list[int]:
-        """Return the roots emitted before ``time_s``."""
-        return [root for root, _ in takewhile(lambda item: item[1].emitted_s < time_s, self._by_root.items())]
-
-
-class Tree:
-    """What one call of ``next_tuple`` emitted under one message id, until all of it is in the log."""
-
-    __slots__ = ("_confirmed", "_open", "root", "value", "version")
-
-    def __init__(self, version: int, root: int, confirmed: "list[Tree]") -> None:
-        """The tree joins ``confirmed`` when its call has returned and all its tuples are in the log."""
-        self.version, self.root, self.value = version, root, 0
-        self._confirmed = confirmed
-        self._open = 1  # the call itself
-
-    def add(self, value: int) -> None:
-        """Add a tuple that is not confirmed yet; ``value`` is the XOR of its consumer edges."""
-        self.value ^= value
-        self._open += 1
-
-    def remove(self, value: int) -> None:
-        """Remove a tuple that could not be produced."""
-        self.value ^= value
-        self._open -= 1
-
-    def confirm(self) -> None:
-        """Confirm that a tuple is in the log, or that the call has returned."""
-        self._open -= 1
-        if not self._open:
-            self._confirmed.append(self)
+    def notify_gave_up(self, message: "Message", failure: Failure) -> None:
+        """Call ``gave_up`` with the values."""
+        self.gave_up(message.id, message.values, failure)
 
 
 class Sequences:
@@ -251,7 +220,8 @@ class SpoutEmitter:
         self.counters = Counters()
         self.pending = Pending()
         self.targets = Targets(spout, history)
-        self.keeps_values = False
+        self.keeps_tuples = False
+        """Whether messages are kept as emitted until they are finished."""
         self._history, self._slot, self.packer, self._produce = history, slot, packer, produce
         self._generation = generation_of(run, 0)
         self.sequences = sequences
@@ -260,6 +230,8 @@ class SpoutEmitter:
         self._confirmed: list[Tree] = []
         self._done_messages: list[Message] = []
         self._now_s = 0.0
+        self.newest_roots: list[int] = []
+        """Those of the last call of ``next_tuple``, or the one of the last message that was emitted again."""
 
     def emit(
         self,
@@ -291,21 +263,57 @@ class SpoutEmitter:
             self.counters.emitted += 1
             return
         tree = self._tree_of(message_id)
-        edge = int.from_bytes(self._take_edge(), "little")
-        header = target.head + encode_header(0, (Anchor(tree.version, tree.root, edge),))[3:]
-        tree.add(value_xor := emitted_value(edge, target.hashes))
         try:
-            written = [*(headers or ()), (HEADER, header)]
-            self._produce(target.topic, value, key, written, stamp_ms, tree.confirm)
+            self._emit_in(tree, target, value, key, headers, stamp_ms)
         except BaseException:
-            tree.remove(value_xor)
             if message_id not in self._by_message:
                 self.pending.pop(tree.root)
             raise
         self._by_message[message_id] = tree
+        if self.keeps_tuples:
+            kept = tuple(headers) if headers else None
+            self.pending.keep(tree.root, Emitted(target.topic, value, key, kept, stamp_ms))
+
+    def _emit_in(
+        self,
+        tree: Tree,
+        target: Target,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        stamp_ms: int,
+    ) -> None:
+        """Produce one tuple of a tree; if it cannot be produced, the tree is as before."""
+        edge = int.from_bytes(self._take_edge(), "little")
+        header = target.head + encode_header(0, (Anchor(tree.version, tree.root, edge),))[3:]
+        tree.add(value_xor := emitted_value(edge, target.hashes))
+        try:
+            self._produce(
+                target.topic, value, key, [*(headers or ()), (HEADER, header)], stamp_ms, tree.confirm
+            )
+        except BaseException:
+            tree.remove(value_xor)
+            raise
         self.counters.emitted += 1
-        if self.keeps_values:
-            self.pending.keep(tree.root, value)
+
+    def emit_again(self, message: Message, now_s: float) -> None:
+        """Emit a message that is not in flight once more, as a tree of its own.
+
+        Raises:
+            WrongTopic, Unwritable: a tuple of it can no longer be emitted; the message is not in flight.
+        """
+        targets = [self.targets.find(emitted.topic) for emitted in message.tuples]
+        root = root_id(self._slot, self._generation, self.sequences.take())
+        self.pending.add_again(root, message, now_s)
+        tree = Tree(self._history.latest.version, root, self._confirmed)
+        try:
+            for target, each in zip(targets, message.tuples, strict=True):
+                self._emit_in(tree, target, each.value, each.key, each.headers, each.timestamp_ms)
+        except BaseException:
+            self.pending.take(root)
+            raise
+        self.newest_roots = [root]
+        tree.confirm()
 
     def _tree_of(self, message_id: Hashable) -> Tree:
         """Return the tree of a message id, a new one for the first emission under it."""
@@ -320,6 +328,7 @@ class SpoutEmitter:
         """Call ``next_tuple``, and return how many tuples it emitted."""
         self._now_s, before = now_s, self.counters.emitted
         spout.next_tuple(self)
+        self.newest_roots = [tree.root for tree in self._by_message.values()]
         for tree in self._by_message.values():
             tree.confirm()
         self._by_message.clear()

@@ -66,10 +66,13 @@ SPOUT = Names(
             "Records not done that could not be read any more, given up by failOnDataLoss=false",
         ),
         "crowded": ("crowded", "Times that a partition waited, with too many stretches of blocks in flight"),
+        "breaker_opened": ("breaker_opened", "Times that the breaker has opened"),
         "pending_s": ("pending_seconds", "Sum over records of the time from the first emission to done"),
     },
     {
         "pending": ("pending", "Records emitted and not done"),
+        "breaker_open": ("breaker_open", "1 while the breaker is open: a probe now and then, nothing else"),
+        "held_back": ("held_back", "Records that the breaker holds back before they are given up"),
         "paused": ("paused", "1 while an operator has paused the spout or drains it"),
     },
 )

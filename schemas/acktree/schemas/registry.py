@@ -1,21 +1,22 @@
 """The registry: every version of a topology, on its compacted topic, and the versions a process has read.
 
-Beside the versions it holds whether each spout emits (``flow.py``).
+Beside the versions it holds whether each spout emits (``flow.py``), and closes of breakers.
 
 Invariant: versions only grow; a slot assigned to a (topic, topic id, partition) is never assigned to another,
 and a spout task number never to another task. All versions stay readable: old roots need them.
 
-Options of the Spark source are in a header of the version's record, so that processes of releases that do not
-know an option read the version all the same.
+Options of the Spark source and settings of breakers are in headers of the version's record, so that processes
+of releases that do not know one read the version all the same.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from acktree.schemas import world
+from acktree.schemas.breaker_close import decode_breaker_close
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
 from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
@@ -29,15 +30,8 @@ from acktree.schemas.kafka_errors import (
     is_not_ready,
     is_transient,
 )
-from acktree.schemas.topology import BoltTable, SpoutTable, Topology, registry_topic
-
-OPTIONS_HEADER = "spark"
-"""Of a version's record: options of the Spark source that are not the defaults, JSON by component."""
-
-_OPTIONS = TypeAdapter(dict[str, dict[str, Any]])
-_TABLES = {"__all__": {"spark"}}
-Table = TypeVar("Table", SpoutTable, BoltTable)
-Headers = list[tuple[str, str | bytes | None]]
+from acktree.schemas.topology import Topology, registry_topic
+from acktree.schemas.version_headers import NOT_IN_THE_VALUE, Headers, headers_of, with_headers
 
 
 class Slot(BaseModel):
@@ -82,41 +76,16 @@ class Published(Topology):
 
 def encode_version(published: Published) -> tuple[bytes, Headers]:
     """Return the value and the headers of a version's record."""
-    value = published.model_dump_json(exclude={"spouts": _TABLES, "bolts": _TABLES})
-    tables: dict[str, SpoutTable | BoltTable] = {**published.spouts, **published.bolts}
-    options = {name: table.spark.model_dump(exclude_defaults=True) for name, table in tables.items()}
-    if not any(options.values()):
-        return value.encode(), []
-    given = {name: found for name, found in options.items() if found}
-    return value.encode(), [(OPTIONS_HEADER, _OPTIONS.dump_json(given))]
+    return published.model_dump_json(exclude=NOT_IN_THE_VALUE).encode(), headers_of(published)
 
 
 def decode_version(value: bytes, headers: Mapping[str, str | bytes | None]) -> Published:
-    """Return a version from its record; options that this release does not know are left out.
+    """Return a version from its record; settings in headers that this release does not know are left out.
 
     Raises:
-        ValidationError: it is not a version, or a known option has a value that is none.
+        ValidationError: it is not a version, or a known setting has a value that is none.
     """
-    published = Published.model_validate_json(value)
-    options = headers.get(OPTIONS_HEADER)
-    if options is None:
-        return published
-    given = _OPTIONS.validate_json(options)
-    return published.model_copy(
-        update={
-            "spouts": _with_options(published.spouts, given),
-            "bolts": _with_options(published.bolts, given),
-        }
-    )
-
-
-def _with_options(tables: Mapping[str, Table], given: Mapping[str, dict[str, Any]]) -> dict[str, Table]:
-    filled = {}
-    for name, table in tables.items():
-        model = type(table.spark)
-        known = {key: found for key, found in given.get(name, {}).items() if key in model.model_fields}
-        filled[name] = table.model_copy(update={"spark": model.model_validate(known)})
-    return filled
+    return with_headers(Published.model_validate_json(value), headers)
 
 
 class Readers(NamedTuple):
@@ -134,6 +103,7 @@ class History:
         self.versions = dict(versions or {})
         self._readers: dict[tuple[int, str], Readers] = {}
         self._flows: dict[str, SetFlow] = {}
+        self._breaker_closes: dict[str, int] = {}
 
     @property
     def latest(self) -> Published:
@@ -163,9 +133,16 @@ class History:
         """Return what an operator has set for a spout; it runs unless one has."""
         return self._flows.get(spout, SetFlow())
 
+    def breaker_close(self, spout: str) -> int:
+        """Return the offset of the newest record by which an operator closes a spout's breakers, else -1."""
+        return self._breaker_closes.get(spout, -1)
+
     def add(self, record: Message) -> None:
-        """Add a record of the registry topic; ignore one that is neither a version nor a flow."""
+        """Add a record of the registry topic; ignore one of none of the known kinds."""
         key = record.key() or b""
+        if (closed := decode_breaker_close(key, record.value())) is not None:
+            self._breaker_closes[closed] = record.offset() or 0
+            return
         if (found := decode_flow(key, record.value(), record.offset() or 0)) is not None:
             spout, flow = found
             self._flows[spout] = flow

@@ -4,7 +4,6 @@ Invariant: every Topology object is valid; unknown keys, dangling topics and set
 other are refused with the key, its line and the values allowed. Nothing here connects to a broker.
 """
 
-import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from acktree.schemas.errors import BadTopology
+from acktree.schemas.toml_lines import find_line
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)]
@@ -20,6 +20,13 @@ ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$", max
 Seconds = Annotated[float, Field(gt=0, le=10_000_000)]
 SecondsOrOff = Annotated[float, Field(ge=0, le=10_000_000)]
 
+BREAKER_SETTINGS = (
+    "max_failure_ratio",
+    "failure_window_s",
+    "failure_min_results",
+    "max_consecutive_failures",
+)
+"""Of a spout. They are not in the value of a version's record, which older processes read."""
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_RETENTION_S = 21_600.0
 ORPHAN_TIMEOUTS = 10
@@ -66,6 +73,15 @@ class SpoutTable(_Table):
     retry_initial_s: float = Field(1.0, ge=0, allow_inf_nan=False)
     retry_max_s: float = Field(60.0, ge=0, allow_inf_nan=False)
     spark: SpoutSparkTable = SpoutSparkTable()
+    max_failure_ratio: float | None = Field(default=None, gt=0, lt=1)
+    failure_window_s: float = Field(60.0, ge=1, le=86_400)
+    failure_min_results: int = Field(20, ge=1, le=1_000_000_000)
+    max_consecutive_failures: int | None = Field(default=None, ge=1, le=1_000_000_000)
+
+    @property
+    def breaker(self) -> dict[str, Any]:
+        """Return the settings of the breaker that are not the defaults."""
+        return self.model_dump(include=set(BREAKER_SETTINGS), exclude_defaults=True)
 
 
 class BoltTable(_Table):
@@ -144,6 +160,11 @@ class Topology(_Table):
             if table.block > 1 and table.spark.complete == "batch":
                 raise _Mistake(
                     ("spouts", spout, "block"), 'needs roots, and with complete = "batch" there are none'
+                )
+            if table.breaker and (self.ackers == 0 or table.spark.complete == "batch"):
+                raise _Mistake(
+                    ("spouts", spout, min(table.breaker)),
+                    'needs results, and with ackers = 0 or complete = "batch" there are none',
                 )
             if table.block > table.max_pending:
                 raise _Mistake(
@@ -315,30 +336,3 @@ def _keys_at(place: tuple[str, ...]) -> list[str]:
     if place[2:] == ("spark",):
         model = SpoutSparkTable if place[0] == "spouts" else SparkTable
     return sorted(model.model_fields)
-
-
-_HEADER = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
-_KEY = re.compile(
-    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
-)
-
-
-def find_line(text: str, place: tuple[str, ...]) -> int:
-    """Return the 1-based line of ``place``, else of the first table in it, else of the nearest around it."""
-    best_depth, best_line = 0, 1
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            table = here = _parts(header[1])
-        elif key := _KEY.match(line):
-            here = table + _parts(key[1])
-        else:
-            continue
-        depth = min(len(here), len(place))
-        if here[:depth] == place[:depth] and depth > best_depth:
-            best_depth, best_line = depth, number
-    return best_line
-
-
-def _parts(dotted: str) -> tuple[str, ...]:
-    return tuple(part.strip().strip("\"'") for part in dotted.split("."))

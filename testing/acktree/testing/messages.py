@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from acktree.producers.spout import AnySpout, Failure, Message
+from acktree.producers.pending import Message
+from acktree.producers.spout import AnySpout, Failure
 from acktree.testing.results import FailedRecord
 
 
@@ -17,6 +18,7 @@ class Messages:
 
     acked: list[Hashable] = field(default_factory=list)
     failed: list[FailedRecord] = field(default_factory=list)
+    given_up: list[Hashable] = field(default_factory=list)
 
     def watch(self, spout: AnySpout) -> None:
         """Record what a spout is told from now on."""
@@ -24,6 +26,8 @@ class Messages:
         if not getattr(spout.notify_acked, "is_watched", False):
             told.notify_acked = _recorded(self._record_ack, spout.notify_acked)
             told.notify_failed = _recorded(self._record_failure, spout.notify_failed)
+            told.notify_attempt_failed = _recorded(self._record_failure, spout.notify_attempt_failed)
+            told.notify_gave_up = _recorded(self._record_end, spout.notify_gave_up)
 
     def _record_ack(self, message: Message) -> None:
         self.acked.append(message.id)
@@ -31,6 +35,9 @@ class Messages:
     def _record_failure(self, message: Message, failure: Failure) -> None:
         found = FailedRecord(message.id, *failure, failure.retry, failure.retry_after_s)
         self.failed.append(found)
+
+    def _record_end(self, message: Message, failure: Failure) -> None:
+        self.given_up.append(message.id)
 
 
 def _recorded(record: Callable[..., None], tell: Callable[..., None]) -> Callable[..., None]:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from acktree.schemas.breaker import Breaker
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.driver.source_watch import check_source
+from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.stage import QUERY_ID, Stage
@@ -126,6 +128,12 @@ class SparkApplication:
         if not checkpoint.query:
             checkpoint.query = str(uuid.UUID(int=kernel.random.getrandbits(128)))
         self.context.setLocalProperty(QUERY_ID, checkpoint.query)
+
+    @property
+    def breaker(self) -> Breaker | None:
+        """The breaker of the spout that is read, None where there is none yet."""
+        driver = self.reader._driver
+        return driver.breaker if isinstance(driver, SpoutDriver) else None
 
     @property
     def processes(self) -> list[Process]:

@@ -102,6 +102,8 @@ def _select(cluster: Cluster, wanted: DeadLetterFilter, limit: int) -> SelectedD
 
 def _row(found: DeadLetter) -> tuple[object, ...]:
     place = (found.topic, found.source_partition, found.source_offset) if found.topic else ("", "", "")
+    if found.message_id is not None:
+        place = (f"spout {found.spout}", "", short_reason(found.message_id))
     attempts = "" if found.attempts is None else found.attempts
     about = (found.cause, component_of(found.task), short_reason(found.reason))
     return (name_of(found), clock(found.time_ms), *place, attempts, *about)
@@ -146,8 +148,13 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
         click.echo(json.dumps(to_json(found)))
         return
     place = f"{found.topic}/{found.source_partition}/{found.source_offset}" if found.topic else "not said"
+    message = [
+        ("emitted to", found.headers.get("acktree-topic")),
+        ("tuple", found.headers.get("acktree-tuple")),
+    ]
+    is_message = found.message_id is not None
     rows = [
-        ("source record", place),
+        *([("message", found.message_id), *message] if is_message else [("source record", place)]),
         ("spout", found.spout or "not known"),
         ("dead-lettered", clock(found.time_ms)),
         ("attempts", "not said" if found.attempts is None else found.attempts),

@@ -82,6 +82,10 @@ def in_text(status: Status) -> str:
     parts.append(_processes(status))
     if status.stuck:
         parts.append(columns(("STUCK", "WHERE", "WHAT"), [(s.kind, s.where, s.text) for s in status.stuck]))
+    for spout in status.spouts:
+        if spout.breaker.state == "open":
+            since = "" if spout.breaker.since_ms is None else f" since {second(spout.breaker.since_ms)}"
+            parts.append(f"breaker of spout {spout.name}: open{since}; {spout.breaker.text}")
     parts += [f"note: {note}" for note in status.notes]
     if status.garbage:
         parts.append(f"note: {status.garbage} records of {status.topology}.stats are not reports")
@@ -105,7 +109,8 @@ def _spouts(status: Status) -> str:
         window: WindowFigures = spout.windows["10m"]
         rates = (rate(spout.emitted_per_s), rate(spout.completed_per_s))
         oldest = duration(spout.oldest_pending_s)
-        counts = (spout.name, spout.flow, spout.processes, spout.pending, spout.lag, oldest)
+        state = spout.flow + (", breaker open" if spout.breaker.state == "open" else "")
+        counts = (spout.name, state, spout.processes, spout.pending, spout.lag, oldest)
         rows.append((*counts, *rates, milliseconds(window.complete_latency_ms)))
     return columns(head, rows)
 

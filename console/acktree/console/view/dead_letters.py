@@ -19,9 +19,12 @@ NEWEST = 1_000
 """So many dead letters the page reads."""
 OWN_HEADERS = frozenset(
     f"acktree-{name}"
-    for name in ("origin", "attempts", "cause", "task", "reason", "first-time-ms", "last-time-ms")
+    for name in (
+        *("origin", "attempts", "cause", "task", "reason", "first-time-ms", "last-time-ms"),
+        *("spout", "message-id", "topic", "tuple"),
+    )
 )
-"""What the driver adds; other headers are those of the source record."""
+"""What the driver or the worker of a Python spout adds; other headers are those of the source record."""
 
 
 class UnknownDeadLetter(AcktreeError):
@@ -47,6 +50,8 @@ class DeadLetter:
     value_bytes: int
     headers: dict[str, str | None]
     spout: str = ""
+    message_id: str | None = None
+    """Of a tuple of a Python spout, which has no source record; None for a source record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,18 @@ def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLette
         )
     found = dead_letter_of(record, spouts_by_topic(cluster.topology))
     if not found.topic:
-        raise UnknownDeadLetter(f"{topic}/{partition}/{offset} does not say which source record it is")
+        raise UnknownDeadLetter(f"{topic}/{partition}/{offset} {why_without_source(found)}")
     return found
+
+
+def why_without_source(found: DeadLetter) -> str:
+    """Return in words why a dead letter has no source record that could be traced or replayed."""
+    if found.message_id is None:
+        return "does not say which source record it is, so it cannot be replayed"
+    return (
+        f"is message {found.message_id} of spout {found.spout}, which is fed by Python code, so there is no "
+        "source record to trace or replay; give what acktree dead-letter show has to its source again"
+    )
 
 
 def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
@@ -104,11 +119,14 @@ def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
     headers = {
         key: None if value is None else value.decode("utf-8", "replace") for key, value in headers_of(record)
     }
+    headers_in_order = [name for name, _ in headers_of(record)]
     texts = {name: text or "" for name, text in headers.items()}
     place, _, offset = texts.get("acktree-origin", "").rpartition("/")
     topic, _, partition = place.rpartition("/")
     source_partition, source_offset = _number(partition), _number(offset)
-    is_ours = bool(topic) and source_partition is not None and source_offset is not None
+    named = [name for name in headers_in_order if name in ("acktree-origin", "acktree-spout")]
+    is_message = bool(named) and named[-1] == "acktree-spout"
+    is_ours = not is_message and bool(topic) and source_partition is not None and source_offset is not None
     value = record.value()
     key = record.key()
     return DeadLetter(
@@ -126,7 +144,8 @@ def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
         value=None if value is None else _preview(value),
         value_bytes=len(value or b""),
         headers={name: text for name, text in headers.items() if not name.startswith("kafka_dlt-")},
-        spout=spouts.get(topic, "") if is_ours else "",
+        spout=texts["acktree-spout"] if is_message else spouts.get(topic, "") if is_ours else "",
+        message_id=texts.get("acktree-message-id", "") if is_message else None,
     )
 
 

@@ -8,6 +8,8 @@ exclusive. None is "not known".
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from acktree.console.view.breakers import BreakerStatus
+
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
@@ -90,6 +92,7 @@ class SpoutStatus:
     replayed: int
     dead_lettered: int
     windows: dict[str, WindowFigures]
+    breaker: BreakerStatus = field(default_factory=BreakerStatus)
 
 
 @dataclass(frozen=True, slots=True)

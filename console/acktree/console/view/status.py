@@ -7,6 +7,7 @@ only. Reports of components that the topology does not have are ignored.
 import re
 from collections.abc import Iterable, Mapping
 
+from acktree.console.view.breakers import breaker_of
 from acktree.console.view.documents import (
     AckerStatus,
     BoltStatus,
@@ -215,6 +216,7 @@ def _spout(
         replayed=int(ever.get("replayed", 0)),
         dead_lettered=int(ever.get("dead_lettered", 0)),
         windows=_windows(reports, "spout", name, now_ms),
+        breaker=breaker_of(reports.alive("spout", name, now_ms)),
     )
 
 

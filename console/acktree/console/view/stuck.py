@@ -22,7 +22,7 @@ from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published
 from acktree.schemas.topology import Topology
 
-KINDS = ("stuck-worker", "no-bolt", "silent-bolt", "no-spout", "no-acker", "held-frontier")
+KINDS = ("stuck-worker", "no-bolt", "silent-bolt", "no-spout", "no-acker", "open-breaker", "held-frontier")
 """All of them, in the order in which they are listed: causes first."""
 HELD_TIMEOUTS = 3.0
 NO_TIMEOUT_SHARE = 0.5
@@ -61,6 +61,7 @@ def find_stuck(
     if topology.ackers and acker_lag and not ackers and not (members and members.members):
         text = f"{acker_lag} control records wait and no acker runs; start: acktree acker run"
         found.append(Stuck("no-acker", topology.acker_group, text))
+    found += _open_breakers(topology.name, spouts)
     paused = {spout.name for spout in spouts if spout.flow == Flow.PAUSED}  # what failed is not replayed
     moving = [partition for partition in partitions if partition.spout not in paused]
     return (*found, *_held(topology.name, moving, after_s))
@@ -121,6 +122,16 @@ def _held(topology: str, partitions: Iterable[PartitionStatus], after_s: float) 
                 where = f"{partition.topic} {partition.partition} {partition.held_by.offset}"
                 text += f"look: acktree trace --topology {topology} {where}"
             yield Stuck("held-frontier", place, text)
+
+
+def _open_breakers(topology: str, spouts: Iterable[SpoutStatus]) -> Iterable[Stuck]:
+    for spout in spouts:
+        if spout.breaker.state == "open":
+            text = (
+                f"its breaker is open, it emits a probe now and then: {spout.breaker.text}; it closes when a "
+                f"probe is done, or by: acktree breaker close {topology} --spout {spout.name} --execute"
+            )
+            yield Stuck("open-breaker", spout.name, text)
 
 
 def _no_spout(spouts: Iterable[SpoutStatus]) -> Iterable[Stuck]:

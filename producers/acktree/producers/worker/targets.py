@@ -29,7 +29,7 @@ class Targets:
     """The targets of one component by topic; None means the only one."""
 
     def __init__(self, component: str, history: History) -> None:
-        self._component = component
+        self.component = component
         self._history = history
         self._made: dict[tuple[int, str], Target] = {}
         self._current: dict[str | None, Target] = {}
@@ -38,7 +38,7 @@ class Targets:
     def use_latest(self) -> None:
         """Use the newest known version; a component that it does not have keeps its targets."""
         latest = self._history.latest
-        emits = _emits_of(latest, self._component)
+        emits = _emits_of(latest, self.component)
         if emits is None:
             return
         current: dict[str | None, Target] = {}
@@ -62,9 +62,9 @@ class Targets:
     def _refuse(self, topic: str | None) -> NoReturn:
         topics = [name for name in self._current if name is not None]
         if topic is None and topics:
-            raise WrongTopic(f"{self._component} emits to several topics, name one: {', '.join(topics)}")
+            raise WrongTopic(f"{self.component} emits to several topics, name one: {', '.join(topics)}")
         raise WrongTopic(
-            f"{self._component} emits to {topic or 'a topic'}, but its emits in the topology are: "
+            f"{self.component} emits to {topic or 'a topic'}, but its emits in the topology are: "
             f"{', '.join(topics) or 'none'}"
         )
 

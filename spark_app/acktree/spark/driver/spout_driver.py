@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from acktree.schemas import world
+from acktree.schemas.breaker_watch import BreakerWatch
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_admin, make_consumer
 from acktree.schemas.flow import Flow
@@ -26,8 +27,10 @@ from acktree.spark.driver.spout_figures import CrowdedSlots, progress, reports
 from acktree.spark.driver.spout_results import SpoutResults
 from acktree.spark.driver.spout_sources import SpoutSources
 from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers, with_state
+from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.replay_queue import ReplayQueue
-from acktree.spark.ledger.task import TaskLedger, find_ledger, find_task
+from acktree.spark.ledger.slots import find_ledger, find_task
+from acktree.spark.ledger.task import TaskLedger
 from acktree.spark.options import SourceOptions
 from acktree.spark.runtime.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 
@@ -82,6 +85,8 @@ class SpoutDriver:
             options, self._registry, self._watch, topics, self.tasks, self.commits, self._results.follow
         )
         self._crowded_slots = CrowdedSlots()
+        self._watch_breaker = BreakerWatch(self._registry.history, options.spout)
+        self.breaker = self._watch_breaker.breaker
         self._next_commit_s = self._next_report_s = -1e18
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
 
@@ -119,6 +124,7 @@ class SpoutDriver:
             sources = [s for s in self.topics.partitions if self.topics.task_of[s.slot] == task]
             claim = commits.claims[task]
             opened = takeover.task(self.topology, spout, claim, task, sources, self._monotonic())
+            opened.breaker = self.breaker
             self.tasks[task] = opened
         commits.serve(self.tasks)
         self._sources.go_back_to_ends()
@@ -149,6 +155,7 @@ class SpoutDriver:
 
         Replays come first and are never held back by max pending or by ``limit``; what replay commands open
         is held only by what is in flight of it. A paused spout emits nothing, one that drains nothing new.
+        With an open breaker it emits a probe now and then.
 
         Raises:
             DataLoss: a log ends before what is emitted of it, and failOnDataLoss is true.
@@ -162,6 +169,31 @@ class SpoutDriver:
         if flow is Flow.PAUSED:
             return None
         now_s = self._monotonic()
+        self._watch_breaker.follow(now_s)
+        plan = self._plan_probe if self.breaker.is_open else self._plan
+        batch = plan(ends, limit, flow, now_s)
+        self._crowded_slots.log_new(self.tasks.values())
+        if not batch.records:
+            return None
+        if self._is_tracked(batch.version):
+            check_offsets(batch)
+        self.commits.planned = with_state(batch, self.tasks.values())
+        return self.commits.planned
+
+    def _plan_probe(
+        self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float
+    ) -> PlannedBatch:
+        """Emit a probe if one is due: nothing else while the breaker is open."""
+        for task in self.tasks.values():
+            task.fail_overdue(now_s - self.topology.control_retention_s, now_s, MAX_REPLAYS)
+        max_pending = self.topology.spouts[self._options.spout].max_pending
+        room = 0 if flow is Flow.DRAINING else max_pending
+        tasks = tuple(self.tasks.values())
+        ranges, replays = plan_probe(tasks, self.breaker, ends, room, limit, now_s)
+        return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays))
+
+    def _plan(self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float) -> PlannedBatch:
+        """Emit what is due again, what commands ask for, and what is new."""
         ranges: list[Range] = []
         again: list[Range] = []
         replays: list[Replays] = []
@@ -176,14 +208,7 @@ class SpoutDriver:
             if limit is not None:
                 limit -= sum(range_.end - range_.start for range_ in fresh)
             ranges += fresh
-        self._crowded_slots.log_new(self.tasks.values())
-        batch = PlannedBatch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
-        if not batch.records:
-            return None
-        if self._is_tracked(batch.version):
-            check_offsets(batch)
-        self.commits.planned = with_state(batch, self.tasks.values())
-        return self.commits.planned
+        return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
 
     def service(self, wait_s: float) -> None:
         """Read results, waiting up to ``wait_s``; write dead letters, apply resets, commit, report."""
@@ -193,6 +218,7 @@ class SpoutDriver:
         self._reporter.check()
         self._registry.refresh()
         self._sources.check()
+        self._watch_breaker.follow(self._monotonic())
         applied = self._replay_queue.apply(partial(find_ledger, self.tasks))
         if applied:
             next(iter(self.tasks.values())).counters["commands"] += applied
@@ -248,7 +274,8 @@ class SpoutDriver:
     def _report(self) -> None:
         version = self.topology.version
         flow = self._registry.history.flow(self._options.spout)
-        entry = reports(self._options.spout, self.tasks.values(), version, flow, self._monotonic())
+        about = version, flow, self._watch_breaker, self._monotonic()
+        entry = reports(self._options.spout, self.tasks.values(), *about)
         self._reporter.send(self.topology.stats_topic, entry)
 
     def commit_and_report(self) -> None:

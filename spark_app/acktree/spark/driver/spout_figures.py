@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from acktree.schemas import world
+from acktree.schemas.breaker_watch import BreakerWatch
 from acktree.schemas.flow import SetFlow, flow_figures
 from acktree.schemas.stats import Report
 from acktree.spark.ledger.task import TaskLedger
@@ -30,13 +31,17 @@ def progress(tasks: Iterable[TaskLedger], ends: Mapping[int, int]) -> dict[str, 
 
 
 def reports(
-    spout: str, tasks: Iterable[TaskLedger], version: int, flow: SetFlow, now_s: float
+    spout: str, tasks: Iterable[TaskLedger], version: int, flow: SetFlow, watch: BreakerWatch, now_s: float
 ) -> tuple[Report, ...]:
     """Return what each task reports of itself under a version of the topology and a flow of its spout."""
     now_ms = world.wall_ms()
     common = {"version": version, **flow_figures(flow)}
     return tuple(
-        Report("spout", spout, f"{spout}-{task.task}", now_ms, task.figures(now_s) | common) for task in tasks
+        Report(
+            *("spout", spout, f"{spout}-{task.task}", now_ms),
+            task.figures(now_s) | watch.figures(len(task.held), now_s) | common,
+        )
+        for task in tasks
     )
 
 

@@ -70,6 +70,13 @@ class SpoutResults:
         """Apply what is there, waiting up to ``wait_s`` for it."""
         for entry in self._topics.read(wait_s):
             self._apply(entry)
+        self._give_up_held()
+
+    def _give_up_held(self) -> None:
+        """Give up what was held back for the breaker's window; where it has opened, that is due again."""
+        for task in self._tasks.values():
+            for exhausted in task.take_exhausted(self._monotonic()):
+                self._send_dead_letter(task, exhausted)
 
     def _apply(self, entry: ResultRecord) -> None:
         record, cut = entry.record, self._commits.cuts[entry.task]

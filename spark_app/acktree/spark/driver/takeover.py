@@ -14,10 +14,11 @@ from itertools import chain
 from acktree.producers.kafka.claim import Claim
 from acktree.schemas.ids import MAX_RUN, is_run_between, run_at_least
 from acktree.schemas.registry import Published
+from acktree.schemas.retry_policy import RetryPolicy, retry_policy
 from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import Replay, RetryPolicy
+from acktree.spark.ledger.retries import Replay
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.runtime.logged_batch import MAX_ATTEMPT_SPANS, Frontier, PlannedBatch, Range
 
@@ -71,13 +72,6 @@ def _frontiers(tasks: Iterable[TaskLedger]) -> tuple[Frontier, ...]:
 def known_frontiers(logged: PlannedBatch | None) -> dict[int, int]:
     """Return by slot below which offset all is done, as a logged batch says."""
     return dict(logged.frontiers) if logged else {}
-
-
-def retry_policy(published: Published, spout: str) -> RetryPolicy:
-    """Return a spout's policy; its result topics keep a failure for longer than a bolt may ask to wait."""
-    table = published.spouts[spout]
-    longest_s = published.control_retention_s / 2
-    return RetryPolicy(table.retry_initial_s, table.retry_max_s, table.max_attempts, longest_s)
 
 
 @dataclass(frozen=True, slots=True)

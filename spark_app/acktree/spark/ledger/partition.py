@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from acktree.schemas.ids import run_at_least
+from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.ledger.blocks import Blocks
 from acktree.spark.ledger.commands import Commands
 from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done
 from acktree.spark.ledger.emission_times import EmissionTimes
 from acktree.spark.ledger.live_replay import LiveReplay
-from acktree.spark.ledger.retries import Attempt, FailureOutcome, Replay, Retries, RetryPolicy, name_of_rest
+from acktree.spark.ledger.retries import FailureOutcome, Replay, Retries, name_of_rest
 from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
 
 
@@ -218,9 +219,8 @@ class PartitionLedger:
         is_own = retries is self.retries
         is_alone = self.blocks.end_of(first) - first == 1 if is_own else self.commands.largest_block == 1
         may_halve = is_own and len(self.blocks.ranges) < MAX_BLOCK_RANGES_PER_SLOT
-        if self.commands.known:  # the block may be known by the first record that they left of it
-            names = (name for name in range(first, int(left.max()) + 1) if name in retries.attempts)
-            first = next(names, first)
+        if self.commands.known:
+            first = retries.name_of(first, left)
         if is_rejected and (is_alone or may_halve):
             return retries.reject(generation, first, now_s, is_alone=is_alone)
         return retries.fail(
@@ -235,9 +235,14 @@ class PartitionLedger:
         self.blocks.cut_at(middle := int(left[len(left) // 2]))
         return middle
 
-    def attempts_of(self, generation: int, first: int) -> Attempt:
-        """Return what is known of the failures of an emission's block, one that has failed."""
-        return self._emission(generation, first)[0].attempts[first]
+    def find_attempt(self, generation: int, first: int) -> tuple[Retries, int] | None:
+        """Return where the failures of an emission that has failed are known, and by which offset.
+
+        None where nothing of its block is open, or it is not the newest emission of it.
+        """
+        retries, left = self._emission(generation, first)
+        name = retries.name_of(first, left) if left else first
+        return (retries, name) if left and retries.has_failed(generation, name) else None
 
     def emit_due(self, now_s: float, run: int, limit: int) -> list[Replay]:
         """Emit what is due again, at most ``limit`` blocks; what was done or rewound meanwhile falls away."""

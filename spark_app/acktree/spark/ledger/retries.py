@@ -5,7 +5,6 @@ are arguments.
 """
 
 import heapq
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,26 +14,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from acktree.schemas.ids import ATTEMPT_MASK, generation_of
-
-MAX_BACKOFF_DOUBLINGS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Back-off and maximum number of attempts of one spout; times in seconds.
-
-    ``max_after_s`` is the longest delay that a bolt may ask for.
-    """
-
-    initial_s: float
-    max_s: float
-    max_attempts: int
-    max_after_s: float = math.inf
-
-    def delay_s(self, attempts: int, jitter: float) -> float:
-        """Return the wait after the given number of failed attempts; jitter in [0, 1) adds up to a tenth."""
-        doubled = self.initial_s * 2.0 ** min(attempts - 1, MAX_BACKOFF_DOUBLINGS)
-        return min(self.max_s, doubled) * (1 + jitter / 10)
+from acktree.schemas.retry_policy import RetryPolicy
 
 
 class FailureOutcome(Enum):
@@ -125,6 +105,22 @@ class Retries:
         attempt.in_halves = True
         heapq.heappush(self._due, (now_s, first, generation))
         return FailureOutcome.RETRY
+
+    def name_of(self, first: int, left: BitMap64) -> int:
+        """Return what a block is known by: where commands took its first record, the first one they left."""
+        names = (name for name in range(first, int(left.max()) + 1) if name in self.attempts)
+        return next(names, first)
+
+    def has_failed(self, generation: int, first: int) -> bool:
+        """Return whether an emission is the newest of its block, and has ended."""
+        attempt = self.attempts.get(first)
+        return attempt is not None and attempt.generation == generation and not attempt.in_flight
+
+    def put_back(self, first: int, now_s: float, policy: RetryPolicy) -> None:
+        """Make a block due at once that was about to be given up, with one more attempt."""
+        attempt = self.attempts[first]
+        attempt.attempts = max(0, min(attempt.attempts, policy.max_attempts) - 1)
+        heapq.heappush(self._due, (now_s, first, attempt.generation))
 
     def _land(self, generation: int, first: int, now_s: float) -> Attempt | None:
         """End an emission; return its attempt, None if it is not the block's newest or has ended before."""

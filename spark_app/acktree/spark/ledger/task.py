@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from acktree.schemas.control_records import NEVER, Absent, Cause, Failure, Result, Span
+from acktree.schemas.breaker import Breaker, Held
+from acktree.schemas.control_records import NEVER, Absent, Cause, Result, Span
 from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.done_set import runs
+from acktree.spark.ledger.held import HeldFailure, is_probe_acked, release, take_over
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure
 from acktree.spark.ledger.retries import FailureOutcome, Replay
@@ -35,20 +37,8 @@ from acktree.spark.runtime.logged_batch import (
 )
 
 COUNTED = (
-    "emitted",
-    "completed",
-    "failed",
-    "timed_out",
-    "replayed",
-    "dead_lettered",
-    "rejected",
-    "absent",
-    "overdue",
-    "set_aside",
-    "rewinds",
-    "commands",
-    "lost",
-    "crowded",
+    *("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "rejected", "absent"),
+    *("overdue", "set_aside", "rewinds", "commands", "lost", "crowded"),
 )
 
 
@@ -97,6 +87,9 @@ class TaskLedger:
     pending_s: float = 0.0
     crowded: set[int] = field(default_factory=set)
     """Slots with new records that emit none of them: they have MAX_BLOCK_RANGES_PER_SLOT in flight."""
+    breaker: Breaker = field(default_factory=Breaker)
+    """That of the spout, which all its tasks share."""
+    held: Held[HeldFailure] = field(default_factory=Held)
     _last_acked_s: float | None = None
     _pending_at_s: float | None = None
 
@@ -108,13 +101,13 @@ class TaskLedger:
         """Apply one result record, as far as it is about slots of this task; ``age_s`` is its age."""
         highest = self._apply_acked(result, now_s)
         opened: list[OpenFailure] = []
-        exhausted: list[ExhaustedRecord] = []
         for failure in result.failed:
             origin = origin_of(failure.root)
             ledger = self.slots.get(origin.slot)
             if ledger is None or not is_run_between(origin.run, ledger.floor, self.run):
                 continue
-            counts = failure.cause is Cause.FAILED or self._is_alive(now_s)
+            is_open = self.breaker.is_open
+            counts = not is_open and (failure.cause is Cause.FAILED or self._is_alive(now_s))
             emission = BlockEmission(*origin)
             when_ms = failure.retry_after_ms
             outcome = ledger.failed(
@@ -123,31 +116,45 @@ class TaskLedger:
                 counts=counts,
                 jitter=jitter,
                 after_s=when_ms / 1000 - age_s if when_ms >= 0 else None,
-                is_rejected=when_ms == NEVER,
+                is_rejected=when_ms == NEVER and not is_open,
             )
             if outcome is FailureOutcome.IGNORED:
                 continue
             name = "failed" if failure.cause is Cause.FAILED else "timed_out"
             self.counters[name] += len(ledger.left_of(*emission[1:]))
             opened.append(OpenFailure(emission, ledger.last_of(emission.first)))
+            self.breaker.failed(now_s, failure.task, failure.reason or "timed out")
             if outcome is FailureOutcome.REJECTED:
                 failure = failure._replace(cause=Cause.REJECTED)
-                self.counters["rejected"] += 1
             if outcome in (FailureOutcome.EXHAUSTED, FailureOutcome.REJECTED):
-                exhausted += self._exhausted_records(ledger, *origin, failure, now_s)
-        return Effect(highest, opened, exhausted)
+                self.held.add(HeldFailure(emission, failure), now_s)
+        return Effect(highest, opened, self.take_exhausted(now_s))
+
+    def take_exhausted(self, now_s: float) -> list[ExhaustedRecord]:
+        """Return the records to give up; where the breaker is open they are due again instead.
+
+        Without a breaker that is what has just failed, with one what has been held for its window.
+        """
+        exhausted: list[ExhaustedRecord] = []
+        entries, are_released = take_over(self.held, self.breaker, now_s)
+        for entry in entries:
+            ledger = self.slots.get(entry.emission.slot)
+            if ledger is not None and are_released:
+                release(ledger, entry, now_s)
+            elif ledger is not None:
+                exhausted += self._exhausted_records(ledger, entry, now_s)
+        return exhausted
 
     def _exhausted_records(
-        self,
-        ledger: PartitionLedger,
-        slot: int,
-        generation: int,
-        first: int,
-        failure: Failure,
-        now_s: float,
+        self, ledger: PartitionLedger, held: HeldFailure, now_s: float
     ) -> list[ExhaustedRecord]:
         """Return each record of a block whose attempts are used up."""
-        attempt = ledger.attempts_of(generation, first)
+        (slot, generation, first), failure = held
+        if (found := ledger.find_attempt(generation, first)) is None:
+            return []
+        retries, name = found
+        attempt = retries.attempts[name]
+        self.counters["rejected"] += failure.cause is Cause.REJECTED
         said = (attempt.attempts, failure.cause, failure.task, failure.reason)
         failing_s = now_s - (attempt.first_failed_s or now_s)
         left = ledger.left_of(generation, first)
@@ -172,6 +179,9 @@ class TaskLedger:
             if finished:
                 self._last_acked_s = now_s
                 self.counters["completed"] += finished
+                self.breaker.acked(min(finished, int(known.sum())), now_s)
+            if is_probe_acked(self.breaker, slot, generations[known], offsets[known]):
+                self.breaker.close(now_s)
             highest[slot] = ledger.last_of(int(offsets[mine].max()))
             if known.any():  # beyond what this driver knows of, another one has emitted it
                 highest[slot] = max(highest[slot], int(offsets[known].max()))
@@ -337,14 +347,3 @@ def _spans_left(ledger: PartitionLedger, replay: Replay) -> tuple[Span, ...]:
     if len(left) == 1 and replay.offset in left:
         return ()
     return tuple(Span(*run) for run in runs(left, 0, len(left)))
-
-
-def find_task(tasks: Mapping[int, TaskLedger], slot: int) -> TaskLedger | None:
-    """Return the spout task that reads a slot."""
-    return next((task for task in tasks.values() if slot in task.slots), None)
-
-
-def find_ledger(tasks: Mapping[int, TaskLedger], slot: int) -> PartitionLedger | None:
-    """Return the ledger of a slot."""
-    task = find_task(tasks, slot)
-    return task.slots[slot] if task else None

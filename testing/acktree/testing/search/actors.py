@@ -230,7 +230,21 @@ class SearchSpout(Spout):
         if message_id not in self.messages.done:
             self.waiting.append(message_id)
 
+    def gave_up(self, message_id: Hashable, failure: Failure) -> None:
+        """See Spout; its source offers it again."""
+        assert isinstance(message_id, int)
+        self._close(message_id)
+        self.judge.check_given_up(self.name_of_task, message_id)
+        if message_id not in self.messages.done:
+            self.waiting.append(message_id)
+
     def _close(self, number: int) -> None:
         self.open[number] -= 1
         if self.open[number] < 0:
             raise BrokenPromise(f"{self.name_of_task} is given two outcomes of message {number}")
+
+
+class RetriedSpout(SearchSpout):
+    """Leaves what fails to the worker."""
+
+    retry = True

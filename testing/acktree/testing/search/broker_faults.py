@@ -7,7 +7,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from acktree.testing.kernel import Process
 from acktree.testing.search.fault_plan import Fault, at_call, kind, of_process, role_of, write_transaction
-from acktree.testing.search.system import NAME, System
+from acktree.testing.search.system import System
+from acktree.testing.search.topologies import NAME
 
 
 @kind("broker away")

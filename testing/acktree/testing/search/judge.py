@@ -5,6 +5,7 @@ happened all of whose children are in the log, committed, and done. What it call
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
@@ -54,6 +55,9 @@ class Judge:
     source_topic: str = ""
     dead: set[Place] = field(default_factory=set)
     """Source records on the dead-letter topic."""
+    dead_messages: set[tuple[str, int]] = field(default_factory=set)
+    """Messages of Python spouts on the dead-letter topic."""
+    is_breaker_open: Callable[[], bool] = lambda: False
     rewound_s: dict[Place, float] = field(default_factory=dict)
     """Since when a source record has to be done once more, because an operator has rewound it."""
     skipped: set[Place] = field(default_factory=set)
@@ -181,7 +185,19 @@ class Judge:
             self.note(f"result acked {root:x} on {topic}")
             self.check_root(root)
 
+    def check_given_up(self, task: str, number: int) -> None:
+        """Raise BrokenPromise if a message is given up that is not on the dead-letter topic."""
+        self.look()
+        if (task, number) not in self.dead_messages:
+            raise BrokenPromise(f"{task} hears that message {number} is given up, and it is no dead letter")
+        self.count("message given up")
+
     def _bury(self, record: StoredRecord) -> None:
+        if self.is_breaker_open():
+            raise BrokenPromise("a dead letter was written while the breaker is open")
+        if "acktree-spout" in dict(record.headers):
+            self.dead_messages.add(self.emissions[record.value or b""])
+            return
         origin = dict(record.headers).get("acktree-origin") or b""
         topic, partition, offset = origin.decode().rsplit("/", 2)
         self.dead.add((topic, int(partition), int(offset)))

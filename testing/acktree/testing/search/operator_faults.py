@@ -6,7 +6,8 @@ Invariant: each strikes when it is called; ``System.heal`` ends what would keep 
 from dataclasses import replace
 
 from acktree.testing.search.fault_plan import Fault, kind
-from acktree.testing.search.system import NAME, System
+from acktree.testing.search.system import System
+from acktree.testing.search.topologies import NAME
 
 
 @kind("change the number of ackers")

@@ -62,6 +62,7 @@ def run_system(system: System, faults: list[Fault]) -> None:
         nonlocal seen, is_known
         if cluster.appended:
             judge.look()
+            system.look_at_breakers()
             is_known = False
         if (changes := (cluster.offset_changes, len(judge.acked))) != seen:
             seen, is_known = changes, False

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kafka.groups import Group
 from acktree.testing.kafka.log import PartitionLog
-from acktree.testing.search.system import NAME, System
+from acktree.testing.search.system import System
+from acktree.testing.search.topologies import NAME
 
 AT_REST_S = 120.0
 """Within what it comes to rest when it is done, beside the time after which orphaned acks expire."""

@@ -10,7 +10,8 @@ from acktree.testing.kafka.assignors import Place
 from acktree.testing.kafka.log import PartitionLog
 from acktree.testing.kernel import Process
 from acktree.testing.search.fault_plan import Fault, at_call, kind, write_transaction
-from acktree.testing.search.system import SOURCE, Role, System
+from acktree.testing.search.system import Role, System
+from acktree.testing.search.topologies import SOURCE
 from acktree.testing.spark_stub import Checkpoint, SparkApplication
 
 

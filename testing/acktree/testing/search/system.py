@@ -16,17 +16,19 @@ from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+from acktree.schemas.topology import Topology
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kernel import Kernel, Process
-from acktree.testing.search.actors import BOLTS, Messages, Mind, SearchSpout, Temper
+from acktree.testing.search.actors import BOLTS, Messages, Mind, RetriedSpout, SearchSpout, Temper
 from acktree.testing.search.judge import STAGE, Judge
 from acktree.testing.search.repeats import Repeats, planned_places
+from acktree.testing.search.topologies import NAME, SOURCE, draw_topology, with_breaker
 from acktree.testing.spark_stub import Calls, Checkpoint, SparkApplication
 from acktree.testing.world import SimulatedWorld
 
-NAME, BOOTSTRAP, SOURCE = "t", "simulated", "source"
+BOOTSTRAP = "simulated"
 RESTART_S = (0.1, 3.0)
+DEFAULT_ATTEMPTS = 10
 
 
 class WatchedApplication(SparkApplication):
@@ -69,7 +71,7 @@ class System:
         self.world = SimulatedWorld(self.kernel, self.cluster)
         self.delay_s = self.world.delay_s
         self.draw = random.Random(f"system {self.seed}")
-        self.topology = draw_topology(self.draw)
+        self.topology = with_breaker(draw_topology(self.draw), random.Random(f"breaker {self.seed}"))
         readers: dict[str, tuple[str, ...]] = {}
         for bolt, table in self.topology.bolts.items():
             for topic in table.reads:
@@ -83,6 +85,7 @@ class System:
         self.minds = {name: self._mind(name) for name in self.topology.bolts}
         self.is_spark = bool(self.topology.spouts["s"].topics)
         self.judge.source_topic = SOURCE if self.is_spark else ""
+        self.judge.is_breaker_open = self._is_breaker_open
         self.spout_group = f"{NAME}.s"
         self.checkpoint = Checkpoint()
         self.source_left = 0
@@ -92,6 +95,7 @@ class System:
         self.messages: dict[str, Messages] = {}
         self.speculation = self.cutting = self.outlive_s = 0.0
         self._replaced: set[Process] = set()
+        self._open_breakers: set[str] = set()
         draw = self.draw
         delays = draw.choice([lambda: 0.0, lambda: draw.uniform(0, 0.01), lambda: draw.uniform(0, 0.3)])
         self.cluster.transactions.marker_delay_s = delays
@@ -109,6 +113,13 @@ class System:
             never=draw.choice([0.0, 0.0, some / 4]),
         )
         return Mind(self.judge, bolt, temper, random.Random(f"{bolt} {self.seed}"))
+
+    def _is_breaker_open(self) -> bool:
+        """Whether the breaker of the Spark application that runs is open; one of Python writes later."""
+        services = (role.service for role in self.roles if role.kind == "spark" and role.process is not None)
+        return any(
+            service is not None and service.breaker and service.breaker.is_open for service in services
+        )
 
     # Setting up.
 
@@ -164,7 +175,8 @@ class System:
         return Worker(BOOTSTRAP, NAME, make(self.minds[bolt]), name=bolt, user=user)
 
     def _spout(self, name: str, task: int, key: str) -> SpoutWorker:
-        spout = SearchSpout(self.judge, key, self.messages[key])
+        has_retry = self.topology.spouts[name].max_attempts < DEFAULT_ATTEMPTS
+        spout = (RetriedSpout if has_retry else SearchSpout)(self.judge, key, self.messages[key])
         return SpoutWorker(BOOTSTRAP, NAME, spout, task=task, name=name)
 
     def _application(self) -> SparkApplication:
@@ -226,6 +238,19 @@ class System:
         self.kernel.spawn(process, run, role.name)
 
     # Running.
+
+    def look_at_breakers(self) -> None:
+        """Count breakers that open and close."""
+        for role in self.roles:
+            breaker = getattr(role.service, "breaker", None)
+            if breaker is None or breaker.is_open == (role.name in self._open_breakers):
+                continue
+            if breaker.is_open:
+                self._open_breakers.add(role.name)
+                self.judge.count("breaker open")
+            else:
+                self._open_breakers.discard(role.name)
+                self.judge.count("breaker closed again")
 
     def watch(self) -> None:
         """Start again what has ended, a little later, and note why it ended."""
@@ -293,34 +318,3 @@ class System:
             process.is_stopped = False
         for mind in self.minds.values():
             mind.temper.is_healed = True
-
-
-def draw_topology(draw: random.Random) -> Topology:
-    """Return a random topology: a chain of bolts, some read by two."""
-    length = draw.randint(1, 3)
-    topics = [f"topic{index}" for index in range(length)]
-    bolts = {}
-    for index, topic in enumerate(topics):
-        emits = (topics[index + 1],) if index + 1 < length else ()
-        bolts[f"bolt{index}"] = BoltTable(reads=(topic,), emits=emits, exactly_once=draw.random() < 0.4)
-    if draw.random() < 0.3:
-        bolts["second"] = BoltTable(reads=(draw.choice(topics),), exactly_once=draw.random() < 0.3)
-    if length > 1 and draw.random() < 0.2:
-        bolts["join"] = BoltTable(reads=tuple(topics))
-    settings: dict[str, Any] = {"tasks": draw.randint(1, 2), "max_pending": draw.choice([5, 1000])}
-    if draw.random() < 0.5:
-        settings |= {
-            "topics": (SOURCE,),
-            "max_attempts": draw.choice([3, 1000]),
-            "retry_initial_s": draw.choice([0.1, 1.0]),
-            "retry_max_s": draw.choice([1.0, 5.0]),
-        }
-    spout = SpoutTable.model_validate({"emits": (topics[0],), **settings})
-    return Topology(
-        name=NAME,
-        ackers=draw.randint(1, 4),
-        message_timeout_s=draw.choice([3.0, 3.0, 10.0, 30.0]),
-        orphan_timeout_s=draw.choice([60.0, 300.0]),
-        spouts={"s": spout},
-        bolts=bolts,
-    )

@@ -1,0 +1,86 @@
+"""Writes a message of a Python spout that is given up to ``T.dead-letter``: each of its tuples, as emitted.
+
+Invariant: a message counts as written when the broker has all of its tuples. The headers are those of a
+source record's dead letter, as far as a message has what they say.
+"""
+
+from collections.abc import Callable, Hashable
+
+from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
+from acktree.producers.pending import Message
+from acktree.producers.spout import Failure
+from acktree.schemas import world
+
+MAX_ID_CHARACTERS = 1_000
+
+
+class MessageDeadLetters:
+    """The dead letters of one spout task; ``topic`` returns where they go."""
+
+    def __init__(self, spout: str, produce: ProduceConfirmed, topic: Callable[[], str], group: str) -> None:
+        self._spout, self._produce, self._topic, self._group = spout, produce, topic, group
+        self._written: list[tuple[Message, Failure]] = []
+
+    def write(self, message: Message, failure: Failure, now_s: float) -> None:
+        """Queue the tuples of a message; it is written when the broker has confirmed all of them.
+
+        Raises:
+            TooLarge: one with its headers is larger than the topic accepts. DeliveryFailed: see there.
+        """
+        left = len(message.tuples)
+
+        def on_delivery() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._written.append((message, failure))
+
+        for number, emitted in enumerate(message.tuples, 1):
+            headers = [
+                *(emitted.headers or ()),
+                *self._headers(message, failure, now_s),
+                ("acktree-topic", emitted.topic.encode()),
+                ("acktree-tuple", f"{number}/{len(message.tuples)}".encode()),
+                ("kafka_dlt-original-topic", emitted.topic.encode()),
+            ]
+            if emitted.timestamp_ms > 0:
+                headers.append(("kafka_dlt-original-timestamp", emitted.timestamp_ms.to_bytes(8, "big")))
+            # Its own time is that of the write: with an old one the topic's retention would remove it.
+            self._produce(self._topic(), emitted.value, emitted.key, headers, NO_TIMESTAMP, on_delivery)
+
+    def _headers(
+        self, message: Message, failure: Failure, now_s: float
+    ) -> list[tuple[str, bytes | str | None]]:
+        last_ms = world.wall_ms()
+        failing_s = now_s - (now_s if message.first_failed_s is None else message.first_failed_s)
+        return [
+            ("acktree-spout", self._spout.encode()),
+            ("acktree-message-id", text_of(message.id).encode("utf-8", "backslashreplace")),
+            ("acktree-attempts", str(failure.attempts).encode()),
+            ("acktree-cause", failure.cause.name.encode()),
+            ("acktree-task", failure.task.encode()),
+            ("acktree-reason", failure.reason.encode("utf-8", "backslashreplace")),
+            ("acktree-first-time-ms", str(last_ms - int(failing_s * 1000)).encode()),
+            ("acktree-last-time-ms", str(last_ms).encode()),
+            ("kafka_dlt-original-consumer-group", self._group.encode()),
+            ("kafka_dlt-exception-fqcn", f"acktree.{failure.cause.name}".encode()),
+            ("kafka_dlt-exception-message", failure.reason.encode("utf-8", "backslashreplace")),
+        ]
+
+    def pop_written(self) -> list[tuple[Message, Failure]]:
+        """Return the messages that are in the log since the last call."""
+        written, self._written = self._written, []
+        return written
+
+
+def text_of(message_id: Hashable) -> str:
+    """Return a message id as text, at most MAX_ID_CHARACTERS.
+
+    >>> text_of(7), text_of("order 7"), text_of(("orders", 7))
+    ('7', 'order 7', "('orders', 7)")
+    """
+    try:
+        text = message_id if isinstance(message_id, str) else repr(message_id)
+    except Exception as error:
+        text = f"{type(message_id).__name__}, whose repr raised {type(error).__name__}"
+    return text[:MAX_ID_CHARACTERS]

@@ -1,0 +1,122 @@
+"""What became of the failed messages of one spout task: emitted again when due, or given up.
+
+Invariant: a message stays pending, with what it emitted, until it is done or its dead letter is in the log.
+Only then is it given up. Retries bypass max pending: what waits is counted there already. With a breaker what
+would be given up is held back for its window first; while it is open nothing is given up.
+"""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+from acktree.producers.errors import Misuse, Unwritable, reason_of
+from acktree.producers.pending import Message
+from acktree.producers.spout import Failure, SpoutEmitter
+from acktree.producers.worker.retry_choice import RetryChoice
+from acktree.schemas.breaker import Breaker, Held
+from acktree.schemas.control_records import Cause
+from acktree.schemas.retry_policy import RetryPolicy
+
+
+class DeadLetters(Protocol):
+    """Where messages go that are given up."""
+
+    def write(self, message: Message, failure: Failure, now_s: float) -> None:
+        """Begin to write a message."""
+        ...
+
+    def pop_written(self) -> list[tuple[Message, Failure]]:
+        """Return what is in the log since the last call."""
+        ...
+
+
+class SpoutRetries:
+    """Holds the failed messages of a spout whose class has ``retry``; ``policy`` is that of the topology."""
+
+    def __init__(
+        self,
+        emitter: SpoutEmitter,
+        dead_letters: DeadLetters,
+        choice: RetryChoice,
+        policy: Callable[[], RetryPolicy],
+        jitter: Callable[[], float],
+        breaker: Breaker,
+    ) -> None:
+        self._emitter, self._dead_letters, self._choice = emitter, dead_letters, choice
+        self._policy, self._jitter, self._breaker = policy, jitter, breaker
+        self.held: Held[tuple[Message, Failure]] = Held()
+        self._due: list[tuple[float, int, Message, Failure]] = []
+        self._order = count()
+        self.replayed = 0
+
+    @property
+    def waiting(self) -> int:
+        """Return how many messages wait for their next attempt."""
+        return len(self._due)
+
+    def failed(self, message: Message, failure: Failure, now_s: float, *, counts: bool) -> None:
+        """Decide on a message that has failed and is not in flight.
+
+        ``counts`` is False if the failure says nothing about the message itself; none counts while the
+        breaker is open.
+        """
+        if message.first_failed_s is None:
+            message.first_failed_s = now_s
+        policy, after_s = self._policy(), failure.retry_after_s
+        if self._breaker.is_open:
+            after_s = after_s or policy.delay_s(max(1, message.attempts), self._jitter())
+            self._wait(message, failure, now_s + min(after_s, policy.max_after_s))
+            return
+        message.attempts += counts or not failure.retry
+        if not failure.retry or message.attempts >= policy.max_attempts:
+            after_s = None
+        elif after_s is None:
+            after_s = self._choice.delay_s(message.attempts, failure.reason, policy, self._jitter())
+        if after_s is None:
+            self.held.add((message, failure), now_s)
+        else:
+            self._wait(message, failure, now_s + min(max(after_s, 0.0), policy.max_after_s))
+
+    def _wait(self, message: Message, failure: Failure, due_s: float) -> None:
+        heapq.heappush(self._due, (due_s, next(self._order), message, failure))
+
+    def give_up_held(self, now_s: float) -> None:
+        """Give up what was held back for the breaker's window; where it has opened, that is due again."""
+        if not self.held:
+            return
+        if self._breaker.is_open or self._breaker.check(now_s):
+            for message, failure in self.held.pop_all():
+                message.attempts = max(0, min(message.attempts, self._policy().max_attempts) - 1)
+                self._wait(message, failure, now_s)
+            return
+        for message, failure in self.held.pop_over(self._breaker, now_s):
+            self._dead_letters.write(message, failure.given_up(message.attempts), now_s)
+
+    def emit_due(self, now_s: float, limit: int) -> int:
+        """Emit again what is due, at most ``limit`` messages; return how many.
+
+        A message that can no longer be emitted, such as to a topic that the topology no longer has, is given
+        up.
+        """
+        emitted = 0
+        while self._due and self._due[0][0] <= now_s and emitted < limit:
+            message, failure = heapq.heappop(self._due)[2:]
+            try:
+                self._emitter.emit_again(message, now_s)
+            except (Misuse, Unwritable) as error:
+                reason = f"{reason_of(error)}; it failed before: {failure.reason or 'timed out'}"
+                # It can never be emitted, whatever the bolts do: a breaker has no say in it.
+                found = Failure(Cause.FAILED, self._emitter.targets.component, reason)
+                self._dead_letters.write(message, found.given_up(message.attempts), now_s)
+                continue
+            emitted += 1
+        self.replayed += emitted
+        return emitted
+
+    def pop_given_up(self) -> list[tuple[Message, Failure]]:
+        """Return the messages whose dead letters are in the log, each once; they are no longer pending."""
+        given_up = self._dead_letters.pop_written()
+        for message, _ in given_up:
+            self._emitter.pending.finish(message)
+        return given_up

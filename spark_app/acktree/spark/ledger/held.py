@@ -1,0 +1,51 @@
+"""Failures that would make dead letters, held back until a spout's breaker has had a window to open. Pure.
+
+Invariant: a held emission is the newest of its block and not in flight: it is given up, or emitted again if
+the breaker opens, and nothing else happens to it meanwhile. What was done or rewound meanwhile falls away.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acktree.schemas.breaker import Breaker, Held
+from acktree.schemas.control_records import Failure
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.result_cut import BlockEmission
+
+
+class HeldFailure(NamedTuple):
+    """The last failure of an emission whose attempts are used up, or that was rejected."""
+
+    emission: BlockEmission
+    failure: Failure
+
+
+def release(ledger: PartitionLedger, held: HeldFailure, now_s: float) -> None:
+    """Make a held block due at once, with its last attempt before it."""
+    _, generation, first = held.emission
+    found = ledger.find_attempt(generation, first)
+    if found is not None:
+        retries, name = found
+        retries.put_back(name, now_s, ledger.policy)
+
+
+def is_probe_acked(
+    breaker: Breaker, slot: int, generations: NDArray[np.int64], firsts: NDArray[np.int64]
+) -> bool:
+    """Return whether a probe is among the acked emissions of a slot."""
+    return any(
+        bool(((generations == probe.generation) & (firsts == probe.first)).any())
+        for probe in breaker.probes
+        if isinstance(probe, BlockEmission) and probe.slot == slot
+    )
+
+
+def take_over(held: Held[HeldFailure], breaker: Breaker, now_s: float) -> tuple[list[HeldFailure], bool]:
+    """Return what to do with held failures, and whether that is to emit them again or to give them up."""
+    if not held:
+        return [], False
+    if breaker.is_open or breaker.check(now_s):
+        return held.pop_all(), True
+    return held.pop_over(breaker, now_s), False
