@@ -22,6 +22,7 @@ class Role(StrEnum):
     SPARK = "spark"
     OPERATOR = "operator"
     UI = "ui"
+    EDITOR = "editor"
 
 
 class NoSuchRole(AcktreeError):
@@ -58,6 +59,8 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
         given = [*_operator(topology)]
     elif role is Role.UI:
         given = [*_ui(topology)]
+    elif role is Role.EDITOR:
+        given = [*_editor(topology)]
     elif role is Role.ACKER:
         given = [*_everybody(topology), *_acker(topology), *waiting_tuples(topology)]
     else:
@@ -158,7 +161,23 @@ def _spout(topology: Topology, name: str) -> Iterator[Right]:
     if spout.topics:
         yield _results(topology, "Write")
         yield from _topic("Write", topology.dead_letter_topic)
+        yield from failed_values(topology)
     yield Right("group", topology.group_of(name), "Read")
+
+
+def failed_values(topology: Topology) -> Iterator[Right]:
+    """Keep with a dead letter what its failed tuple held; without this the dead letter says so."""
+    for bolt in topology.bolts.values():
+        yield from _topic("Read", *bolt.reads)
+
+
+def _editor(topology: Topology) -> Iterator[Right]:
+    """Correct dead letters: the only role that writes to source topics."""
+    for spout in topology.spouts.values():
+        yield from _topic("Write", *spout.topics)
+    yield from _topic("Write", topology.dead_letter_topic)
+    yield Right("transactional-id", f"{topology.dead_letter_topic}.editor", "Write")
+    yield from _ui(topology)
 
 
 def _operator(topology: Topology) -> Iterator[Right]:

@@ -16,6 +16,7 @@ from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
+from acktree.producers.worker.fails import stack_of
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
 
@@ -294,4 +295,4 @@ def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
     if not isinstance(error, Misuse) or not error.is_logged:
         stack = None if isinstance(error, RetryLater | Reject) else error
         log.warning("%r failed: %s%s", tup, reason, tracked, exc_info=stack, extra={"action": "tuple_failed"})
-    collector.fail_for_fault(tup, reason, retry_after_ms)
+    collector.fail_for_fault(tup, reason, retry_after_ms, stack_of(error))
