@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from starlette.testclient import TestClient
 
 from acktree.console import dead_letter_edit
-from acktree.console.dead_letter_edit import carry_out, correct, read_letter
+from acktree.console.dead_letter_edit import carry_out, correct, read_open_dead_letter
 from acktree.console.main import main
 from acktree.console.page import actions
 from acktree.console.page.app import StatusPage
@@ -382,7 +382,7 @@ def test_a_dead_letter_is_corrected_once_and_not_replayed_afterwards(topology: G
 def corrected_directly(topology: GivenUp, value: bytes) -> str:
     cluster = Cluster(topology.bootstrap, topology.name, {})
     try:
-        letter, record = read_letter(cluster, 0, 1)
+        letter, record = read_open_dead_letter(cluster, 0, 1)
         carry_out(cluster, correct(letter, record, value), {})
     except AcktreeError as error:
         return str(error)
@@ -404,7 +404,7 @@ def test_whoever_dies_before_the_commit_leaves_the_dead_letter_open(
 
     send = dead_letter_edit._send
     cluster = Cluster(topology.bootstrap, topology.name, {})
-    letter, record = read_letter(cluster, 0, 1)
+    letter, record = read_open_dead_letter(cluster, 0, 1)
     before = len(source_records(topology))
     with monkeypatch.context() as patch:
         patch.setattr(dead_letter_edit, "_send", die)

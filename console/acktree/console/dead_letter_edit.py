@@ -56,7 +56,7 @@ class Correction:
         ]
 
 
-def read_letter(cluster: Cluster, partition: int, offset: int) -> tuple[DeadLetter, Message]:
+def read_open_dead_letter(cluster: Cluster, partition: int, offset: int) -> tuple[DeadLetter, Message]:
     """Return a dead letter that can be corrected, and its record. Raises NotCorrectable."""
     topic = cluster.topology.dead_letter_topic
     record = cluster.record(topic, partition, offset)
@@ -93,7 +93,7 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
     producer = make_producer(producer_settings(cluster.bootstrap, user, **ours))
     with clear_errors(cluster.bootstrap, f"transactional id {name}"):
         producer.init_transactions(BROKER_TIMEOUT_S)
-        read_letter(cluster, letter.partition, letter.offset)
+        read_open_dead_letter(cluster, letter.partition, letter.offset)
         producer.begin_transaction()
         try:
             place = _write(cluster, producer, correction)

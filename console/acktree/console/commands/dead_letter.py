@@ -21,7 +21,7 @@ from acktree.console.commands.options import (
 )
 from acktree.console.commands.replay import carry_out
 from acktree.console.dead_letter_edit import carry_out as carry_out_correction
-from acktree.console.dead_letter_edit import correct, read_letter
+from acktree.console.dead_letter_edit import correct, read_open_dead_letter
 from acktree.console.dead_letter_replay import read_and_plan_dead_letters
 from acktree.console.replay import NotReplayable
 from acktree.console.view.cluster import Cluster
@@ -293,7 +293,7 @@ def _edit(
 ) -> None:
     """Print a correction and, where asked to, carry it out."""
     cluster = Cluster(bootstrap, topology, settings)
-    letter, record = read_letter(cluster, *parse_dead_letter(name))
+    letter, record = read_open_dead_letter(cluster, *parse_dead_letter(name))
     correction = correct(letter, record, read_value(value_file, record.value()))
     new = carry_out_correction(cluster, correction, settings) if execute else None
     cluster.close()
