@@ -12,13 +12,24 @@ from acktree.schemas.codec import (
     ACK_FRAME,
     ACK_INIT_FRAME,
     FAIL_WITH_RETRY_FRAME,
+    FAIL_WITH_TUPLE_FRAME,
     decode_ack,
     decode_ack_init,
     encode_ack,
     encode_ack_init,
     encode_fail_with_retry,
+    encode_fail_with_tuple,
 )
-from acktree.schemas.control_records import ID, MAX_RETRY_MS, NEVER, Ack, AckInit, Fail
+from acktree.schemas.control_records import (
+    BACK_OFF,
+    ID,
+    MAX_RETRY_MS,
+    NEVER,
+    Ack,
+    AckInit,
+    Fail,
+    FailedTuple,
+)
 from acktree.schemas.errors import MalformedRecord
 from hypothesis_profiles import examples
 
@@ -43,6 +54,23 @@ RETRY_FAILS = st.builds(
             U64,
             st.text(max_size=5),
             st.one_of(st.sampled_from([NEVER, 0, MAX_RETRY_MS]), st.integers(0, 10**6)),
+        ),
+        max_size=3,
+    ),
+)
+TUPLE_FAILS = st.builds(
+    lambda task, version, stack, fails: Ack(
+        task, version, fails=[Fail(*rest, FailedTuple(*place, stack)) for *rest, place in fails]
+    ),
+    st.text(max_size=5),
+    I32,
+    st.text(max_size=5),
+    st.lists(
+        st.tuples(
+            U64,
+            st.text(max_size=5),
+            st.sampled_from([BACK_OFF, NEVER, 0, 7, MAX_RETRY_MS]),
+            st.tuples(st.text(max_size=5), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)),
         ),
         max_size=3,
     ),
@@ -113,12 +141,18 @@ def test_inits_are_decoded_or_refused_as_the_reference_does(values):
         st.one_of(
             any_bytes(ACKS.map(encode_ack), ACK_FRAME),
             any_bytes(RETRY_FAILS.map(encode_fail_with_retry), FAIL_WITH_RETRY_FRAME),
+            any_bytes(TUPLE_FAILS.map(encode_fail_with_tuple), FAIL_WITH_TUPLE_FRAME),
         ),
         max_size=6,
     )
 )
 @example([FAIL_WITH_RETRY_FRAME + b"\x00\x00\x02" + bytes(8) + zigzag(-2) + b"\x00\x00"])
 @example([FAIL_WITH_RETRY_FRAME + b"\x00\x00\x02" + bytes(8) + zigzag(MAX_RETRY_MS + 1) + b"\x00\x00"])
+@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-3) + b"\0\0\0\0\0"])
+@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-2) + b"\0\x02\xff\0\0\0"])
+@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\x02\xff\x02" + bytes(8) + zigzag(-2) + b"\0\0\0\0\0"])
+@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-2) + b"\0\0\x01\0\0"])
+@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-2) + b"\0\0\0\x01\0"])
 @example([ACK_FRAME + b"\x02\xff\x00\x00\x00\x00"])
 @example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x02\xff\x00\x00"])
 @example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x00\x80\x00\x02" + bytes(8) + b"\x80\x80\x00"])
@@ -138,7 +172,13 @@ def test_acks_are_decoded_or_refused_as_the_reference_does(values):
         assert [tuple(row) for row in acks.tolist()] == expected.acks.tolist()
         assert resets.tolist() == expected.resets.tolist()
         found = [
-            Fail(int(batch.fail_roots[row]), batch.reason(row), int(batch.retries[row])) for row in fails
+            Fail(
+                int(batch.fail_roots[row]),
+                batch.reason(row),
+                int(batch.retries[row]),
+                batch.failed_tuple(row),
+            )
+            for row in fails
         ]
         assert found == list(expected.fails)
         assert {batch.task(row) for row in fails} <= {expected.task}

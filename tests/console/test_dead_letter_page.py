@@ -117,3 +117,45 @@ def test_html_and_control_characters_of_dead_letters_are_visible_text(monkeypatc
     assert "img" not in Elements(text).names
     assert f"{html.escape(HOSTILE)}\\x1b[2J" in text
     assert "\x1b" not in text
+
+
+FAILED = dataclasses.replace(
+    LETTER,
+    key="k",
+    failed_tuple="words/0/9",
+    failed_value="<b>secret</b>",
+    failed_value_note="the first 16,384 of 20,000 bytes",
+    stack="in execute\n<i>ValueError</i>\n",
+    corrects="lines/0/2",
+    corrected_as="lines/0/8",
+)
+
+
+@pytest.mark.parametrize("payloads", [True, False])
+def test_a_dead_letter_shows_the_failed_tuple_and_what_it_was_corrected_as(monkeypatch, payloads):
+    async def read(frame, query):
+        return FAILED
+
+    monkeypatch.setattr(Frame, "read", read)
+    text = page(allow_actions=True, payloads=payloads).get("/dead-letters/0/0").text
+    assert "words/0/9" in text
+    assert "in execute\n&lt;i&gt;ValueError&lt;/i&gt;" in text
+    assert ("&lt;b&gt;secret&lt;/b&gt; (the first 16,384 of 20,000 bytes)" in text) == payloads
+    assert "/trace?topic=lines&amp;partition=0&amp;offset=8" in text
+    assert "/trace?topic=lines&amp;partition=0&amp;offset=2" in text
+    assert "Plan a replay" not in text, "it is closed"
+    assert "secret" not in text or payloads
+
+
+def test_dead_letters_are_filtered_by_key_and_time_and_a_key_is_payload(monkeypatch):
+    letters = [dataclasses.replace(FAILED, offset=at, time_ms=at, key=f"k{at % 2}") for at in range(10)]
+
+    async def read(frame, query):
+        return NewestDeadLetters(tuple(letters), False, ("lines",))
+
+    monkeypatch.setattr(Frame, "read", read)
+    assert shown_by(page().get("/dead-letters?key=k1")) == [1, 3, 5, 7, 9]
+    assert shown_by(page().get("/dead-letters?key=k1&since_ms=3&until_ms=7")) == [3, 5, 7]
+    assert page().get("/dead-letters?key=other").status_code == 400
+    assert page().get("/dead-letters?since_ms=x").status_code == 400
+    assert page(payloads=False).get("/dead-letters?key=k1").status_code == 400

@@ -32,9 +32,9 @@ TOKEN = "a-token-that-is-long-enough"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def page(token=None, allow_actions=False, topology="t"):
+def page(token=None, allow_actions=False, topology="t", **more):
     (port,) = ports.free_ports(1)
-    settings = PageSettings(f"127.0.0.1:{port}", topology, {}, token, allow_actions)
+    settings = PageSettings(f"127.0.0.1:{port}", topology, {}, token, allow_actions, **more)
     return TestClient(StatusPage(settings).make_app(), base_url="http://localhost", follow_redirects=False)
 
 

@@ -39,11 +39,15 @@ MANY_CHARS = 1 << 14
 
 def encode_any_ack(record: Ack) -> bytes:
     """Encode a record of ``T.ack`` by the schema that holds all of it."""
+    if names_tuples(record.fails):
+        return codec.encode_fail_with_tuple(record)
     return codec.encode_fail_with_retry(record) if says_when(record.fails) else codec.encode_ack(record)
 
 
 def encode_any_result(record: Result) -> bytes:
     """Encode a Result by the schema that holds all of it."""
+    if names_tuples(record.failed):
+        return codec.encode_result_with_tuple(record)
     has_retry = says_when(record.failed)
     return codec.encode_result_with_retry(record) if has_retry else codec.encode_result(record)
 
@@ -51,6 +55,11 @@ def encode_any_result(record: Result) -> bytes:
 def says_when(fails: Sequence[Any]) -> bool:
     """Return whether fails say when their roots are emitted again."""
     return any(fail.retry_after_ms != BACK_OFF for fail in fails)
+
+
+def names_tuples(fails: Sequence[Any]) -> bool:
+    """Return whether fails name the tuples that failed."""
+    return any(fail.failed_tuple is not None for fail in fails)
 
 
 KINDS: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes]], ...] = (
@@ -70,6 +79,8 @@ FRAMES = (
     codec.FAIL_WITH_RETRY_FRAME,
     codec.RESULT_WITH_RETRY_FRAME,
     b"",
+    codec.FAIL_WITH_TUPLE_FRAME,
+    codec.RESULT_WITH_TUPLE_FRAME,
 )
 GOOD_INIT, GOOD_ACK = (
     codec.encode_ack_init(AckInit(1, 1, np.zeros(1, "<u8,<u8"))),
@@ -107,7 +118,10 @@ def records(data: bytes) -> None:
         fails = range(acks.fail_starts[1], acks.fail_starts[2])
         same = [found[1].task, acks.versions[1]]
         same += [[tuple(row) for row in acks.acks[acks.ack_starts[1] : acks.ack_starts[2]].tolist()]]
-        same += [tuple((acks.fail_roots[row], acks.reason(row), acks.retries[row]) for row in fails)]
+        about = (acks.fail_roots, acks.retries)
+        same += [
+            tuple((about[0][row], acks.reason(row), about[1][row], acks.failed_tuple(row)) for row in fails)
+        ]
         assert [*same, acks.resets[acks.reset_starts[1] : acks.reset_starts[2]].tolist()] == plain(found[1])
 
 

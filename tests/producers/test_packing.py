@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.producers.kafka import packing
-from acktree.producers.kafka.packing import AckPacker, InitPacker
-from acktree.schemas.codec import ACK_FRAME, decode_ack, decode_ack_init
-from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit
+from acktree.producers.kafka.packing import MAX_STACK_BYTES, MAX_STACKS, AckPacker, InitPacker
+from acktree.schemas.codec import (
+    ACK_FRAME,
+    FAIL_WITH_RETRY_FRAME,
+    FAIL_WITH_TUPLE_FRAME,
+    decode_ack,
+    decode_ack_init,
+)
+from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit, FailedTuple
 from acktree.schemas.errors import UnknownVersion
 from acktree.schemas.registry import History, Published
 
@@ -204,9 +210,42 @@ def test_fails_that_say_when_are_sent_before_the_same_fails_for_older_ackers():
     packer.fail(1, 8, "later", 5000)
     packer.fail(1, 9, "never", NEVER)
     packer.flush()
-    by_kind = [[tuple(fail) for fail in record.fails] for _, record in sent.acks()]
+    by_kind = [[tuple(fail[:3]) for fail in record.fails] for _, record in sent.acks()]
     assert sorted(by_kind[0]) == [(8, "later", 5000), (9, "never", NEVER)]
     assert sorted(by_kind[1]) == [(7, "plain", BACK_OFF), (8, "later", BACK_OFF), (9, "never", BACK_OFF)]
+
+
+def test_fails_that_name_their_tuple_are_sent_first_in_one_record_per_stack():
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    for root, stack in ((7, "one"), (8, "two"), (9, "one")):
+        packer.fail(1, root, "no", 5000, FailedTuple("words", 3, root, stack))
+    packer.flush()
+    frames = [value[:10] for _, _, value in sent.records]
+    assert frames == [FAIL_WITH_TUPLE_FRAME, FAIL_WITH_TUPLE_FRAME, FAIL_WITH_RETRY_FRAME, ACK_FRAME]
+    named = [[(fail.root, fail.failed_tuple) for fail in record.fails] for _, record in sent.acks()]
+    assert named[0] == [(root, FailedTuple("words", 3, root, "one")) for root in (7, 9)]
+    assert named[1] == [(8, FailedTuple("words", 3, 8, "two"))]
+    assert {place for each in named[2:] for _, place in each} == {None}
+
+
+def test_a_stack_is_cut_to_its_end_and_only_some_different_ones_go_with_a_flush():
+    sent = Sent()
+    packer = AckPacker(history(), "task", sent)
+    for root in range(1, 40):
+        packer.fail(1, root, "no", BACK_OFF, FailedTuple("words", 3, root, "ä" * 9_000 + f"{root:02}"))
+    packer.flush()
+    fails = [fail for _, record in sent.acks() for fail in record.fails if fail.failed_tuple]
+    assert len(fails) == 39, "a fail without its stack still names its tuple"
+    with_stack = [fail for fail in fails if fail.failed_tuple.stack]
+    assert sorted(fail.root for fail in with_stack) == list(range(1, MAX_STACKS + 1))
+    assert all(fail.failed_tuple.stack.endswith(f"{fail.root:02}") for fail in with_stack)
+    assert all(len(fail.failed_tuple.stack.encode()) <= MAX_STACK_BYTES for fail in with_stack)
+    sent.records.clear()
+    packer.fail(1, 99, "no", BACK_OFF, FailedTuple("words", 3, 99, "another"))
+    packer.flush()
+    ((_, first), _) = sent.acks()
+    assert first.fails[0].failed_tuple.stack == "another"
 
 
 def test_fails_that_do_not_say_when_are_sent_as_ever():
@@ -225,4 +264,4 @@ def test_the_strongest_of_several_fails_of_a_root_counts(order):
         packer.fail(1, 7, f"{number}", retry)
     packer.flush()
     (_, first), _ = sent.acks()
-    assert [tuple(fail) for fail in first.fails] == [(7, f"{order.index(NEVER)}", NEVER)]
+    assert [tuple(fail) for fail in first.fails] == [(7, f"{order.index(NEVER)}", NEVER, None)]

@@ -9,6 +9,7 @@ from acktree.producers.kafka.intake import Intake
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.tuples import Hand, Tuple
 from acktree.schemas.codec import decode_ack
+from acktree.schemas.control_records import FailedTuple
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, emitted_value, root_id
 from acktree.schemas.registry import History, Published, Slot
@@ -38,6 +39,7 @@ class Net:
         self.fold: dict[tuple[int, int], int] = defaultdict(int)
         self.control_records = 0
         self.failed: list[tuple[int, str]] = []
+        self.named: list[FailedTuple] = []
         self.resets: list[int] = []
         self.topics: dict[str, list[Message]] = defaultdict(list)
         self.edges = EdgeSource()
@@ -52,7 +54,8 @@ class Net:
     def on_control_record(self, _topic: str, _partition: int, value: bytes) -> None:
         record = decode_ack(value)
         self.control_records += 1
-        self.failed += [(fail.root, fail.reason) for fail in record.fails]
+        self.named += [fail.failed_tuple for fail in record.fails if fail.failed_tuple is not None]
+        self.failed += [(fail.root, fail.reason) for fail in record.fails if fail.failed_tuple is None]
         self.resets += [int(root) for root in record.resets]
         for entry in record.acks:
             self.fold[record.version, int(entry["root"])] ^= int(entry["value"])

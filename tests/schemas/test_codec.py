@@ -21,6 +21,7 @@ from acktree.schemas.control_records import (
     AckInit,
     Cause,
     Fail,
+    FailedTuple,
     Failure,
     ReplayCommand,
     Result,
@@ -49,6 +50,8 @@ def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
         "ReplayCommand": codec.REPLAY_COMMAND_FRAME,
         "FailWithRetry": codec.FAIL_WITH_RETRY_FRAME,
         "ResultWithRetry": codec.RESULT_WITH_RETRY_FRAME,
+        "FailWithTuple": codec.FAIL_WITH_TUPLE_FRAME,
+        "ResultWithTuple": codec.RESULT_WITH_TUPLE_FRAME,
     }
     return {**frames, **rest}[name] + out.getvalue()
 
@@ -126,6 +129,66 @@ def test_a_result_with_retry_is_plain_avro(acker: int, failed: list[Any]) -> Non
     assert (back.acker, back.failed, len(back.acked)) == (acker, failures, 0)
 
 
+PLACES = st.tuples(TEXT, st.integers(0, 2**31 - 1), st.integers(0, 2**62))
+ANY_RETRY_MS = st.one_of(st.just(BACK_OFF), RETRY_MS)
+
+
+def place_of(failed: FailedTuple | None) -> dict[str, Any]:
+    assert failed is not None
+    return {"topic": failed.topic, "partition": failed.partition, "offset": failed.offset}
+
+
+@given(TEXT, INT, TEXT, st.lists(st.tuples(U64, TEXT, ANY_RETRY_MS, PLACES), min_size=1, max_size=20))
+def test_a_fail_with_a_tuple_is_plain_avro(task: str, version: int, stack: str, fails: list[Any]) -> None:
+    failures = tuple(Fail(*rest, FailedTuple(*place, stack)) for *rest, place in fails)
+    data = codec.encode_fail_with_tuple(Ack(task, version, fails=failures))
+    rows = [
+        {"root": fixed(f.root), "retry_after_ms": f.retry_after_ms, "reason": f.reason}
+        | place_of(f.failed_tuple)
+        for f in failures
+    ]
+    expected = {"task": task, "version": version, "stack": stack, "fails": rows}
+    assert data == by_fastavro("FailWithTuple", expected)
+    back = codec.decode_ack(data)
+    assert (back.task, back.version, back.fails) == (task, version, failures)
+    assert (len(back.acks), len(back.resets)) == (0, 0)
+
+
+@given(INT, TEXT, st.lists(st.tuples(U64, TEXT, TEXT, ANY_RETRY_MS, PLACES), min_size=1, max_size=20))
+def test_a_result_with_a_tuple_is_plain_avro(acker: int, stack: str, failed: list[Any]) -> None:
+    failures = tuple(
+        Failure(root, Cause.FAILED, *rest, FailedTuple(*place, stack)) for root, *rest, place in failed
+    )
+    data = codec.encode_result_with_tuple(Result(acker, failed=failures))
+    names = ("root", "retry_after_ms", "task", "reason")
+    rows = [
+        {name: getattr(f, name) for name in names} | {"root": fixed(f.root)} | place_of(f.failed_tuple)
+        for f in failures
+    ]
+    assert data == by_fastavro("ResultWithTuple", {"acker": acker, "stack": stack, "failed": rows})
+    back = codec.decode_result_record(data)
+    assert isinstance(back, Result)
+    assert (back.acker, back.failed, len(back.acked)) == (acker, failures, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"partition": -1}, {"offset": -1}, {"retry_after_ms": -3}])
+def test_a_tuple_that_is_no_record_is_refused(wrong: dict[str, int]) -> None:
+    row = {
+        "root": fixed(1),
+        "retry_after_ms": BACK_OFF,
+        "reason": "",
+        "topic": "t",
+        "partition": 0,
+        "offset": 0,
+    }
+    row |= wrong
+    fail = by_fastavro("FailWithTuple", {"task": "", "version": 1, "stack": "", "fails": [row]})
+    result = by_fastavro("ResultWithTuple", {"acker": 1, "stack": "", "failed": [row | {"task": ""}]})
+    for decode, data in ((codec.decode_ack, fail), (codec.decode_result, result)):
+        with pytest.raises(MalformedRecord):
+            decode(data)
+
+
 @pytest.mark.parametrize("retry_after_ms", [BACK_OFF, -3, MAX_RETRY_MS + 1, 2**62])
 def test_a_retry_that_is_no_delay_is_refused(retry_after_ms: int) -> None:
     row = {"root": fixed(1), "retry_after_ms": retry_after_ms, "reason": ""}
@@ -137,7 +200,7 @@ def test_a_retry_that_is_no_delay_is_refused(retry_after_ms: int) -> None:
 
 
 def test_what_older_processes_read_does_not_say_when_to_retry() -> None:
-    fails = (Fail(5, "no", NEVER), Fail(6, "no", 9000))
+    fails = (Fail(5, "no", NEVER, FailedTuple("t", 0, 1, "stack")), Fail(6, "no", 9000))
     without = tuple(Fail(fail.root, fail.reason) for fail in fails)
     assert codec.encode_ack(Ack("b", 1, fails=fails)) == codec.encode_ack(Ack("b", 1, fails=without))
     failed = Failure(5, Cause.FAILED, "b", "no", NEVER)

@@ -73,17 +73,12 @@ class DeadLetterPlan:
         }
 
 
-def name_of(found: DeadLetter) -> str:
-    """Return how a dead letter is named: PARTITION/OFFSET of the dead-letter topic."""
-    return f"{found.partition}/{found.offset}"
-
-
 def wanted_by(dead_letters: Iterable[DeadLetter]) -> list[Wanted]:
     """Return the source records of dead letters by partition, each offset once. Raises UnknownDeadLetter."""
     offsets: dict[tuple[str, int], set[int]] = {}
     for found in dead_letters:
         if not found.topic:
-            raise UnknownDeadLetter(f"dead letter {name_of(found)} {why_without_source(found)}")
+            raise UnknownDeadLetter(f"dead letter {found.name} {why_without_source(found)}")
         offsets.setdefault((found.topic, found.source_partition), set()).add(found.source_offset)
     return [
         Wanted(topic, partition, tuple(Span(offset, offset + 1) for offset in sorted(mine)))
@@ -116,7 +111,7 @@ def plan_dead_letters(
         if why is None:
             replayed.append(each)
         else:
-            refused.setdefault(why, []).append(name_of(each))
+            refused.setdefault(why, []).append(each.name)
     wanted = tuple(wanted_by(replayed))
     return DeadLetterPlan(
         plan_replay(published, wanted, states),
@@ -141,6 +136,8 @@ def _source_state(
 def _why_refused(found: DeadLetter, state: PartitionState | str) -> str | None:
     if not found.topic:
         return f"it {why_without_source(found)}"
+    if found.corrected_as:
+        return f"it is closed: it was corrected as {found.corrected_as}"
     if isinstance(state, str):
         return state
     place = f"{found.topic}/{found.source_partition}"

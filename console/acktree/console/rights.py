@@ -23,6 +23,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
     UI = "ui"
     TRACES = "traces"
+    EDITOR = "editor"
 
 
 class NoSuchRole(AcktreeError):
@@ -61,6 +62,8 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
         given = [*_ui(topology)]
     elif role is Role.TRACES:
         given = [*_traces(topology)]
+    elif role is Role.EDITOR:
+        given = [*_editor(topology)]
     elif role is Role.ACKER:
         given = [*_everybody(topology), *_acker(topology), *waiting_tuples(topology)]
     else:
@@ -161,8 +164,24 @@ def _spout(topology: Topology, name: str) -> Iterator[Right]:
     yield _results(topology, "Read")
     if spout.topics:
         yield _results(topology, "Write")
+        yield from failed_values(topology)
     yield from _topic("Write", topology.dead_letter_topic)
     yield Right("group", topology.group_of(name), "Read")
+
+
+def failed_values(topology: Topology) -> Iterator[Right]:
+    """Keep with a dead letter what its failed tuple held; without this the dead letter says so."""
+    for bolt in topology.bolts.values():
+        yield from _topic("Read", *bolt.reads)
+
+
+def _editor(topology: Topology) -> Iterator[Right]:
+    """Correct dead letters: the only role that writes to source topics."""
+    for spout in topology.spouts.values():
+        yield from _topic("Write", *spout.topics)
+    yield from _topic("Write", topology.dead_letter_topic)
+    yield Right("transactional-id", f"{topology.dead_letter_topic}.editor", "Write")
+    yield from _ui(topology)
 
 
 def _operator(topology: Topology) -> Iterator[Right]:

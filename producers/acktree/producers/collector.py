@@ -7,7 +7,8 @@ takes (topic, value, key, headers).
 """
 
 import logging
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrig
 from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
+from acktree.producers.worker.fails import Fails, stack_of
 from acktree.producers.worker.faults import Faults
 from acktree.producers.worker.retry_rules import RetryRules
 from acktree.producers.worker.targets import Target, Targets
@@ -72,8 +74,7 @@ class Collector:
         self._take_edge = (edges or EdgePool()).take
         self._origins = Origins(history)
         self._fatal_error: Exception | None = None
-        self.on_failed: Callable[[str], object] = lambda _reason: None
-        """Called with the reason of every tuple that fails."""
+        self.fails = Fails(packer, self.counters)
         self._thread_id = world.current().thread_id
 
     def emit(
@@ -259,7 +260,7 @@ class Collector:
             return
         if tup._fault is not None:
             tup._state = FAILED
-            self._pack_fail(tup, tup._fault)
+            self.fails.pack(tup, tup._fault)
             return
         if tup._anchors:
             self.sums.acked.append(tup._anchors)
@@ -274,7 +275,8 @@ class Collector:
         """Fail a tuple: its source records are replayed, or become dead letters with the reason.
 
         They are replayed after the spout's back-off, or after ``retry_after_s``; without ``retry`` they
-        become dead letters at once. Where several tuples of a record fail, the first fail counts.
+        become dead letters at once. Where several tuples of a record fail, the first fail counts. In an
+        ``except`` clause the stack trace goes with it.
 
         Raises:
             AckedTwice, NotInHand, WrongThread, InvalidRetry: see there.
@@ -285,18 +287,20 @@ class Collector:
             self.faults.refuse_call(misuse, (tup,))
             self.fail_for_fault(tup, reason_of(misuse))
         else:
-            self._fail(tup, reason, retry_after_ms)
+            self._fail(tup, reason, retry_after_ms, stack_of(sys.exception()))
 
-    def _fail(self, tup: Tuple, reason: str, retry_after_ms: int) -> None:
+    def _fail(self, tup: Tuple, reason: str, retry_after_ms: int, stack: str) -> None:
         if self._finish(tup, "fail"):
             tup._state = FAILED
-            self._pack_fail(tup, reason, retry_after_ms)
+            self.fails.pack(tup, reason, retry_after_ms, stack)
 
-    def fail_for_fault(self, tup: Tuple, reason: str, retry_after_ms: int = BACK_OFF) -> None:
+    def fail_for_fault(
+        self, tup: Tuple, reason: str, retry_after_ms: int = BACK_OFF, stack: str = ""
+    ) -> None:
         """Fail a tuple in hand on behalf of the bolt, whose later calls for it are ignored."""
         if tup._state is IN_HAND:
             tup._fault = tup._fault or reason
-            self._fail(tup, tup._fault, retry_after_ms)
+            self._fail(tup, tup._fault, retry_after_ms, stack)
 
     def fail_reported(self) -> None:
         """Fail the tuples in hand that refused calls of other threads named."""
@@ -307,13 +311,7 @@ class Collector:
         """Fail a tuple that was acked in the same ``execute``; for the acker a fail outweighs the ack."""
         tup._state = FAILED
         self.counters.acked -= 1
-        self._pack_fail(tup, reason)
-
-    def _pack_fail(self, tup: Tuple, reason: str, retry_after_ms: int = BACK_OFF) -> None:
-        for version, root, _ in tup.anchors if tup._anchors else ():
-            self._packer.fail(version, root, reason, retry_after_ms)
-        self.counters.failed += 1
-        self.on_failed(reason)
+        self.fails.pack(tup, reason)
 
     def reset_timeout(self, tup: Tuple) -> None:
         """Restart the message timeout of the tuple's source records.

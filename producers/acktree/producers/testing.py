@@ -78,6 +78,7 @@ class BoltDouble:
         self.emitted: list[Emission] = []
         self.acked: set[int] = set()
         self.failed: dict[int, str] = {}
+        self.stacks: dict[int, str] = {}
         self.rejected: set[int] = set()
         self.retry_after_s: dict[int, float] = {}
         self.resets: list[int] = []
@@ -211,6 +212,8 @@ class BoltDouble:
         for fail in record.fails:
             number = origin_of(fail.root).offset
             self.failed[number] = fail.reason
+            if fail.failed_tuple is not None:
+                self.stacks[number] = fail.failed_tuple.stack
             if fail.retry_after_ms == NEVER:
                 self.rejected.add(number)
             elif fail.retry_after_ms != BACK_OFF:

@@ -1,4 +1,4 @@
-"""Decodes batches of AckInit, or of Ack and FailWithRetry, with compiled code into flat arrays.
+"""Decodes batches of AckInit, or of Ack and its later versions, with compiled code into flat arrays.
 
 Invariant: accepts exactly the bytes that :mod:`acktree.schemas.codec` accepts and returns the same values; a
 property test compares them. A record it rejects keeps its place in the batch, with a fault and no entries.
@@ -6,31 +6,39 @@ Needs numba, so only the acker imports it.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from acktree.schemas import control_records
+from acktree.schemas import avro, avro_loops, control_records
 from acktree.schemas.avro import FRAME_BYTES
-from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, FAIL_WITH_RETRY_FRAME
+from acktree.schemas.avro_loops import Bytes as Bytes
+from acktree.schemas.avro_loops import Integers as Integers
+from acktree.schemas.avro_loops import (
+    copy_array,
+    end_of_array,
+    read_count,
+    read_int,
+    read_long,
+    read_string,
+    signed,
+    starts_with,
+)
+from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, FAIL_WITH_RETRY_FRAME, FAIL_WITH_TUPLE_FRAME
 from acktree.schemas.compiled_code import Compiler
-from acktree.schemas.control_records import BACK_OFF, MAX_RETRY_MS, NEVER
+from acktree.schemas.control_records import BACK_OFF, MAX_RETRY_MS, NEVER, FailedTuple
 from acktree.schemas.ids import IdArray
-
-Integers = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 
 WHOLE, MALFORMED, _UNSURE = 0, 1, 255
 SMALLEST_FAIL = 9
-_SMALLEST_RETRY_FAIL = 10
+_SMALLEST_FAILS = (SMALLEST_FAIL, 10, 13)
+_PLAIN, _WITH_RETRY, _WITH_TUPLE, _NO_KIND = 0, 1, 2, 3
 
 _INIT_FRAME = np.frombuffer(ACK_INIT_FRAME, np.uint8).copy()
-_ACK_FRAMES = np.frombuffer(ACK_FRAME + FAIL_WITH_RETRY_FRAME, np.uint8).reshape(2, -1).copy()
-_LEAST, _MOST = -(2**31), 2**31
+_FRAMES_OF_ACKS = ACK_FRAME + FAIL_WITH_RETRY_FRAME + FAIL_WITH_TUPLE_FRAME
+_ACK_FRAMES = np.frombuffer(_FRAMES_OF_ACKS, np.uint8).reshape(_NO_KIND, -1).copy()
 
-
-compiled = Compiler(__file__, control_records.__file__)
+compiled = Compiler(__file__, control_records.__file__, avro_loops.__file__, avro.__file__)
 
 
 class InitBatch(NamedTuple):
@@ -49,7 +57,8 @@ class InitBatch(NamedTuple):
 class AckBatch(NamedTuple):
     """Ack records: the ``*_starts`` say which rows of acks, fails and resets are a record's.
 
-    ``retries`` has a row per fail: a delay in ms, BACK_OFF or NEVER.
+    ``retries`` has a row per fail: a delay in ms, BACK_OFF or NEVER. ``places`` has one, too: where the topic
+    of the failed tuple begins and ends, its partition and offset; (0, -1, 0, 0) where no tuple is named.
     """
 
     faults: Bytes
@@ -63,26 +72,44 @@ class AckBatch(NamedTuple):
     task_spans: Integers
     reason_spans: Integers
     retries: Integers
+    stack_spans: Integers
+    places: Integers
     data: Bytes
 
     def task(self, fail: int) -> str:
         """Return the task that sent a fail, by the fail's row."""
-        record = int(np.searchsorted(self.fail_starts, fail, "right")) - 1
-        return self._text(self.task_spans[record])
+        return self._text(self.task_spans[self._record_of(fail)])
 
     def reason(self, fail: int) -> str:
         """Return why a fail was sent, by its row."""
         return self._text(self.reason_spans[fail])
 
+    def failed_tuple(self, fail: int) -> FailedTuple | None:
+        """Return the tuple that a fail names, by its row."""
+        place = self.places[fail]
+        if place[1] < 0:
+            return None
+        stack = self._text(self.stack_spans[self._record_of(fail)])
+        return FailedTuple(self._text(place[:2]), int(place[2]), int(place[3]), stack)
+
     def is_text(self, record: int) -> bool:
         """Return whether the strings of a record are UTF-8."""
-        reasons = self.reason_spans[self.fail_starts[record] : self.fail_starts[record + 1]]
+        rows = slice(self.fail_starts[record], self.fail_starts[record + 1])
+        topics = [place[:2] for place in self.places[rows] if place[1] >= 0]
         try:
-            for span in (self.task_spans[record], *reasons):
+            for span in (
+                self.task_spans[record],
+                self.stack_spans[record],
+                *self.reason_spans[rows],
+                *topics,
+            ):
                 self._text(span)
         except UnicodeDecodeError:
             return False
         return True
+
+    def _record_of(self, fail: int) -> int:
+        return int(np.searchsorted(self.fail_starts, fail, "right")) - 1
 
     def _text(self, span: Integers) -> str:
         return self.data[span[0] : span[1]].tobytes().decode()
@@ -104,7 +131,7 @@ def decode_init_batch(values: Sequence[bytes]) -> InitBatch:
 
 
 def decode_ack_batch(values: Sequence[bytes]) -> AckBatch:
-    """Return the Acks and FailWithRetrys in values; any other value has the fault MALFORMED."""
+    """Return the Acks, with their later versions, in values; any other value has the fault MALFORMED."""
     data, ends = _join(values)
     count = len(values)
     batch = AckBatch(
@@ -119,6 +146,8 @@ def decode_ack_batch(values: Sequence[bytes]) -> AckBatch:
         task_spans=np.zeros((count, 2), np.int64),
         reason_spans=np.empty((len(data) // SMALLEST_FAIL, 2), np.int64),
         retries=np.empty(len(data) // SMALLEST_FAIL, np.int64),
+        stack_spans=np.zeros((count, 2), np.int64),
+        places=np.empty((len(data) // SMALLEST_FAIL, 4), np.int64),
         data=data,
     )
     columns = (_bytes_of(batch.acks), _bytes_of(batch.fail_roots), _bytes_of(batch.resets))
@@ -139,113 +168,21 @@ def _bytes_of(array: IdArray) -> Bytes:
 
 
 @compiled
-def _signed(number: Any) -> Any:
-    return np.int64(number)
-
-
-@compiled
-def _long(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an Avro long and where it ends, or (0, -1)."""
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(64):
-        byte = np.uint64(data[at])
-        at += 1
-        if shift == np.uint64(63) and (byte & np.uint64(0x7F)) > np.uint64(1):
-            break
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(0x80):
-            return _signed(value >> np.uint64(1)) ^ -_signed(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return _signed(0), _signed(-1)
-
-
-@compiled
-def _int(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an Avro int and where it ends, or (0, -1)."""
-    value, at = _long(data, at, end)
-    if value < _LEAST or value >= _MOST:
-        return _signed(0), _signed(-1)
-    return value, at
-
-
-@compiled
-def _count(data: Bytes, at: int, end: int, smallest: int) -> tuple[int, int]:
-    """Return an array's count and where its items start, or (0, -1) if the bytes left cannot hold them."""
-    count, at = _long(data, at, end)
-    if at < 0:
-        return _signed(0), _signed(-1)
-    left = end - at
-    if count < 0:
-        count = -count
-        size, at = _long(data, at, end)
-        if at < 0 or size > left or count < 0:
-            return _signed(0), _signed(-1)
-    if count > left // smallest:
-        return _signed(0), _signed(-1)
-    return count, at
-
-
-@compiled
-def _copy_array(data: Bytes, at: int, end: int, size: int, out: Bytes, row: int) -> tuple[int, int]:
-    """Copy an array to row ``row`` of out; return the row behind it and where it ends (-1: malformed)."""
-    count, at = _count(data, at, end, size)
-    if at < 0 or count > (end - at) // size:
-        return row, _signed(-1)
-    target = row * size
-    for offset in range(count * size):
-        out[target + offset] = data[at + offset]
-    at += count * size
-    if count > 0:
-        at = _end_of_array(data, at, end)
-    return row + count, at
-
-
-@compiled
-def _end_of_array(data: Bytes, at: int, end: int) -> int:
-    """Return the position after the zero that ends an array, -1 if there is none here."""
-    value, at = _long(data, at, end)
-    return at if at >= 0 and value == 0 else _signed(-1)
-
-
-@compiled
-def _string(data: Bytes, at: int, end: int) -> tuple[int, int, bool]:
-    """Return where a string starts and ends (-1: malformed) and whether it is plain ASCII."""
-    size, at = _long(data, at, end)
-    if at < 0 or size < 0 or size > end - at:
-        return _signed(0), _signed(-1), True
-    plain = True
-    for offset in range(size):
-        plain &= data[at + offset] < 0x80
-    return at, at + size, plain
-
-
-@compiled
-def _starts_with(data: Bytes, at: int, end: int, frame: Bytes) -> bool:
-    if end - at < FRAME_BYTES:
-        return False
-    same = True
-    for offset in range(FRAME_BYTES):
-        same &= data[at + offset] == frame[offset]
-    return same
-
-
-@compiled
 def _decode_inits(data: Bytes, ends: Integers, frame: Bytes, batch: InitBatch, entries: Bytes) -> None:
-    row = _signed(0)
+    row = signed(0)
     for record in range(len(batch.faults)):
         at, end = ends[record], ends[record + 1]
         batch.faults[record] = MALFORMED
         batch.starts[record + 1] = row
-        if not _starts_with(data, at, end, frame):
+        if not starts_with(data, at, end, frame):
             continue
-        task, at = _int(data, at + FRAME_BYTES, end)
+        task, at = read_int(data, at + FRAME_BYTES, end)
         if at < 0:
             continue
-        version, at = _int(data, at, end)
+        version, at = read_int(data, at, end)
         if at < 0:
             continue
-        behind, at = _copy_array(data, at, end, 16, entries, row)
+        behind, at = copy_array(data, at, end, 16, entries, row)
         if at != end:
             continue
         batch.faults[record] = WHOLE
@@ -257,35 +194,38 @@ def _decode_inits(data: Bytes, ends: Integers, frame: Bytes, batch: InitBatch, e
 def _decode_acks(
     data: Bytes, ends: Integers, frames: Bytes, batch: AckBatch, acks: Bytes, fails: Bytes, resets: Bytes
 ) -> None:
-    ack_row = fail_row = reset_row = _signed(0)
+    ack_row = fail_row = reset_row = signed(0)
     for record in range(len(batch.faults)):
         at, end = ends[record], ends[record + 1]
         batch.faults[record] = MALFORMED
         batch.ack_starts[record + 1] = ack_row
         batch.fail_starts[record + 1] = fail_row
         batch.reset_starts[record + 1] = reset_row
-        has_retries = _starts_with(data, at, end, frames[1])
-        if not has_retries and not _starts_with(data, at, end, frames[0]):
+        kind = _kind_of(data, at, end, frames)
+        if kind == _NO_KIND:
             continue
-        task_start, task_end, task_plain = _string(data, at + FRAME_BYTES, end)
+        task_start, task_end, task_plain = read_string(data, at + FRAME_BYTES, end)
         if task_end < 0:
             continue
-        version, at = _int(data, task_end, end)
+        version, at = read_int(data, task_end, end)
         if at < 0:
             continue
-        acks_behind, resets_behind = ack_row, reset_row
-        if not has_retries:
-            acks_behind, at = _copy_array(data, at, end, 16, acks, ack_row)
-            if at < 0:
-                continue
-        fails_behind, at, plain = _fails(data, at, end, fails, batch, fail_row, has_retries)
+        acks_behind, resets_behind, stack_plain = ack_row, reset_row, True
+        if kind == _PLAIN:
+            acks_behind, at = copy_array(data, at, end, 16, acks, ack_row)
+        elif kind == _WITH_TUPLE:
+            start, at, stack_plain = read_string(data, at, end)
+            batch.stack_spans[record, 0], batch.stack_spans[record, 1] = start, at
         if at < 0:
             continue
-        if not has_retries:
-            resets_behind, at = _copy_array(data, at, end, 8, resets, reset_row)
+        fails_behind, at, plain = _fails(data, at, end, fails, batch, fail_row, kind)
+        if at < 0:
+            continue
+        if kind == _PLAIN:
+            resets_behind, at = copy_array(data, at, end, 8, resets, reset_row)
         if at != end:
             continue
-        batch.faults[record] = WHOLE if plain and task_plain else _UNSURE
+        batch.faults[record] = WHOLE if plain and task_plain and stack_plain else _UNSURE
         batch.versions[record] = version
         batch.task_spans[record, 0], batch.task_spans[record, 1] = task_start, task_end
         batch.ack_starts[record + 1] = ack_row = acks_behind
@@ -294,30 +234,62 @@ def _decode_acks(
 
 
 @compiled
+def _kind_of(data: Bytes, at: int, end: int, frames: Bytes) -> int:
+    """Return which of the schemas a record has, by its frame."""
+    for kind in range(_NO_KIND):
+        if starts_with(data, at, end, frames[kind]):
+            return kind
+    return _NO_KIND
+
+
+@compiled
 def _fails(
-    data: Bytes, at: int, end: int, roots: Bytes, batch: AckBatch, row: int, has_retries: bool
+    data: Bytes, at: int, end: int, roots: Bytes, batch: AckBatch, row: int, kind: int
 ) -> tuple[int, int, bool]:
-    """Copy fails as ``_copy_array`` does; return also whether their reasons are plain ASCII."""
-    count, at = _count(data, at, end, _SMALLEST_RETRY_FAIL if has_retries else SMALLEST_FAIL)
+    """Copy fails as ``copy_array`` does; return also whether their texts are plain ASCII."""
+    count, at = read_count(data, at, end, _SMALLEST_FAILS[kind])
     if at < 0 or count == 0:
         return row, at, True
+    least = BACK_OFF if kind == _WITH_TUPLE else NEVER
     plain = True
     for _ in range(count):
         if end - at < 8:
-            return row, _signed(-1), True
+            return row, signed(-1), True
         for offset in range(8):
             roots[row * 8 + offset] = data[at + offset]
         at += 8
-        retry = _signed(BACK_OFF)
-        if has_retries:
-            retry, at = _long(data, at, end)
-            if at < 0 or retry < NEVER or retry > MAX_RETRY_MS:
-                return row, _signed(-1), True
-        start, at, reason_plain = _string(data, at, end)
+        retry = signed(BACK_OFF)
+        if kind != _PLAIN:
+            retry, at = read_long(data, at, end)
+            if at < 0 or retry < least or retry > MAX_RETRY_MS:
+                return row, signed(-1), True
+        start, at, reason_plain = read_string(data, at, end)
         if at < 0:
-            return row, _signed(-1), True
+            return row, signed(-1), True
         batch.reason_spans[row, 0], batch.reason_spans[row, 1] = start, at
         batch.retries[row] = retry
-        plain &= reason_plain
+        at, topic_plain = _place(data, at, end, batch.places, row, kind)
+        if at < 0:
+            return row, signed(-1), True
+        plain &= reason_plain and topic_plain
         row += 1
-    return row, _end_of_array(data, at, end), plain
+    return row, end_of_array(data, at, end), plain
+
+
+@compiled
+def _place(data: Bytes, at: int, end: int, places: Integers, row: int, kind: int) -> tuple[int, bool]:
+    """Read the coordinates of a fail's tuple; return where they end and whether the topic is plain ASCII."""
+    places[row, 0], places[row, 1], places[row, 2], places[row, 3] = 0, -1, 0, 0
+    if kind != _WITH_TUPLE:
+        return at, True
+    start, behind, plain = read_string(data, at, end)
+    if behind < 0:
+        return signed(-1), True
+    partition, at = read_int(data, behind, end)
+    if at < 0 or partition < 0:
+        return signed(-1), True
+    offset, at = read_long(data, at, end)
+    if at < 0 or offset < 0:
+        return signed(-1), True
+    places[row, 0], places[row, 1], places[row, 2], places[row, 3] = start, behind, partition, offset
+    return at, plain

@@ -1,6 +1,7 @@
 """Control records: Avro single-object encoding of AckInit, Ack, Result, Absent and ReplayCommand.
 
-FailWithRetry is decoded as an Ack, ResultWithRetry as a Result: they are later versions of a part of these.
+FailWithRetry and FailWithTuple are decoded as an Ack, ResultWithRetry and ResultWithTuple as a Result: they
+are later versions of a part of these.
 
 Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`; no memory is allocated for a
 count that the bytes cannot hold. Id arrays are views into the bytes given, no loop per entry.
@@ -22,6 +23,7 @@ from acktree.schemas.control_records import (
     AckInit,
     Cause,
     Fail,
+    FailedTuple,
     Failure,
     ReplayCommand,
     Result,
@@ -34,6 +36,7 @@ ACK_INIT_FRAME, ACK_FRAME = frame_of("AckInit"), frame_of("Ack")
 RESULT_FRAME, ABSENT_FRAME = frame_of("Result"), frame_of("Absent")
 ABSENT_IN_RUN_FRAME, REPLAY_COMMAND_FRAME = frame_of("AbsentInRun"), frame_of("ReplayCommand")
 FAIL_WITH_RETRY_FRAME, RESULT_WITH_RETRY_FRAME = frame_of("FailWithRetry"), frame_of("ResultWithRetry")
+FAIL_WITH_TUPLE_FRAME, RESULT_WITH_TUPLE_FRAME = frame_of("FailWithTuple"), frame_of("ResultWithTuple")
 
 
 def encode_ack_init(record: AckInit) -> bytes:
@@ -80,6 +83,48 @@ def encode_result_with_retry(record: Result) -> bytes:
     return head + (zigzag(len(record.failed)) + failed + b"\0" if record.failed else b"\0")
 
 
+def encode_fail_with_tuple(record: Ack) -> bytes:
+    """Return the framed Avro bytes of a FailWithTuple: fails of tuples with one stack, no acks, no resets."""
+    assert not len(record.acks) + len(record.resets), record
+    fails = b"".join(
+        id_bytes(fail.root)
+        + zigzag(fail.retry_after_ms)
+        + string_bytes(fail.reason)
+        + _place_bytes(fail.failed_tuple)
+        for fail in record.fails
+    )
+    head = FAIL_WITH_TUPLE_FRAME + string_bytes(record.task) + zigzag(record.version)
+    items = zigzag(len(record.fails)) + fails + b"\0" if record.fails else b"\0"
+    return head + string_bytes(_stack_of(record.fails)) + items
+
+
+def encode_result_with_tuple(record: Result) -> bytes:
+    """Return the framed Avro bytes of a ResultWithTuple: failures of tuples with one stack, none is acked."""
+    assert not len(record.acked), record
+    failed = b"".join(
+        id_bytes(f.root)
+        + zigzag(f.retry_after_ms)
+        + string_bytes(f.task)
+        + string_bytes(f.reason)
+        + _place_bytes(f.failed_tuple)
+        for f in record.failed
+    )
+    head = RESULT_WITH_TUPLE_FRAME + zigzag(record.acker) + string_bytes(_stack_of(record.failed))
+    return head + (zigzag(len(record.failed)) + failed + b"\0" if record.failed else b"\0")
+
+
+def _place_bytes(failed: FailedTuple | None) -> bytes:
+    assert failed is not None
+    return string_bytes(failed.topic) + zigzag(failed.partition) + zigzag(failed.offset)
+
+
+def _stack_of(fails: Sequence[Fail | Failure]) -> str:
+    """Return the one stack that all the fails have."""
+    stacks = {fail.failed_tuple.stack for fail in fails if fail.failed_tuple is not None} or {""}
+    assert len(stacks) == 1, stacks
+    return stacks.pop()
+
+
 def encode_result(record: Result) -> bytes:
     """Return the framed Avro bytes of a Result, which does not say when failed roots are emitted again."""
     failed = b"".join(
@@ -122,6 +167,8 @@ _NAMES = {
     REPLAY_COMMAND_FRAME: "ReplayCommand",
     FAIL_WITH_RETRY_FRAME: "FailWithRetry",
     RESULT_WITH_RETRY_FRAME: "ResultWithRetry",
+    FAIL_WITH_TUPLE_FRAME: "FailWithTuple",
+    RESULT_WITH_TUPLE_FRAME: "ResultWithTuple",
 }
 
 
@@ -134,9 +181,11 @@ def decode_ack_init(data: bytes) -> AckInit:
 
 
 def decode_ack(data: bytes) -> Ack:
-    """Return the Ack or FailWithRetry in data; raise MalformedRecord for anything else."""
+    """Return the Ack, FailWithRetry or FailWithTuple in data; raise MalformedRecord for anything else."""
     if data[:FRAME_BYTES] == FAIL_WITH_RETRY_FRAME:
         return _decode_fail_with_retry(data)
+    if data[:FRAME_BYTES] == FAIL_WITH_TUPLE_FRAME:
+        return _decode_fail_with_tuple(data)
     reader = Reader(data, ACK_FRAME, _NAMES)
     task, version, acks = reader.string(), reader.int32(), reader.array(ENTRY)
     count = reader.count(9)
@@ -161,17 +210,40 @@ def _retry_fail(reader: Reader) -> Fail:
     return Fail(root, reader.string(), retry_after_ms)
 
 
-def _retry_after_ms(reader: Reader) -> int:
+def _decode_fail_with_tuple(data: bytes) -> Ack:
+    reader = Reader(data, FAIL_WITH_TUPLE_FRAME, _NAMES)
+    task, version, stack, count = reader.string(), reader.int32(), reader.string(), reader.count(13)
+    fails = tuple(_tuple_fail(reader, stack) for _ in range(count))
+    reader.end_of_array(count)
+    reader.end()
+    return Ack(task, version, fails=fails)
+
+
+def _tuple_fail(reader: Reader, stack: str) -> Fail:
+    root, retry_after_ms, reason = reader.id(), _retry_after_ms(reader, BACK_OFF), reader.string()
+    return Fail(root, reason, retry_after_ms, _failed_tuple(reader, stack))
+
+
+def _failed_tuple(reader: Reader, stack: str) -> FailedTuple:
+    failed = FailedTuple(reader.string(), reader.int32(), reader.long(), stack)
+    if failed.partition < 0 or failed.offset < 0:
+        raise MalformedRecord(f"{failed.topic}/{failed.partition}/{failed.offset} is no record")
+    return failed
+
+
+def _retry_after_ms(reader: Reader, least: int = NEVER) -> int:
     retry_after_ms = reader.long()
-    if not NEVER <= retry_after_ms <= MAX_RETRY_MS:
-        raise MalformedRecord(f"retry_after_ms {retry_after_ms} is not between {NEVER} and {MAX_RETRY_MS}")
+    if not least <= retry_after_ms <= MAX_RETRY_MS:
+        raise MalformedRecord(f"retry_after_ms {retry_after_ms} is not between {least} and {MAX_RETRY_MS}")
     return retry_after_ms
 
 
 def decode_result(data: bytes) -> Result:
-    """Return the Result or ResultWithRetry in data; raise MalformedRecord for anything else."""
+    """Return the Result, or its later version, in data; raise MalformedRecord for anything else."""
     if data[:FRAME_BYTES] == RESULT_WITH_RETRY_FRAME:
         return _decode_result_with_retry(data)
+    if data[:FRAME_BYTES] == RESULT_WITH_TUPLE_FRAME:
+        return _decode_result_with_tuple(data)
     reader = Reader(data, RESULT_FRAME, _NAMES)
     acker, acked = reader.int32(), reader.array(ID)
     count = reader.count(11)
@@ -193,6 +265,21 @@ def _decode_result_with_retry(data: bytes) -> Result:
 def _retry_failure(reader: Reader) -> Failure:
     root, retry_after_ms = reader.id(), _retry_after_ms(reader)
     return Failure(root, Cause.FAILED, reader.string(), reader.string(), retry_after_ms)
+
+
+def _decode_result_with_tuple(data: bytes) -> Result:
+    reader = Reader(data, RESULT_WITH_TUPLE_FRAME, _NAMES)
+    acker, stack, count = reader.int32(), reader.string(), reader.count(14)
+    failed = tuple(_tuple_failure(reader, stack) for _ in range(count))
+    reader.end_of_array(count)
+    reader.end()
+    return Result(acker, failed=failed)
+
+
+def _tuple_failure(reader: Reader, stack: str) -> Failure:
+    root, retry_after_ms = reader.id(), _retry_after_ms(reader, BACK_OFF)
+    task, reason = reader.string(), reader.string()
+    return Failure(root, Cause.FAILED, task, reason, retry_after_ms, _failed_tuple(reader, stack))
 
 
 def _failure(reader: Reader) -> Failure:

@@ -35,12 +35,22 @@ class Cause(IntEnum):
     REJECTED = 2
 
 
+class FailedTuple(NamedTuple):
+    """The tuple whose fail ended a tree: its coordinates, and the stack trace, "" where none was kept."""
+
+    topic: str
+    partition: int
+    offset: int
+    stack: str = ""
+
+
 class Fail(NamedTuple):
     """A failed root; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
 
     root: int
     reason: str
     retry_after_ms: int = BACK_OFF
+    failed_tuple: FailedTuple | None = None
 
 
 class Failure(NamedTuple):
@@ -51,6 +61,7 @@ class Failure(NamedTuple):
     task: str
     reason: str
     retry_after_ms: int = BACK_OFF
+    failed_tuple: FailedTuple | None = None
 
 
 def stronger(one: int, other: int) -> int:

@@ -195,7 +195,7 @@ class Results:
         found = []
         for task in published.spout_tasks.get(spout, ()):
             for log in self.logs(published.result_topic(task)):
-                said_when: set[int] = set()
+                reported: set[int] = set()
                 for stored in _visible(log):
                     try:
                         failed = decode_result(stored.value or b"").failed
@@ -203,11 +203,11 @@ class Results:
                         continue
                     for each in failed:
                         record = by_place.get(self._place_of(each.root) or ("", 0, 0))
-                        if record is not None and each.root not in said_when:
+                        if record is not None and each.root not in reported:
                             why = Failure.of(each)
                             found.append(FailedRecord(record, *why, why.retry, why.retry_after_s))
-                        if each.retry_after_ms != BACK_OFF:  # for older spouts it is reported once more
-                            said_when.add(each.root)
+                        if each.retry_after_ms != BACK_OFF or each.failed_tuple is not None:
+                            reported.add(each.root)  # for older spouts it is reported once more
         return found
 
     # Bolts.

@@ -1,13 +1,17 @@
 """`acktree dead-letter list`, `show` and `replay`: records whose attempts are used up."""
 
+import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar, cast
 
 import click
 
 from acktree.console.columns import LINES, columns, printable, short_reason
+from acktree.console.commands.edited_value import keep_value, read_value
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
@@ -16,7 +20,9 @@ from acktree.console.commands.options import (
     topology_option,
 )
 from acktree.console.commands.replay import carry_out
-from acktree.console.dead_letter_replay import name_of, read_and_plan_dead_letters
+from acktree.console.dead_letter_edit import carry_out as carry_out_correction
+from acktree.console.dead_letter_edit import correct, read_open_dead_letter
+from acktree.console.dead_letter_replay import read_and_plan_dead_letters
 from acktree.console.replay import NotReplayable
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letter_filter import (
@@ -29,27 +35,63 @@ from acktree.console.view.dead_letters import (
     DeadLetter,
     UnknownDeadLetter,
     dead_letter_of,
+    find_closing,
     read_dead_letter,
     read_newest,
     spouts_by_topic,
 )
 from acktree.console.view.documents import to_json
+from acktree.schemas.client_settings import Settings
+from acktree.schemas.durations import parse_duration_s
 
 MAX_DEAD_LETTERS = 1_000_000
+FILTER_OPTIONS = tuple(field.name for field in dataclasses.fields(DeadLetterFilter))
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def filter_options(command: Decorated) -> Decorated:
-    """Add a filter's options; the command gets `reason`, `contains`, `spout` and `task`, None if absent."""
+    """Add a filter's options; the command gets `wanted: DeadLetterFilter`, what is absent is empty."""
+
+    @functools.wraps(command)
+    def with_filter(**given: Any) -> Any:
+        fields = {name: given.pop(name) for name in FILTER_OPTIONS}
+        return command(wanted=DeadLetterFilter(**{n: value for n, value in fields.items() if value}), **given)
+
+    filtered: Any = with_filter
     for option in (
+        click.option(
+            "--until", "until_ms", metavar="TIME", callback=as_time_ms, help="Those of then or before."
+        ),
+        click.option(
+            "--since",
+            "since_ms",
+            metavar="TIME",
+            callback=as_time_ms,
+            help="Those of then or later: 2h ago, or 2025-01-31T12:00, local unless it has a zone.",
+        ),
+        click.option("--key", metavar="TEXT", help="Those of source records with exactly this key."),
         click.option("--task", metavar="NAME", help="Those that a task failed, or any task of a bolt."),
         click.option("--spout", metavar="NAME", help="Those of a spout's records."),
         click.option("--contains", metavar="TEXT", help="Those whose reason contains TEXT, in any case."),
         click.option("--reason", metavar="TEXT", help="Those with exactly this reason."),
     ):
-        command = option(command)
-    return command
+        filtered = option(filtered)
+    return cast(Decorated, filtered)
+
+
+def as_time_ms(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int:
+    """Return a time in ms since 1970: a duration ago, or a date; 0 for none."""
+    if text is None:
+        return 0
+    try:
+        return int(1000 * datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        pass
+    try:
+        return int(1000 * (time.time() - parse_duration_s(text)))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither a duration, as in 2h, nor a date and time") from error
 
 
 @click.group(name="dead-letter")
@@ -68,17 +110,13 @@ def dead_letter() -> None:
 def list_dead_letters(
     topology: str,
     limit: int,
-    reason: str | None,
-    contains: str | None,
-    spout: str | None,
-    task: str | None,
+    wanted: DeadLetterFilter,
     by_reason: bool,
     style: str,
     bootstrap: str,
     settings: dict[str, str],
 ) -> None:
     """List dead letters, the newest first. Filters and counts take all of them, the list a number."""
-    wanted = DeadLetterFilter(reason or "", contains or "", spout or "", task or "")
     cluster = Cluster(bootstrap, topology, settings)
     is_whole = by_reason or wanted != DeadLetterFilter()
     selected = _select(cluster, wanted, MAX_DEAD_LETTERS if is_whole else limit)
@@ -91,7 +129,18 @@ def list_dead_letters(
         counts = [(each.count, short_reason(each.reason)) for each in selected.reasons]
         click.echo(columns(("DEAD_LETTERS", "REASON"), counts))
     else:
-        head = ("LETTER", "TIME", "TOPIC", "PARTITION", "OFFSET", "ATTEMPTS", "CAUSE", "TASK", "REASON")
+        head = (
+            "LETTER",
+            "STATE",
+            "TIME",
+            "TOPIC",
+            "PARTITION",
+            "OFFSET",
+            "ATTEMPTS",
+            "CAUSE",
+            "TASK",
+            "REASON",
+        )
         click.echo(columns(head, map(_row, shown)))
 
 
@@ -106,7 +155,8 @@ def _row(found: DeadLetter) -> tuple[object, ...]:
         place = (f"spout {found.spout}", "", short_reason(found.message_id))
     attempts = "" if found.attempts is None else found.attempts
     about = (found.cause, component_of(found.task), short_reason(found.reason))
-    return (name_of(found), clock(found.time_ms), *place, attempts, *about)
+    state = "corrected" if found.corrected_as else "open"
+    return (found.name, state, clock(found.time_ms), *place, attempts, *about)
 
 
 def clock(time_ms: int) -> str:
@@ -138,16 +188,17 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
     cluster = Cluster(bootstrap, topology, settings)
     topic = cluster.topology.dead_letter_topic
     record, spouts = cluster.record(topic, partition, offset), spouts_by_topic(cluster.topology)
-    cluster.close()
     if record is None:
         raise UnknownDeadLetter(
             f"{topic}/{partition} holds no record at {offset}; see: acktree dead-letter list"
         )
     found = dead_letter_of(record, spouts)
+    found = dataclasses.replace(found, corrected_as=find_closing(cluster, found))
+    cluster.close()
     if style == "json":
         click.echo(json.dumps(to_json(found)))
         return
-    place = f"{found.topic}/{found.source_partition}/{found.source_offset}" if found.topic else "not said"
+    place = found.source or "not said"
     message = [
         ("emitted to", found.headers.get("acktree-topic")),
         ("tuple", found.headers.get("acktree-tuple")),
@@ -155,12 +206,14 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
     is_message = found.message_id is not None
     rows = [
         *([("message", found.message_id), *message] if is_message else [("source record", place)]),
+        *((name, text) for name, text in _links(found) if text),
         ("spout", found.spout or "not known"),
         ("dead-lettered", clock(found.time_ms)),
         ("attempts", "not said" if found.attempts is None else found.attempts),
         ("cause", found.cause),
         ("task", found.task),
         ("reason", found.reason),
+        *((name, text) for name, text in _failed(found) if text),
         ("key", "none" if found.key is None else found.key),
         (f"value, {found.value_bytes} bytes", "none" if found.value is None else found.value),
         *(
@@ -171,7 +224,18 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
     ]
     click.echo("\n".join(f"{printable(name):<16} {printable(text, keep=LINES)}" for name, text in rows))
     if found.topic:
-        click.echo(f"\ntrace it: acktree trace --topology {topology} --dead-letter {name_of(found)}")
+        click.echo(f"\ntrace it: acktree trace --topology {topology} --dead-letter {found.name}")
+
+
+def _links(found: DeadLetter) -> list[tuple[str, str]]:
+    return [("it corrects", found.corrects), ("corrected as", found.corrected_as)]
+
+
+def _failed(found: DeadLetter) -> list[tuple[str, str]]:
+    """Return what is known of the tuple that failed."""
+    value = found.failed_value or ""
+    note = f" ({found.failed_value_note})" if found.failed_value_note else ""
+    return [("failed tuple", found.failed_tuple), ("its value", f"{value}{note}"), ("stack", found.stack)]
 
 
 @dead_letter.command()
@@ -179,6 +243,8 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
 @topology_option
 @click.option("--all", "every", is_flag=True, help="All dead letters, instead of those named.")
 @filter_options
+@click.option("--edit", is_flag=True, help="Correct the value of one dead letter, in an editor.")
+@click.option("--value-file", metavar="FILE", help="With --edit: the corrected value, - for standard input.")
 @click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
 @format_option
 @bootstrap_option
@@ -187,10 +253,9 @@ def replay(
     names: tuple[str, ...],
     topology: str,
     every: bool,
-    reason: str | None,
-    contains: str | None,
-    spout: str | None,
-    task: str | None,
+    wanted: DeadLetterFilter,
+    edit: bool,
+    value_file: str | None,
     execute: bool,
     style: str,
     bootstrap: str,
@@ -200,8 +265,14 @@ def replay(
 
     The dead letters stay where they are. A record that has several of them is replayed once. Of --all and of
     a filter those that cannot be replayed are named, and the others are.
+
+    With --edit a corrected value becomes a new record of the source topic, and the dead letter is closed.
     """
-    wanted = DeadLetterFilter(reason or "", contains or "", spout or "", task or "")
+    if edit or value_file is not None:
+        if len(names) != 1 or every or wanted != DeadLetterFilter():
+            raise click.UsageError("--edit takes one dead letter: its [PARTITION/]OFFSET")
+        _edit(names[0], topology, value_file, execute, style, bootstrap, settings)
+        return
     if bool(names) + every + (wanted != DeadLetterFilter()) != 1:
         raise click.UsageError("name the dead letters to replay, or give --all, or a filter")
     cluster = Cluster(bootstrap, topology, settings)
@@ -217,3 +288,29 @@ def replay(
     if plan.refused and (names or not plan.replay.commands):
         raise NotReplayable("; ".join(plan.refusals()))
     carry_out(plan.replay, execute, style, bootstrap, settings, plan)
+
+
+def _edit(
+    name: str,
+    topology: str,
+    value_file: str | None,
+    execute: bool,
+    style: str,
+    bootstrap: str,
+    settings: Settings,
+) -> None:
+    """Print a correction and, where asked to, carry it out."""
+    cluster = Cluster(bootstrap, topology, settings)
+    letter, record = read_open_dead_letter(cluster, *parse_dead_letter(name))
+    correction = correct(letter, record, read_value(value_file, record.value()))
+    new = carry_out_correction(cluster, correction, settings) if execute else None
+    cluster.close()
+    if style == "json":
+        about = {"dead_letter": letter.name, "corrects": letter.source, "value_bytes": len(correction.value)}
+        click.echo(json.dumps({"topology": topology, **about, "corrected_as": new}))
+    else:
+        for line in (*correction.lines(), *([f"written: {new}; the dead letter is closed"] if new else [])):
+            click.echo(printable(line))
+    if new is None:
+        path = value_file if value_file not in (None, "-") else keep_value(correction.value)
+        click.echo(f"nothing was changed; to do it: --edit --value-file {path} --execute", err=True)

@@ -110,12 +110,15 @@ def in_text(found: Trace) -> Tree:
     age = f", {duration(found.age_s)} since its first emission here" if found.age_s is not None else ""
     offsets = "" if found.frontier is None else f" · frontier {found.frontier} · log end {found.log_end}"
     tree = Tree(Text.assemble((place, "bold"), f"  {found.state}{age}{offsets}"))
+    if found.corrects:
+        tree.add(Text(f"it corrects {printable(found.corrects)}"))
     _add_payload(tree, found.payload)
     for emission in found.emissions:
         _add_emission(tree, emission)
     for each in found.dead_letters:
         text = f"dead letter {each.partition}/{each.offset} at {moment(each.time_ms)} after "
-        tree.add(Text(f"{text}{each.attempts} attempt(s): {printable(each.reason, LINES)}", "red"))
+        closed = f"; corrected as {printable(each.corrected_as)}" if each.corrected_as else ""
+        tree.add(Text(f"{text}{each.attempts} attempt(s): {printable(each.reason, LINES)}{closed}", "red"))
     for note in found.notes:
         tree.add(Text(f"note: {note}", "dim"))
     size = f"{found.searched_records:,} records, {found.searched_bytes / 1e6:,.1f} MB in {found.took_s:.1f} s"

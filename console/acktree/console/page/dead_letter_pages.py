@@ -1,6 +1,6 @@
 """Dead letters: the newest ones, by reason, spout and task, and one by its coordinates."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ from acktree.console.view.dead_letters import (
     NEWEST,
     DeadLetter,
     dead_letter_of,
+    find_closing,
     read_newest,
     spouts_by_topic,
     without_payload,
@@ -44,6 +45,8 @@ class DeadLetterPages:
 
     async def _list(self, request: Request) -> Response:
         wanted = asked_filter(request.query_params)
+        if wanted.key and not self._frame.settings.payloads:
+            raise BadQuery("keys are payloads, and this page is served with --no-payloads")
         page = whole_number(request.query_params.get("page") or "0", "page")
         found = await self._frame.read(lambda cluster: read_newest(cluster, NEWEST))
         selected = select(found.dead_letters, wanted, found.spouts)
@@ -86,7 +89,10 @@ class DeadLetterPages:
 
         def read(cluster: Cluster) -> DeadLetter | None:
             record = cluster.record(cluster.topology.dead_letter_topic, partition, offset)
-            return None if record is None else dead_letter_of(record, spouts_by_topic(cluster.topology))
+            if record is None:
+                return None
+            letter = dead_letter_of(record, spouts_by_topic(cluster.topology))
+            return replace(letter, corrected_as=find_closing(cluster, letter))
 
         found = await self._frame.read(read)
         if found is None:

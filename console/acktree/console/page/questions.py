@@ -1,7 +1,8 @@
 """What a visitor asks a page for, checked."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any, cast
 
 import click
 
@@ -14,6 +15,7 @@ from acktree.schemas.registry import Published
 
 ASKED = ("topic", "partition", "offset", "root")
 FILTER = tuple(field.name for field in fields(DeadLetterFilter))
+TEXTS = ("reason", "contains", "spout", "task", "key")
 MAX_SHOWN = 40
 HIGHEST_OFFSET = (1 << 63) - 1
 
@@ -41,11 +43,15 @@ def parse_target(topology: Published, asked: Mapping[str, str]) -> TraceTarget:
 
 
 def asked_filter(parameters: Mapping[str, str]) -> DeadLetterFilter:
-    """Return which dead letters a page is asked for; a reason is taken as it is, with its blanks."""
+    """Return which dead letters a page is asked for; a reason and a key are taken as they are, with blanks.
+
+    Raises:
+        BadQuery: a time is no whole number of milliseconds since 1970.
+    """
     asked = {name: parameters.get(name, "") for name in FILTER}
-    return DeadLetterFilter(
-        **{name: text if name == "reason" else text.strip() for name, text in asked.items()}
-    )
+    texts = {name: asked[name] if name in ("reason", "key") else asked[name].strip() for name in TEXTS}
+    times = {name: whole_number(asked[name] or "0", name) for name in ("since_ms", "until_ms")}
+    return replace(DeadLetterFilter(**cast(Any, texts)), **cast(Any, times))
 
 
 def whole_number(text: str, name: str, limit: int = HIGHEST_OFFSET) -> int:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from acktree.console.view.dead_letters import DeadLetter
+from acktree.console.view.dead_letters import DeadLetter, preview_of
 from acktree.schemas.errors import AcktreeError
 
 NO_REASON = "no reason given"
@@ -25,12 +25,17 @@ class DeadLetterFilter:
     """What dead letters must have; an empty field asks for nothing.
 
     ``reason`` is a whole reason, ``contains`` a part of one in any case; ``task`` is a task or its component.
+    ``key`` is the source record's, as text; of a long one what a list shows counts. ``since_ms`` is the first
+    and ``until_ms`` the last time of a dead letter, in ms since 1970, 0 for none; none may be in between.
     """
 
     reason: str = ""
     contains: str = ""
     spout: str = ""
     task: str = ""
+    key: str = ""
+    since_ms: int = 0
+    until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,15 @@ def select(
     """Return what a filter matches of some dead letters; ``spouts`` are those of the topology.
 
     Raises:
-        UnknownFilter: none of the dead letters has the reason or task, or the topology no such spout.
+        UnknownFilter: none of the dead letters has the reason, task or key, or the topology no such spout.
     """
     tasks = {name for each in found for name in (each.task, component_of(each.task)) if name}
     _refuse_unknown("spout", wanted.spout, spouts, "the topology")
     _refuse_unknown("task", wanted.task, tasks, f"none of the {len(found)} dead letters that were read")
+    if wanted.key and not any(has_key(each, wanted.key) for each in found):
+        raise UnknownFilter(
+            f"none of the {len(found)} dead letters that were read has the key {wanted.key!r}"
+        )
     reasons = Counter(map(reason_of, found))
     _refuse_unknown("reason", wanted.reason, reasons, f"none of the {len(found)} dead letters that were read")
     matching = [each for each in found if _matches(each, wanted)]
@@ -90,7 +99,15 @@ def _matches(found: DeadLetter, wanted: DeadLetterFilter) -> bool:
         wanted.contains.casefold() in reason_of(found).casefold()
         and wanted.spout in ("", found.spout)
         and wanted.task in ("", found.task, component_of(found.task))
+        and (not wanted.key or has_key(found, wanted.key))
+        and wanted.since_ms <= found.time_ms
+        and (not wanted.until_ms or found.time_ms <= wanted.until_ms)
     )
+
+
+def has_key(found: DeadLetter, key: str) -> bool:
+    """Return whether a source record's key is this text, as far as a list shows it."""
+    return found.key == preview_of(key.encode())
 
 
 def _refuse_unknown(what: str, name: str, known: Iterable[str], where: str) -> None:

@@ -3,13 +3,23 @@
 Invariant: a record whose headers are not ours is listed with what is known of it; nothing in it is trusted.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from confluent_kafka import Message as Record
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.console.view.search import headers_of
+from acktree.schemas.dead_letter import (
+    CLOSES,
+    CORRECTED_AS,
+    CORRECTS,
+    FAILED_TUPLE,
+    FAILED_VALUE,
+    FAILED_VALUE_NOTE,
+    OWN_HEADERS,
+    STACK,
+)
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Published
 
@@ -17,14 +27,6 @@ PREVIEW_BYTES = 200
 MAX_DIGITS = 19
 NEWEST = 1_000
 """So many dead letters the page reads."""
-OWN_HEADERS = frozenset(
-    f"acktree-{name}"
-    for name in (
-        *("origin", "attempts", "cause", "task", "reason", "first-time-ms", "last-time-ms"),
-        *("spout", "message-id", "topic", "tuple"),
-    )
-)
-"""What the driver or the worker of a Python spout adds; other headers are those of the source record."""
 
 
 class UnknownDeadLetter(AcktreeError):
@@ -33,7 +35,12 @@ class UnknownDeadLetter(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter: its coordinates, its source record and its last failure."""
+    """A dead letter: its coordinates, its source record and its last failure.
+
+    ``failed_tuple`` is TOPIC/PARTITION/OFFSET of the tuple that failed; ``failed_value_note`` says what of
+    its value is missing. ``corrects`` is the record that its source record has replaced, ``corrected_as`` the
+    one that has replaced it: then it is closed. All of them are "" where nothing is known.
+    """
 
     partition: int
     offset: int
@@ -52,6 +59,22 @@ class DeadLetter:
     spout: str = ""
     message_id: str | None = None
     """Of a tuple of a Python spout, which has no source record; None for a source record."""
+    failed_tuple: str = ""
+    failed_value: str | None = None
+    failed_value_note: str = ""
+    stack: str = ""
+    corrects: str = ""
+    corrected_as: str = ""
+
+    @property
+    def name(self) -> str:
+        """How a dead letter is named: PARTITION/OFFSET of the dead-letter topic."""
+        return f"{self.partition}/{self.offset}"
+
+    @property
+    def source(self) -> str:
+        """TOPIC/PARTITION/OFFSET of the source record, "" if it is not said."""
+        return f"{self.topic}/{self.source_partition}/{self.source_offset}" if self.topic else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +102,29 @@ def read_newest(cluster: Cluster, limit: int) -> NewestDeadLetters:
         if place in ends
     }
     spouts = spouts_by_topic(cluster.topology)
-    found = [dead_letter_of(record, spouts) for record in _records(cluster, spans)]
+    records = list(_records(cluster, spans))
+    closed = closed_by(records)
+    found = [
+        replace(each, corrected_as=closed.get(each.name, ""))
+        for each in (dead_letter_of(record, spouts) for record in records if not closed_name(record))
+    ]
     found.sort(key=lambda each: (-each.time_ms, -each.offset))
     has_older = len(found) > limit or any(span.start > starts[place] for place, span in spans.items())
     return NewestDeadLetters(tuple(found[:limit]), has_older, tuple(cluster.topology.spouts))
+
+
+def closed_name(record: Record) -> str:
+    """Return the name of the dead letter that a record closes, "" if it is a dead letter itself."""
+    return (dict(headers_of(record)).get(CLOSES) or b"").decode("utf-8", "replace")
+
+
+def closed_by(records: Iterable[Record]) -> dict[str, str]:
+    """Return by name of a closed dead letter the record that has replaced its own one."""
+    found = {}
+    for record in records:
+        if name := closed_name(record):
+            found[name] = (dict(headers_of(record)).get(CORRECTED_AS) or b"").decode("utf-8", "replace")
+    return found
 
 
 def _records(cluster: Cluster, spans: dict[Place, OffsetRange]) -> Iterator[Record]:
@@ -101,7 +143,20 @@ def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLette
     found = dead_letter_of(record, spouts_by_topic(cluster.topology))
     if not found.topic:
         raise UnknownDeadLetter(f"{topic}/{partition}/{offset} {why_without_source(found)}")
-    return found
+    return replace(found, corrected_as=find_closing(cluster, found))
+
+
+def find_closing(cluster: Cluster, found: DeadLetter) -> str:
+    """Return the record that has replaced that of a dead letter, "" if it is open; it is closed later on."""
+    topic = cluster.topology.dead_letter_topic
+    places = cluster.partitions([topic])
+    ends = cluster.ends(places)
+    after = found.offset + 1
+    spans = {
+        place: OffsetRange(after if place[1] == found.partition else ends[place], ends[place])
+        for place in places
+    }
+    return closed_by(_records(cluster, spans)).get(found.name, "")
 
 
 def why_without_source(found: DeadLetter) -> str:
@@ -124,6 +179,7 @@ def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
     place, _, offset = texts.get("acktree-origin", "").rpartition("/")
     topic, _, partition = place.rpartition("/")
     source_partition, source_offset = _number(partition), _number(offset)
+    failed_value = dict(headers_of(record)).get(FAILED_VALUE)
     named = [name for name in headers_in_order if name in ("acktree-origin", "acktree-spout")]
     is_message = bool(named) and named[-1] == "acktree-spout"
     is_ours = not is_message and bool(topic) and source_partition is not None and source_offset is not None
@@ -140,19 +196,28 @@ def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
         cause=texts.get("acktree-cause", ""),
         task=texts.get("acktree-task", ""),
         reason=texts.get("acktree-reason", ""),
-        key=None if key is None else _preview(key),
-        value=None if value is None else _preview(value),
+        key=None if key is None else preview_of(key),
+        value=None if value is None else preview_of(value),
         value_bytes=len(value or b""),
-        headers={name: text for name, text in headers.items() if not name.startswith("kafka_dlt-")},
+        headers={
+            name: text
+            for name, text in headers.items()
+            if not name.startswith("kafka_dlt-") and name != FAILED_VALUE
+        },
         spout=texts["acktree-spout"] if is_message else spouts.get(topic, "") if is_ours else "",
         message_id=texts.get("acktree-message-id", "") if is_message else None,
+        failed_tuple=texts.get(FAILED_TUPLE, ""),
+        failed_value=None if failed_value is None else failed_value.decode("utf-8", "replace"),
+        failed_value_note=texts.get(FAILED_VALUE_NOTE, ""),
+        stack=texts.get(STACK, ""),
+        corrects=texts.get(CORRECTS, ""),
     )
 
 
 def without_payload(found: DeadLetter) -> DeadLetter:
-    """Return a dead letter without what its source record held: key, value and headers of its own."""
+    """Return a dead letter without what records held: key, values and headers of their own."""
     ours = {name: text for name, text in found.headers.items() if name in OWN_HEADERS}
-    return replace(found, key=None, value=None, headers=ours)
+    return replace(found, key=None, value=None, failed_value=None, headers=ours)
 
 
 def _number(text: str) -> int | None:
@@ -160,6 +225,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
-def _preview(raw: bytes | str) -> str:
+def preview_of(raw: bytes | str) -> str:
+    """Return the beginning of a key or a value as text."""
     text = raw if isinstance(raw, str) else raw[:PREVIEW_BYTES].decode("utf-8", "replace")
     return text[:PREVIEW_BYTES]

@@ -19,7 +19,7 @@ from acktree.console.view.payloads import MAX_PAYLOADS, RecordPayload, missing, 
 from acktree.console.view.tree import At, ControlEntry, FoundTuple, RootFindings, TraceResult
 from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
-from acktree.schemas.control_records import AckInit, Result
+from acktree.schemas.control_records import AckInit, Fail, Result
 from acktree.schemas.errors import MalformedRecord, NotAuthorized
 from acktree.schemas.header import HEADER, decode_header
 from acktree.schemas.ids import IdArray, acker_partition, origin_of, root_id, unmix, unmix_array
@@ -37,17 +37,6 @@ class TraceTarget:
     slot: Slot
     offset: int
     block: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterSummary:
-    """A dead letter of the record."""
-
-    partition: int
-    offset: int
-    time_ms: int
-    attempts: str
-    reason: str
 
 
 @dataclass(slots=True)
@@ -264,13 +253,19 @@ def _add_ack(gathered: RootFindings, root: int, record: Record, value: bytes) ->
     if gathered.partition is None:
         gathered.version, gathered.partition = ack.version, record.partition()
     for fail in ack.fails:
-        if fail.root == root:
+        if fail.root == root and not _is_repeated(messages, ack.task, fail):
             messages.append((0, ControlEntry("fail", ack.task, None, fail.reason, at)))
     for entry in ack.acks[ack.acks["root"] == root]:
         folded = int(entry["value"])
         messages.append((folded, ControlEntry("ack", ack.task, f"{folded:016x}", None, at)))
     if root in ack.resets.tolist():
         messages.append((0, ControlEntry("reset", ack.task, None, None, at)))
+
+
+def _is_repeated(messages: list[tuple[int, ControlEntry]], task: str, fail: Fail) -> bool:
+    """Return whether a fail in an older form only repeats, for older ackers, a fail that was found."""
+    said = {(each.kind, each.task, each.reason) for _, each in messages}
+    return fail.failed_tuple is None and ("fail", task, fail.reason) in said
 
 
 def find_tuples(search: Search, topology: Published) -> None:
@@ -327,17 +322,3 @@ def _add_tuple(search: Search, record: Record, header: bytes) -> None:
             assert gathered.tuples is not None
             payload = search.payload(record)
             gathered.tuples.append(FoundTuple(anchor.edge, decoded.version, _at(record), payload))
-
-
-def find_dead_letters(search: Search, topology: Published) -> list[DeadLetterSummary]:
-    target, found = search.target, []
-    wanted = f"{target.slot.topic}/{target.slot.partition}/{target.offset}".encode()
-    for batch in search.scan(search.spans([topology.dead_letter_topic])):
-        for record in batch:
-            headers = dict(headers_of(record))
-            if headers.get("acktree-origin") == wanted:
-                attempts = (headers.get("acktree-attempts") or b"").decode("utf-8", "replace")
-                reason = (headers.get("acktree-reason") or b"").decode("utf-8", "replace")
-                at = _at(record)
-                found.append(DeadLetterSummary(at.partition, at.offset, at.time_ms, attempts, reason))
-    return found

@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from acktree.console.view.cluster import Cluster, OffsetRange
 from acktree.console.view.payloads import RecordPayload, missing, read_payload
 from acktree.console.view.search import (
-    DeadLetterSummary,
     Search,
     TraceTarget,
     drop_other_blocks,
     find_acks,
-    find_dead_letters,
     find_inits,
     find_results,
     find_tuples,
+    headers_of,
 )
+from acktree.console.view.traced_dead_letters import DeadLetterSummary, find_dead_letters
 from acktree.console.view.tree import TracedEmission, make_emission
 from acktree.schemas import world
+from acktree.schemas.dead_letter import CORRECTS
 from acktree.schemas.errors import AcktreeError, NotAuthorized
 from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published, Slot
@@ -36,6 +37,7 @@ class UnknownRecord(AcktreeError):
 class Trace:
     """What `acktree trace` prints; `payload` is that of the source record, None unless it is wanted.
 
+    `corrects` is TOPIC/PARTITION/OFFSET of the record that it replaces, "" if it replaces none that is known.
     `state` is done, pending, not emitted, not written yet, dead-lettered, expired, or not known.
     """
 
@@ -58,6 +60,7 @@ class Trace:
     took_s: float
     notes: tuple[str, ...]
     payload: RecordPayload | None = None
+    corrects: str = ""
 
 
 def target_of_record(topology: Published, topic: str, partition: int, offset: int) -> TraceTarget:
@@ -151,7 +154,21 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
         took_s=round(world.monotonic_s() - began_s, 3),
         notes=tuple(notes),
         payload=_source_payload(search, log) if search.payloads else None,
+        corrects=_corrected_record(search, log),
     )
+
+
+def _corrected_record(search: Search, log: OffsetRange | None) -> str:
+    """Return the coordinates of the record that the source record replaces."""
+    cluster, slot, offset = search.cluster, search.target.slot, search.target.offset
+    if log is None or not log.start <= offset < log.end or cluster.topic_id(slot.topic) != slot.topic_id:
+        return ""
+    try:
+        record = cluster.record_within((slot.topic, slot.partition), offset)
+    except NotAuthorized:
+        return ""
+    headers = {} if record is None else dict(headers_of(record))
+    return (headers.get(CORRECTS) or b"").decode("utf-8", "replace")
 
 
 def _source_log(search: Search) -> OffsetRange | None:

@@ -6,13 +6,27 @@ is a callable ``(topic, partition, value)``; roots of a version with 0 ackers ar
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
 
-from acktree.schemas.codec import encode_ack, encode_ack_init, encode_fail_with_retry
-from acktree.schemas.control_records import BACK_OFF, ENTRY, Ack, AckInit, EntryArray, Fail, stronger
+from acktree.schemas.codec import (
+    encode_ack,
+    encode_ack_init,
+    encode_fail_with_retry,
+    encode_fail_with_tuple,
+)
+from acktree.schemas.control_records import (
+    BACK_OFF,
+    ENTRY,
+    Ack,
+    AckInit,
+    EntryArray,
+    Fail,
+    FailedTuple,
+    stronger,
+)
 from acktree.schemas.ids import IdArray, acker_partition
 from acktree.schemas.registry import History, Published
 
@@ -25,6 +39,10 @@ MIN_COMPILED_ENTRIES = 4_096
 MAX_FAILS = 128
 MAX_RESETS = 8_192
 MAX_REASON_BYTES = 2_000
+MAX_STACK_BYTES = 4_096
+"""A stack trace is cut to its end, where it was raised."""
+MAX_STACKS = 16
+"""So many different stack traces go with the fails of one flush; other fails go without."""
 
 
 def fold_entries(roots: IdArray, values: IdArray) -> EntryArray:
@@ -178,6 +196,7 @@ class AckPacker:
         self._send = send
         self._send_at_once = send_at_once or send
         self._updates: dict[int, _Updates] = {}
+        self._stacks: set[str] = set()
 
     def __len__(self) -> int:
         """Return how many entries wait for the flush."""
@@ -191,17 +210,34 @@ class AckPacker:
         """Add values of many roots, in any order and with repetitions; both arrays (n,) of uint64."""
         self._pending_of(version).acks.add_many(roots, values)
 
-    def fail(self, version: int, root: int, reason: str, retry_after_ms: int = BACK_OFF) -> None:
+    def fail(
+        self,
+        version: int,
+        root: int,
+        reason: str,
+        retry_after_ms: int = BACK_OFF,
+        failed_tuple: FailedTuple | None = None,
+    ) -> None:
         """Fail a root: ``retry_after_ms`` is a delay, BACK_OFF or NEVER.
 
         Of several fails the first with the strongest ``retry_after_ms`` counts. Its reason is cut to
-        MAX_REASON_BYTES of UTF-8.
+        MAX_REASON_BYTES of UTF-8, its stack trace to MAX_STACK_BYTES.
         """
         fails = self._pending_of(version).fails
         known = fails.get(root)
         if known is None or stronger(known.retry_after_ms, retry_after_ms) != known.retry_after_ms:
             text = reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
-            fails[root] = Fail(root, text, retry_after_ms)
+            fails[root] = Fail(root, text, retry_after_ms, self._with_stack(failed_tuple))
+
+    def _with_stack(self, failed: FailedTuple | None) -> FailedTuple | None:
+        """Return a failed tuple with its stack trace cut, or without it beyond MAX_STACKS."""
+        if failed is None or not failed.stack:
+            return failed
+        stack = failed.stack.encode("utf-8", "replace")[-MAX_STACK_BYTES:].decode("utf-8", "ignore")
+        if stack not in self._stacks and len(self._stacks) >= MAX_STACKS:
+            return failed._replace(stack="")
+        self._stacks.add(stack)
+        return failed._replace(stack=stack)
 
     def reset(self, version: int, root: int) -> None:
         """Ask the acker to restart the root's timeout."""
@@ -225,23 +261,37 @@ class AckPacker:
     def flush(self) -> None:
         """Send what was added since the last flush; no ack is in an earlier record than a fail.
 
-        A fail with a delay or NEVER is sent twice: an acker that knows FailWithRetry ends the root with it
-        and takes the plain fail for a late one; an older acker sets the first record aside.
+        A fail is sent in each form that holds a part of it, the fullest first: an acker ends the root with
+        the first one that it knows and takes the others for late ones; an older acker sets those aside that
+        it does not know.
 
         Raises:
             UnknownVersion: something was added for a version that this process does not know.
         """
         # Life of an ack, step 6.
         waiting, self._updates = self._updates, {}
+        self._stacks.clear()
         for version, updates in waiting.items():
             published = self._history.at(version)
             if not published.ackers:
                 continue
             for partition, record in _ack_records(self._task_name, version, updates, published.ackers):
+                for same_stack in _by_stack(record.fails):
+                    first = Ack(self._task_name, version, fails=same_stack)
+                    self._send(published.ack_topic, partition, encode_fail_with_tuple(first))
                 if with_retry := [fail for fail in record.fails if fail.retry_after_ms != BACK_OFF]:
                     first = Ack(self._task_name, version, fails=with_retry)
                     self._send(published.ack_topic, partition, encode_fail_with_retry(first))
                 self._send(published.ack_topic, partition, encode_ack(record))
+
+
+def _by_stack(fails: Sequence[Fail]) -> Iterable[list[Fail]]:
+    """Return the fails that name their tuple, in one list for each stack trace."""
+    lists: dict[str, list[Fail]] = {}
+    for fail in fails:
+        if fail.failed_tuple is not None:
+            lists.setdefault(fail.failed_tuple.stack, []).append(fail)
+    return lists.values()
 
 
 def _ack_records(task: str, version: int, updates: _Updates, ackers: int) -> Iterator[tuple[int, Ack]]:

@@ -40,7 +40,7 @@ class BoltReports:
         self._collector, self._inputs, self._execution = collector, inputs, execution
         self._held_s, self._measured_s = 0.0, world.monotonic_s()
         self._reports = RoleReports("bolt", context.bolt, context.task, progress)
-        collector.on_failed = self._reports.last_error.failed
+        collector.fails.on_failed = self._reports.last_error.failed
         self.taken = 0
         """How many records this turn has taken and not returned yet."""
         progress.executing = self._find_executing

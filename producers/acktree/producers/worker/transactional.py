@@ -34,6 +34,7 @@ class HeldFail(NamedTuple):
 
     reason: str
     retry_after_ms: int
+    stack: str
 
 
 class TransactionGroup:
@@ -99,9 +100,9 @@ class TransactionalCollector(Collector):
         """Ack a tuple; see ``Collector.ack``."""
         self._record_outcome(tup, "ack", None)
 
-    def _fail(self, tup: Tuple, reason: str, retry_after_ms: int) -> None:
+    def _fail(self, tup: Tuple, reason: str, retry_after_ms: int, stack: str) -> None:
         """Fail a tuple; what was emitted for it alone is not sent. See ``Collector.fail``."""
-        self._record_outcome(tup, "fail", HeldFail(reason, retry_after_ms))
+        self._record_outcome(tup, "fail", HeldFail(reason, retry_after_ms, stack))
 
     def _record_outcome(self, tup: Tuple, verb: str, fail: HeldFail | None) -> None:
         if self.faults.check_in_hand(tup, verb):

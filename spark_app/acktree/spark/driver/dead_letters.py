@@ -1,15 +1,27 @@
 """Write a source record whose attempts are used up to ``T.dead-letter``, unchanged, with what went wrong.
 
-Invariant: the record is on the dead-letter topic before its offset counts as done. The ``kafka_dlt-*``
-headers are those that existing tools know (Spring Kafka's names and encodings).
+Invariant: the record is on the dead-letter topic before its offset counts as done. What the failed tuple held
+never keeps a dead letter from being written.
 """
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Producer, TopicPartition
+from typing import Any, cast
+
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
-from acktree.schemas.errors import BrokerUnreachable
-from acktree.schemas.kafka_errors import as_clear_error, clear_errors
+from acktree.schemas.dead_letter import GivenUp, Headers, dead_letter_headers
+from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
+from acktree.schemas.kafka_errors import as_clear_error
+from acktree.spark.driver.failed_values import FailedValues
 from acktree.spark.ledger.task import ExhaustedRecord
 from acktree.spark.tasks.reading.one_record import read_record
 
@@ -25,6 +37,7 @@ class DeadLetterWriter:
         self._topic = topic
         self._group = group
         self._bootstrap = bootstrap
+        self._values = FailedValues(consumer, bootstrap)
 
     def write(self, record: ExhaustedRecord) -> bool:
         """Write one dead letter and wait for the broker; return False if its record is no longer there.
@@ -38,44 +51,53 @@ class DeadLetterWriter:
         message = read_record(self._consumer, place, self._bootstrap)
         if message is None:
             return False
-        headers = [*(message.headers() or []), *self._headers(record, *message.timestamp())]
+        headers = cast(Headers, message.headers() or [])
+        if not self._produce(message, [*headers, *self._headers(record, message)]):
+            short = record._replace(failed_tuple=None)
+            if not self._produce(message, [*headers, *self._headers(short, message)]):
+                raise BrokerRefused(
+                    f"topic {self._topic}: the dead letter is too large; raise max.message.bytes"
+                )
+        return True
+
+    def _produce(self, message: Message, headers: Headers) -> bool:
+        """Write a dead letter; return False if it is too large for its topic."""
         refused: list[KafkaError] = []
-        with clear_errors(self._bootstrap, f"topic {self._topic}"):
+        try:
             self._producer.produce(
                 self._topic,
                 message.value(),
                 message.key(),
-                headers=headers,
+                headers=cast(Any, headers),
                 on_delivery=lambda error, _message: refused.append(error) if error is not None else None,
             )
+        except KafkaException as error:
+            refused.append(error.args[0])
         if self._producer.flush(BROKER_TIMEOUT_S):
             raise BrokerUnreachable(f"the dead letter could not be written to {self._topic} in time")
+        if refused and refused[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return False
         if refused:
-            raise as_clear_error(refused[0], self._bootstrap)
+            raise as_clear_error(refused[0], self._bootstrap, f"topic {self._topic}")
         return True
 
-    def _headers(
-        self, record: ExhaustedRecord, timestamp_type: int, timestamp_ms: int
-    ) -> list[tuple[str, bytes]]:
-        source = record.source
-        place = f"{source.topic}/{source.partition}/{record.offset}"
-        last_ms = world.wall_ms()
-        first_ms = last_ms - int(record.failing_s * 1000)
-        kind = "LogAppendTime" if timestamp_type == TIMESTAMP_LOG_APPEND_TIME else "CreateTime"
-        return [
-            ("acktree-origin", place.encode()),
-            ("acktree-attempts", str(record.attempts).encode()),
-            ("acktree-cause", record.cause.name.encode()),
-            ("acktree-task", record.task.encode()),
-            ("acktree-reason", record.reason.encode()),
-            ("acktree-first-time-ms", str(first_ms).encode()),
-            ("acktree-last-time-ms", str(last_ms).encode()),
-            ("kafka_dlt-original-topic", source.topic.encode()),
-            ("kafka_dlt-original-partition", source.partition.to_bytes(4, "big")),
-            ("kafka_dlt-original-offset", record.offset.to_bytes(8, "big")),
-            ("kafka_dlt-original-timestamp", max(timestamp_ms, 0).to_bytes(8, "big")),
-            ("kafka_dlt-original-timestamp-type", kind.encode()),
-            ("kafka_dlt-original-consumer-group", self._group.encode()),
-            ("kafka_dlt-exception-fqcn", f"acktree.{record.cause.name}".encode()),
-            ("kafka_dlt-exception-message", record.reason.encode()),
-        ]
+    def _headers(self, record: ExhaustedRecord, message: Message) -> Headers:
+        timestamp_type, timestamp_ms = message.timestamp()
+        now_ms = world.wall_ms()
+        given_up = GivenUp(
+            topic=record.source.topic,
+            partition=record.source.partition,
+            offset=record.offset,
+            timestamp_ms=timestamp_ms,
+            is_log_append_time=timestamp_type == TIMESTAMP_LOG_APPEND_TIME,
+            group=self._group,
+            attempts=record.attempts,
+            cause=record.cause,
+            task=record.task,
+            reason=record.reason,
+            first_failed_ms=now_ms - int(record.failing_s * 1000),
+            given_up_ms=now_ms,
+            failed_tuple=record.failed_tuple,
+            failed_value=self._values.read(record.failed_tuple, record.root),
+        )
+        return dead_letter_headers(given_up)

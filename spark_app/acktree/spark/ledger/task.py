@@ -15,7 +15,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from acktree.schemas.breaker import Breaker, Held
-from acktree.schemas.control_records import NEVER, Absent, Cause, Result, Span
+from acktree.schemas.control_records import NEVER, Absent, Cause, FailedTuple, Result, Span
 from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.done_set import runs
@@ -54,7 +54,7 @@ class SourceSlot(NamedTuple):
 class ExhaustedRecord(NamedTuple):
     """A source record whose attempts are used up, or that was rejected, with its last failure.
 
-    ``failing_s`` is how long ago this driver saw it fail first.
+    ``failing_s`` is how long ago this driver saw it fail first; ``failed_tuple`` is of the tree of ``root``.
     """
 
     source: SourceSlot
@@ -64,6 +64,8 @@ class ExhaustedRecord(NamedTuple):
     task: str
     reason: str
     failing_s: float = 0.0
+    failed_tuple: FailedTuple | None = None
+    root: int = 0
 
 
 class Effect(NamedTuple):
@@ -158,7 +160,8 @@ class TaskLedger:
         said = (attempt.attempts, failure.cause, failure.task, failure.reason)
         failing_s = now_s - (attempt.first_failed_s or now_s)
         left = ledger.left_of(generation, first)
-        return [ExhaustedRecord(self.sources[slot], offset, *said, failing_s) for offset in left]
+        rest = (failing_s, failure.failed_tuple, failure.root)
+        return [ExhaustedRecord(self.sources[slot], offset, *said, *rest) for offset in left]
 
     def _is_alive(self, now_s: float) -> bool:
         """Return whether something was acked within the message timeout; without a timeout, ever."""

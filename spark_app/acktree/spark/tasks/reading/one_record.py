@@ -12,7 +12,9 @@ from acktree.schemas.errors import BrokerUnreachable
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
 
-def read_record(consumer: Consumer, place: TopicPartition, bootstrap: str) -> Message | None:
+def read_record(
+    consumer: Consumer, place: TopicPartition, bootstrap: str, timeout_s: float = BROKER_TIMEOUT_S
+) -> Message | None:
     """Return the record at a place, None if it is no longer there; the consumer's assignment is replaced.
 
     The consumer must report partition ends.
@@ -21,9 +23,9 @@ def read_record(consumer: Consumer, place: TopicPartition, bootstrap: str) -> Me
         BrokerUnreachable, BrokerRefused: it could not be read, or the log ends before it; nothing is known.
     """
     consumer.assign([place])
-    deadline = world.monotonic_s() + BROKER_TIMEOUT_S
+    deadline = world.monotonic_s() + timeout_s
     while world.monotonic_s() < deadline:
-        message = consumer.poll(1.0)
+        message = consumer.poll(min(1.0, timeout_s))
         if message is None:
             continue
         if (error := message.error()) is not None:

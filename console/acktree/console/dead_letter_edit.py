@@ -1,0 +1,133 @@
+"""A dead letter whose value is corrected: a new record of the source topic, and the dead letter closed.
+
+Invariant: the new record and what closes the dead letter are one transaction, and two who correct one dead
+letter at once are serialized by a transactional producer that reads what is closed after fencing the other.
+So a dead letter is replaced at most once, and whatever dies leaves it open or replaced, nothing between.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.dead_letters import (
+    DeadLetter,
+    dead_letter_of,
+    find_closing,
+    spouts_by_topic,
+)
+from acktree.console.view.search import headers_of
+from acktree.schemas.client_settings import Settings, producer_settings
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
+from acktree.schemas.dead_letter import CLOSES, CORRECTED_AS, CORRECTS, source_headers
+from acktree.schemas.errors import AcktreeError, BrokerUnreachable
+from acktree.schemas.header import HEADER
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors
+
+SHOWN_BYTES = 500
+
+
+class NotCorrectable(AcktreeError):
+    """A dead letter is closed, names no source record that a spout reads, or its value is the old one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A new value for the source record of a dead letter; ``record`` is the dead letter as it was read."""
+
+    letter: DeadLetter
+    record: Message
+    value: bytes
+
+    @property
+    def place(self) -> str:
+        """The source record that is replaced."""
+        return self.letter.source
+
+    def lines(self) -> list[str]:
+        """Return in sentences what will be done."""
+        shown = self.value[:SHOWN_BYTES].decode("utf-8", "replace")
+        more = " …" if len(self.value) > SHOWN_BYTES else ""
+        return [
+            f"dead letter {self.letter.name}: {self.place} will be replaced by a new record of "
+            f"{self.letter.topic}/{self.letter.source_partition}, and the dead letter closed",
+            f"value, {len(self.value):,} bytes instead of {self.letter.value_bytes:,}: {shown}{more}",
+        ]
+
+
+def read_open_dead_letter(cluster: Cluster, partition: int, offset: int) -> tuple[DeadLetter, Message]:
+    """Return a dead letter that can be corrected, and its record. Raises NotCorrectable."""
+    topic = cluster.topology.dead_letter_topic
+    record = cluster.record(topic, partition, offset)
+    if record is None:
+        raise NotCorrectable(f"{topic}/{partition} holds no record at offset {offset}")
+    letter = dead_letter_of(record, spouts_by_topic(cluster.topology))
+    if not letter.topic:
+        raise NotCorrectable(f"dead letter {letter.name} does not say which source record it is")
+    if not letter.spout:
+        raise NotCorrectable(f"no spout of topology {cluster.topology.name} reads {letter.topic}")
+    if closed := find_closing(cluster, letter):
+        raise NotCorrectable(f"dead letter {letter.name} is closed: it was corrected as {closed}")
+    return letter, record
+
+
+def correct(letter: DeadLetter, record: Message, value: bytes) -> Correction:
+    """Return the correction of a dead letter. Raises NotCorrectable where the value is the old one."""
+    if value == record.value():
+        raise NotCorrectable("the value is unchanged; to emit the record again, replay it without --edit")
+    return Correction(letter, record, value)
+
+
+def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
+    """Write the new record and close the dead letter; return the record's TOPIC/PARTITION/OFFSET.
+
+    Raises:
+        NotCorrectable: somebody else has closed it meanwhile.
+        BrokerUnreachable: it is not known whether it was done; a second run finds out, and does it once.
+        BrokerRefused: nothing was done.
+    """
+    topology, letter = cluster.topology, correction.letter
+    name = f"{topology.dead_letter_topic}.editor"
+    ours = {"transactional_id": name, "delivery_report_only_error": False}
+    producer = make_producer(producer_settings(cluster.bootstrap, user, **ours))
+    with clear_errors(cluster.bootstrap, f"transactional id {name}"):
+        producer.init_transactions(BROKER_TIMEOUT_S)
+        read_open_dead_letter(cluster, letter.partition, letter.offset)
+        producer.begin_transaction()
+        try:
+            place = _write(cluster, producer, correction)
+        except BaseException:
+            producer.abort_transaction(BROKER_TIMEOUT_S)
+            raise
+        producer.commit_transaction(BROKER_TIMEOUT_S)
+    return place
+
+
+def _write(cluster: Cluster, producer: Producer, correction: Correction) -> str:
+    letter, record = correction.letter, correction.record
+    kept = [each for each in source_headers(headers_of(record)) if each[0] not in (HEADER, CORRECTS)]
+    place = {"topic": letter.topic, "partition": letter.source_partition}
+    headers = [*kept, (CORRECTS, letter.source.encode())]
+    written = _send(cluster, producer, **place, key=record.key(), value=correction.value, headers=headers)
+    new = f"{letter.topic}/{letter.source_partition}/{written.offset()}"
+    closing = [(CLOSES, letter.name.encode()), (CORRECTED_AS, new.encode())]
+    topic = cluster.topology.dead_letter_topic
+    _send(cluster, producer, topic=topic, partition=letter.partition, headers=closing)
+    return new
+
+
+def _send(cluster: Cluster, producer: Producer, **record: Any) -> Message:
+    """Write one record and wait for it."""
+    results: list[tuple[KafkaError | None, Message]] = []
+    try:
+        producer.produce(**record, on_delivery=lambda error, message: results.append((error, message)))
+    except KafkaException as error:
+        raise as_clear_error(error.args[0], cluster.bootstrap, f"topic {record['topic']}") from error
+    producer.flush(BROKER_TIMEOUT_S)
+    if not results:
+        raise BrokerUnreachable(f"a record could not be written to {record['topic']} in time")
+    refusal, message = results[0]
+    if refusal is not None:
+        raise as_clear_error(refusal, cluster.bootstrap, f"topic {record['topic']}")
+    return message

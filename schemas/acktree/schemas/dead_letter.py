@@ -1,0 +1,117 @@
+"""The headers of a dead letter: what its writer adds to a source record, and what closes one.
+
+Invariant: every header is written for every dead letter, empty where nothing is known: a record that went
+through a dead-letter topic before has older ones, and the last ones count. The ``kafka_dlt-*`` headers are
+those that existing tools know (Spring Kafka's names and encodings). Pure.
+"""
+
+from dataclasses import dataclass
+
+from acktree.schemas.control_records import Cause, FailedTuple
+
+Headers = list[tuple[str, bytes | None]]
+
+ORIGIN = "acktree-origin"
+FAILED_TUPLE, FAILED_VALUE = "acktree-failed-tuple", "acktree-failed-value"
+FAILED_VALUE_NOTE = "acktree-failed-value-note"
+STACK = "kafka_dlt-exception-stacktrace"
+CLOSES, CORRECTED_AS = "acktree-closes", "acktree-corrected-as"
+"""On a record of the dead-letter topic that closes a dead letter: which one, and what replaces its record."""
+CORRECTS = "acktree-corrects"
+"""On a source record: the coordinates of the one that it replaces."""
+MAX_FAILED_VALUE_BYTES = 16_384
+OWN_HEADERS = frozenset(
+    {
+        *(
+            f"acktree-{name}"
+            for name in ("attempts", "cause", "task", "reason", "first-time-ms", "last-time-ms")
+        ),
+        *(f"acktree-{name}" for name in ("spout", "message-id", "topic", "tuple")),
+        *(ORIGIN, FAILED_TUPLE, FAILED_VALUE_NOTE, CORRECTS, CLOSES, CORRECTED_AS),
+    }
+)
+"""Those that say nothing of what records hold; others, and FAILED_VALUE, are payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedValue:
+    """What the failed tuple held; ``note`` says in a sentence what of it is missing, "" if it is whole."""
+
+    value: bytes | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, value: bytes | None) -> "FailedValue":
+        """Return a value up to its limit.
+
+        >>> FailedValue.of(b"a"), FailedValue.of(b"a" * 20_000).note
+        (FailedValue(value=b'a', note=''), 'the first 16,384 of 20,000 bytes')
+        """
+        if value is None:
+            return cls(None, "null")
+        if len(value) <= MAX_FAILED_VALUE_BYTES:
+            return cls(value)
+        note = f"the first {MAX_FAILED_VALUE_BYTES:,} of {len(value):,} bytes"
+        return cls(value[:MAX_FAILED_VALUE_BYTES], note)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A source record that is given up; times in ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    is_log_append_time: bool
+    group: str
+    attempts: int
+    cause: Cause
+    task: str
+    reason: str
+    first_failed_ms: int
+    given_up_ms: int
+    failed_tuple: FailedTuple | None = None
+    failed_value: FailedValue = FailedValue()
+
+
+def dead_letter_headers(given_up: GivenUp) -> Headers:
+    """Return the headers that follow those of the source record."""
+    failed, value, cause = given_up.failed_tuple, given_up.failed_value, given_up.cause.name
+    place = f"{given_up.topic}/{given_up.partition}/{given_up.offset}"
+    failed_place = "" if failed is None else f"{failed.topic}/{failed.partition}/{failed.offset}"
+    stack = "" if failed is None or not failed.stack else f"{failed.stack}{given_up.reason}\n"
+    return [
+        (ORIGIN, place.encode()),
+        ("acktree-attempts", str(given_up.attempts).encode()),
+        ("acktree-cause", cause.encode()),
+        ("acktree-task", given_up.task.encode()),
+        ("acktree-reason", given_up.reason.encode()),
+        ("acktree-first-time-ms", str(given_up.first_failed_ms).encode()),
+        ("acktree-last-time-ms", str(given_up.given_up_ms).encode()),
+        (FAILED_TUPLE, failed_place.encode()),
+        (FAILED_VALUE, value.value),
+        (FAILED_VALUE_NOTE, value.note.encode()),
+        ("kafka_dlt-original-topic", given_up.topic.encode()),
+        ("kafka_dlt-original-partition", given_up.partition.to_bytes(4, "big")),
+        ("kafka_dlt-original-offset", given_up.offset.to_bytes(8, "big")),
+        ("kafka_dlt-original-timestamp", max(given_up.timestamp_ms, 0).to_bytes(8, "big")),
+        (
+            "kafka_dlt-original-timestamp-type",
+            b"LogAppendTime" if given_up.is_log_append_time else b"CreateTime",
+        ),
+        ("kafka_dlt-original-consumer-group", given_up.group.encode()),
+        ("kafka_dlt-exception-fqcn", f"acktree.{cause}".encode()),
+        ("kafka_dlt-exception-message", given_up.reason.encode()),
+        (STACK, stack.encode("utf-8", "replace")),
+    ]
+
+
+def source_headers(headers: Headers) -> Headers:
+    """Return the headers of the source record of a dead letter: those before what its writer added.
+
+    >>> source_headers([("a", b"1"), ("acktree-origin", b"t/0/1"), ("acktree-cause", b"FAILED")])
+    [('a', b'1')]
+    """
+    added = max((at for at, (name, _) in enumerate(headers) if name == ORIGIN), default=len(headers))
+    return headers[:added]
