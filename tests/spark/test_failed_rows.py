@@ -175,12 +175,20 @@ class Whole:
         child.start()
         child.wait_ready(lambda: None)
 
-    def run(self, spout: Plan, bolt: Plan, **options: str) -> None:
+    def run(
+        self,
+        spout: Plan,
+        bolt: Plan,
+        of_spout: dict[str, str] | None = None,
+        of_bolt: dict[str, str] | None = None,
+    ) -> None:
         """Run both applications until every record is done or a dead letter."""
-        role = {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, **options}
-        last = app.start(self.spark, bolt, {**role, "bolt": "last"}, self.folder / "last", "100 milliseconds")
+        role = {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name}
+        reads = {**role, "bolt": "last", **(of_bolt or {})}
+        emits = {**role, "spout": "in", **(of_spout or {})}
+        last = app.start(self.spark, bolt, reads, self.folder / "last", "100 milliseconds")
         self.running.callback(last.stop)
-        first = app.start(self.spark, spout, {**role, "spout": "in"}, self.folder / "in", app.AVAILABLE_NOW)
+        first = app.start(self.spark, spout, emits, self.folder / "in", app.AVAILABLE_NOW)
         self.running.callback(first.stop)
         assert first.awaitTermination(DEADLINE_S), last.exception()
         assert first.exception() is None
@@ -258,7 +266,7 @@ SPOUTS: dict[str, tuple[Plan, dict[str, str]]] = {
 def test_a_spouts_row_is_rejected_at_once_or_emitted_again_after_its_delay(whole: Whole, plan: str) -> None:
     whole.set_up()
     refusing, options = SPOUTS[plan]
-    whole.run(refusing, same, **options)
+    whole.run(refusing, same, of_spout=options)
     whole.check()
 
 
@@ -269,7 +277,7 @@ def test_a_bolts_row_is_rejected_at_once_or_its_record_emitted_again_after_its_d
 ) -> None:
     whole.set_up()
     refusing, options = SPOUTS[plan]
-    whole.run(same, refusing, **options)
+    whole.run(same, refusing, of_bolt=options)
     whole.check()
 
 

@@ -1,0 +1,40 @@
+"""The topology of a searched system.
+
+Invariant: it follows from the draws alone.
+"""
+
+import random
+from typing import Any
+
+from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+
+
+def draw_topology(draw: random.Random, name: str, source: str) -> Topology:
+    """Return a random topology: a chain of bolts, some read by two."""
+    length = draw.randint(1, 3)
+    topics = [f"topic{index}" for index in range(length)]
+    bolts = {}
+    for index, topic in enumerate(topics):
+        emits = (topics[index + 1],) if index + 1 < length else ()
+        bolts[f"bolt{index}"] = BoltTable(reads=(topic,), emits=emits, exactly_once=draw.random() < 0.4)
+    if draw.random() < 0.3:
+        bolts["second"] = BoltTable(reads=(draw.choice(topics),), exactly_once=draw.random() < 0.3)
+    if length > 1 and draw.random() < 0.2:
+        bolts["join"] = BoltTable(reads=tuple(topics))
+    settings: dict[str, Any] = {"tasks": draw.randint(1, 2), "max_pending": draw.choice([5, 1000])}
+    if draw.random() < 0.5:
+        settings |= {
+            "topics": (source,),
+            "max_attempts": draw.choice([3, 1000]),
+            "retry_initial_s": draw.choice([0.1, 1.0]),
+            "retry_max_s": draw.choice([1.0, 5.0]),
+        }
+    spout = SpoutTable.model_validate({"emits": (topics[0],), **settings})
+    return Topology(
+        name=name,
+        ackers=draw.randint(1, 4),
+        message_timeout_s=draw.choice([3.0, 3.0, 10.0, 30.0]),
+        orphan_timeout_s=draw.choice([60.0, 300.0]),
+        spouts={"s": spout},
+        bolts=bolts,
+    )
