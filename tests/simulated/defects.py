@@ -220,6 +220,49 @@ DEFECTS = (
         "        if True:",
     ),
     Defect(
+        "treat a rejected root as a plain failure",
+        f"{SPARK}/ledger/task.py",
+        "is_rejected=when_ms == NEVER,",
+        "is_rejected=False,",
+    ),
+    Defect(
+        "drop the delay",
+        f"{SPARK}/ledger/task.py",
+        "after_s=when_ms / 1000 - age_s if when_ms >= 0 else None,",
+        "after_s=None,",
+    ),
+    Defect(
+        "forget what a failed row says",
+        f"{SPARK}/tasks/writing/failed_rows.py",
+        "        return RootFailure(reason, rules.of_call(True if retry is None else retry, after_s)), False\n",
+        "        return RootFailure(reason), False\n",
+    ),
+    Defect(
+        "let the first failed row of a record win",
+        f"{SPARK}/tasks/writing/anchoring.py",
+        "    if known is None or stronger(known.retry_after_ms, failure.retry_after_ms) != known.retry_after_ms:\n",
+        "    if known is None:\n",
+        also=(
+            (
+                f"{SPARK}/tasks/writing/anchoring.py",
+                "            _add_failure(failed, root, failure)\n    return failed",
+                "            failed.setdefault(root, failure)\n    return failed",
+            ),
+        ),
+    ),
+    Defect(
+        "forget in the acker what a bolt said of a root",
+        f"{ACKER}/reasons.py",
+        "batch.reason(row)[:MAX_TEXT], int(batch.retries[row]))",
+        "batch.reason(row)[:MAX_TEXT])",
+    ),
+    Defect(
+        "write a rejected record twice to the dead letters",
+        f"{SPARK}/driver/spout_results.py",
+        "        if self._dead_letters.write(record):",
+        "        if self._dead_letters.write(record) and self._dead_letters.write(record):",
+    ),
+    Defect(
         "ignore an operator's rewind",
         f"{SPARK}/ledger/partition.py",
         "            self.emit_anew(offset, run)\n",

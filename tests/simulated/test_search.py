@@ -71,7 +71,7 @@ def test_a_seed_gives_the_same_event_log_again():
 
 
 def test_a_failed_tuple_that_is_acked_is_found(monkeypatch):
-    monkeypatch.setattr(Collector, "fail", lambda self, tup, reason: self.ack(tup))
+    monkeypatch.setattr(Collector, "fail", lambda self, tup, reason, **_when: self.ack(tup))
     first_broken(range(200))
 
 

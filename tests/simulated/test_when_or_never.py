@@ -1,5 +1,7 @@
 """A bolt says when or never, and the whole topology does it: Spark's spout, worker, acker, dead letters."""
 
+import pytest
+
 from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.schemas.control_records import Cause
 from acktree.schemas.topology import parse_topology
@@ -49,3 +51,39 @@ def test_a_rejected_record_is_a_dead_letter_at_once_and_a_delayed_one_comes_agai
     assert (failures[b"poison"].retry, failures[b"busy"].retry_after_s) == (False, 5.0)
     assert failures[b"poison"].cause is Cause.FAILED
     assert dead_letter.cause == "REJECTED"
+
+
+def refusing(row):
+    """Reject ``poison``; ask to wait with the first ``busy``."""
+    if row.value == b"poison":
+        yield {"value": "", "fail": "no number", "retry": False}
+    elif row.value == b"busy" and not seen:
+        seen.append(row.value)
+        yield {"value": "", "fail": "closed", "retry_after_s": 5}
+    yield row.value
+
+
+seen: list[bytes] = []
+
+
+def test_a_row_of_a_stage_says_so_in_columns():
+    seen.clear()
+    keep = KeepsWhatCame()
+    with TopologyTester(TOPOLOGY, bolts={"keep": lambda: keep}, stages={"lines": refusing}) as topology:
+        for value in ("a", "poison", "busy"):
+            topology.send("lines", value)
+        topology.run_until_done()
+        failures = {each.record.value: each for each in topology.failures("lines")}
+        (dead_letter,) = topology.dead_letters()
+    assert (failures[b"poison"].retry, failures[b"busy"].retry_after_s) == (False, 5.0)
+    assert (dead_letter.cause, dead_letter.reason) == ("REJECTED", "no number")
+
+
+def test_a_column_of_another_type_is_refused():
+    def wrong(row):
+        return [{"value": row.value, "fail": "bad", "retry": "false"}]
+
+    with TopologyTester(TOPOLOGY, bolts={"keep": KeepsWhatCame}, stages={"lines": wrong}) as topology:
+        topology.send("lines", "a")
+        with pytest.raises(Exception, match="a row with a retry that is no bool"):
+            topology.run_until_done()

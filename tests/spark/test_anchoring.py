@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from acktree.producers.kafka.packing import fold_entries
-from acktree.schemas.control_records import ENTRY
+from acktree.schemas.control_records import BACK_OFF, ENTRY, NEVER
 from acktree.schemas.header import ANCHOR, SINGLE
 from acktree.schemas.ids import EdgeSource, emitted_values, fnv1a64, root_ids
 from acktree.spark.tasks.binary_rows import binary_of
 from acktree.spark.tasks.writing import anchoring
 from acktree.spark.tasks.writing.anchoring import (
+    RootFailure,
     RootUpdates,
     anchor_rows,
+    failed_roots,
     fold,
     fold_in_order,
     from_arrow,
@@ -109,7 +111,10 @@ def test_the_fold_in_order_is_the_fold_where_it_folds(read: list[int], data: Any
         (inputs([1, 2, 1]), []),
         (np.concatenate([inputs([1, 2]), inputs([3], version=2)]), []),
         (inputs([1, 2]), [updates([1], version=2)]),
-        (inputs([1, 2]), [RootUpdates(1, updates([1]).entries, {int(inputs([1])["root"][0]): "bad"})]),
+        (
+            inputs([1, 2]),
+            [RootUpdates(1, updates([1]).entries, {int(inputs([1])["root"][0]): RootFailure("bad")})],
+        ),
         (inputs([]), []),
     ],
     ids=[
@@ -134,7 +139,9 @@ def test_without_compiled_code_every_row_is_left_to_the_fold(monkeypatch: pytest
 
 
 def test_results_pass_through_arrow_unchanged() -> None:
-    failed = RootUpdates(2, updates([4, 5]).entries, {int(inputs([5])["root"][0]): "no good"})
+    failed = RootUpdates(
+        2, updates([4, 5]).entries, {int(inputs([5])["root"][0]): RootFailure("no good", 1500)}
+    )
     batches = [*map(to_arrow, fold([updates([1, 2, 1]), failed, updates([1])]))]
     back = {each.version: each for each in fold(from_arrow(batches))}
     assert set(back) == {1, 2}
@@ -146,12 +153,30 @@ def test_results_pass_through_arrow_unchanged() -> None:
     assert not back[1].failed
 
 
-def test_the_first_reason_of_a_root_is_kept() -> None:
+@pytest.mark.parametrize(
+    ("retries", "counts"),
+    [
+        ((BACK_OFF, BACK_OFF), "0"),
+        ((BACK_OFF, 0), "1"),
+        ((500, 900), "1"),
+        ((900, 500), "0"),
+        ((10**9, NEVER, NEVER), "1"),
+        ((NEVER, 10**9), "0"),
+    ],
+)
+def test_of_the_failures_of_a_root_the_first_of_the_strongest_is_kept(
+    retries: tuple[int, ...], counts: str
+) -> None:
+    """As in one flush of a worker: in one update, in several, and through a shuffle."""
     root = int(inputs([1])["root"][0])
-    said = [RootUpdates(1, updates([1]).entries, {root: reason}) for reason in ("first", "second")]
-    assert fold(said)[0].failed == {root: "first"}
+    failures = [RootFailure(str(number), retry) for number, retry in enumerate(retries)]
+    wanted = {root: failures[int(counts)]}
+    anchor = inputs([1]).tobytes()
+    assert [each.failed for each in failed_roots([anchor] * len(failures), failures)] == [wanted]
+    said = [RootUpdates(1, updates([1]).entries, {root: failure}) for failure in failures]
+    assert fold(said)[0].failed == wanted
     back = fold(from_arrow(pa.Table.from_batches([*map(to_arrow, said)]).to_batches()))
-    assert back[0].failed == {root: "first"}
+    assert back[0].failed == wanted
 
 
 def test_a_bolts_inputs_add_the_consumer_edges_it_owns() -> None:

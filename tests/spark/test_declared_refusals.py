@@ -8,9 +8,11 @@ from pyspark.sql import functions as f
 
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
+from acktree.spark import app
 from acktree.spark.functions import merge_anchors
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import Stage
+from acktree.spark.tasks.writing.anchoring import BadColumn
 from spark import declared
 from spark.declared import lines, options, same, start
 from spark.tester import DEADLINE_S, TOPOLOGY, StageTester
@@ -141,6 +143,11 @@ WRONG: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str], str]] =
     "no anchors": (without("anchors"), {}, "topic '.*' have no column 'anchors'"),
     "no value": (without("value"), {}, "have no column 'value'"),
     "type": (lambda rows: rows.withColumn("value", f.length("value")), {}, "'value' of type int; it must be"),
+    "retry": (
+        lambda rows: rows.withColumns({"fail": f.lit("x"), "retry": f.lit(0)}),
+        {},
+        "'retry' of type int; it must be boolean",
+    ),
     "undeclared": (same, {"plan": "", "topic": ""}, "needs option plan=narrow, and the source needs it"),
     "another topic": (same, {"topic": "elsewhere"}, "topic=elsewhere is not what in emits"),
     "no topic": (same, {"topic": ""}, "name one topic with option 'topic'"),
@@ -156,6 +163,21 @@ def test_mistakes_are_refused_in_one_sentence_before_anything_is_written(
     given = {name: value for name, value in (options(tester) | of_sink).items() if value}
     tester.query = declared.write(tester, plan(lines(tester)), of_sink=given)
     check_refused(tester, match)
+
+
+@pytest.mark.parametrize("name", ["retry", "retry_after_s"])
+def test_what_says_how_a_row_fails_is_refused_without_its_reason_before_the_query_starts(
+    tester: StageTester, name: str
+) -> None:
+    with pytest.raises(
+        BadColumn, match=rf"topic '{tester.name}.a' have a column '{name}' and no column 'fail'"
+    ):
+        app.start(
+            tester.spark,
+            lambda rows: same(rows).withColumn(name, f.lit(None)),
+            options(tester),
+            tester.folder / "checkpoint",
+        )
 
 
 def test_a_component_that_emits_to_one_topic_needs_no_name_of_it(tester: StageTester) -> None:

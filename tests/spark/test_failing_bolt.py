@@ -24,7 +24,7 @@ class Unreadable(BasicBolt):
             raise UnicodeError(f"no such letter in {tup.value!r}")
 
 
-def emit(t: SpoutTester, emitted: list[tuple[int, int]]) -> None:
+def emit(t: SpoutTester, emitted: list[tuple[int, int]], padding: bytes = b"") -> None:
     """Write each (offset, generation) as a tuple, and its init."""
     history = read_history(t.bootstrap, t.name, {})
     version, edges = history.latest.version, EdgeSource()
@@ -36,7 +36,9 @@ def emit(t: SpoutTester, emitted: list[tuple[int, int]]) -> None:
         anchor = Anchor(version, root_id(0, generation, offset), edges.one())
         inits.add(version, anchor.root, emitted_value(anchor.edge, hashes))
         header = encode_header(version, [anchor])
-        t.producer.produce(f"{t.name}.out", f"record {offset}", headers=[(HEADER, header)])
+        value = b"record %d" % offset + (b" " + padding if padding else b"")
+        t.producer.produce(f"{t.name}.out", value, headers=[(HEADER, header)])
+        t.producer.poll(0)
     inits.flush()
     t.producer.flush()
 

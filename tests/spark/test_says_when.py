@@ -222,3 +222,23 @@ def test_a_delay_holds_the_result_position_and_begins_anew_after_a_crash() -> No
     made.batch(0, 0, 1.0)
     assert max(root for root in made.roots if root[1] == 0) > (FIRST, 0)
     made.end()
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"), [(60_000, "waits"), (NEVER, "given up"), (BACK_OFF, "backs off")]
+)
+def test_what_a_later_emission_says_counts_where_the_failure_before_it_is_read_again(
+    said: int, outcome: str
+) -> None:
+    """The driver before had emitted the record again, and died before it committed that."""
+    spout = Spout(1, max_attempts=5)
+    spout.fail(0, BACK_OFF)
+    effect = spout.fail(0, said, generation_of(RUN, 1))
+    if outcome == "given up":
+        assert [each.cause for each in effect.exhausted] == [Cause.REJECTED]
+        assert spout.due(1e6) == []
+    else:
+        due_s = {"waits": 60.0, "backs off": 2.0}[outcome]
+        assert spout.due(math.nextafter(due_s, 0)) == []
+        assert spout.due(due_s) == [Replay(0, generation_of(RUN, 2), 2)]
+    assert (0, FIRST) in spout.ledger.pop_answered(), "else it would hold back the result position"

@@ -63,8 +63,18 @@ def test_a_stage_refuses_rows_whose_source_records_it_cannot_know(
         (lambda _rows: 7, BadTransform, "returned a int"),
         (lambda rows: {"{name}.a": rows.select("value")}, BadColumn, "no column 'anchors'"),
         (lambda rows: {"{name}.a": rows.select("anchors")}, BadColumn, "no column 'value'"),
+        (
+            lambda rows: {"{name}.a": rows.withColumn("retry", f.lit(False))},
+            BadColumn,
+            "a column 'retry' and no column 'fail'",
+        ),
+        (
+            lambda rows: {"{name}.a": rows.withColumn("retry_after_s", f.lit(1.0))},
+            BadColumn,
+            "a column 'retry_after_s' and no column 'fail'",
+        ),
     ],
-    ids=["one for two topics", "another topic", "no rows", "no anchors", "no value"],
+    ids=["one for two topics", "another topic", "no rows", "no anchors", "no value", "retry", "delay"],
 )
 def test_a_transform_that_returns_unsendable_rows_is_refused_in_one_sentence(
     tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
@@ -97,8 +107,18 @@ def raises(_rows: DataFrame) -> DataFrame:
         ),
         (lambda rows: rows.withColumn("anchors", f.lit("x")), BadColumn, "'anchors' of type string"),
         (lambda rows: rows.withColumn("fail", f.lit(True)), BadColumn, "'fail' of type boolean; it must be"),
+        (
+            lambda rows: rows.withColumns({"fail": f.lit("x"), "retry": f.lit("false")}),
+            BadColumn,
+            "'retry' of type string; it must be boolean",
+        ),
+        (
+            lambda rows: rows.withColumns({"fail": f.lit("x"), "retry_after_s": f.expr("0.5")}),
+            BadColumn,
+            r"'retry_after_s' of type decimal\(1,1\); it must be double",
+        ),
     ],
-    ids=["raises", "no such column", "value", "anchors", "fail"],
+    ids=["raises", "no such column", "value", "anchors", "fail", "retry", "retry_after_s"],
 )
 def test_a_mistake_in_a_transform_shows_before_the_first_batch(
     tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
@@ -117,7 +137,7 @@ def test_columns_that_may_be_left_out_are_tried_with_every_type_they_can_have(
         headers = f.array(f.struct(f.lit("k").alias("key"), f.lit(b"v").alias("value")))
         made = (
             rows.withColumn("key", f.lit(None)).withColumn("headers", headers).withColumn("fail", f.lit("x"))
-        )
+        ).withColumns({"retry": f.lit(None), "retry_after_s": f.lit(60)})
         return {f"{tester.name}.a": made, f"{tester.name}.b": rows}
 
     stage(tester, full).try_transform(batch.schema, tester.spark)

@@ -85,6 +85,8 @@ class StageTester:
         self.headers: list[tuple[str, bytes, TupleHeader]] = []
         self.answered: set[int] = set()
         self.failed: dict[int, str] = {}
+        self.retries: dict[int, int] = {}
+        """When a failed root is emitted again, by its first fail."""
         self.twice: set[int] = set()
         self.acks: dict[int, list[int]] = defaultdict(list)
         self.resets: Counter[int] = Counter()
@@ -160,8 +162,9 @@ class StageTester:
 
     def _take_ack(self, value: bytes) -> None:
         said = decode_ack(value)
-        for root, reason, *_ in said.fails:
+        for root, reason, retry_after_ms in said.fails:
             self.failed.setdefault(root, reason)
+            self.retries.setdefault(root, retry_after_ms)
         for root, folded in said.acks.tolist():
             self.acks[root].append(folded)
             self.values[root] ^= folded

@@ -30,8 +30,10 @@ from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_los
 from acktree.spark.runtime.short_errors import TRACEBACK, last_error
 from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
+from acktree.spark.sink import target_of
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import BadTransform, Stage, Transform
+from acktree.spark.tasks.writing.row_columns import check_columns
 
 AVAILABLE_NOW = "available-now"
 LONGEST_SCRATCH = 60
@@ -228,7 +230,7 @@ def _staged(spark: SparkSession, transform: Transform, options: Mapping[str, str
 
 
 def _declared(spark: SparkSession, transform: Transform, options: Mapping[str, str]) -> DataStreamWriter:
-    """Return what writes a query whose plan is declared narrow."""
+    """Return what writes a query whose plan is declared narrow. Raises BadColumn."""
     register(spark)
     output = transform(spark.readStream.format(FORMAT).options(**options).load())
     if isinstance(output, Mapping):
@@ -238,6 +240,7 @@ def _declared(spark: SparkSession, transform: Transform, options: Mapping[str, s
             )
         ((topic, output),) = output.items()
         options = {**options, "topic": topic}
+    check_columns(output.schema, target_of(options.get("topic", "")))
     return output.writeStream.format(FORMAT).options(**options)
 
 

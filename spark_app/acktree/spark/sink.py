@@ -16,14 +16,23 @@ from pyspark.sql.types import StructType
 
 from acktree.spark.options import NARROW, BadOption, SourceOptions
 from acktree.spark.tasks.writing.declared_task import write_declared
-from acktree.spark.tasks.writing.row_columns import check_types, written_columns
+from acktree.spark.tasks.writing.row_columns import check_columns
 
 ROWS = 10_000
 """Rows that are laid out together where Spark hands them over one by one."""
 OF_SPARK = ("checkpointlocation", "queryname", "path")
 """Options of ``writeStream`` that Spark hands on to a sink."""
 _PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_KINDS = {"binary": pa.binary(), "string": pa.string(), "void": pa.null()}
+_KINDS = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "void": pa.null(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "float": pa.float32(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+}
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -42,11 +51,14 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         )
     if overwrite:
         raise BadOption("writeStream.format('acktree') has output modes append and update, not complete")
-    target = f"topic {checked.topic!r}" if checked.topic else "writeStream.format('acktree')"
-    columns = written_columns(schema.names, target)
-    check_types(schema, target)
+    columns = check_columns(schema, target_of(checked.topic))
     writer: DataSourceStreamWriter = KIND(checked, columns, schema)
     return writer
+
+
+def target_of(topic: str) -> str:
+    """Return what rows are written to, for messages."""
+    return f"topic {topic!r}" if topic else "writeStream.format('acktree')"
 
 
 class RowWriter(DataSourceStreamWriter):

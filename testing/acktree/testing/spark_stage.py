@@ -13,7 +13,7 @@ import pyarrow as pa
 from acktree.producers.collector import UserHeaders
 from acktree.spark.stage import BadTransform
 
-COLUMNS = ("value", "key", "headers", "fail", "topic")
+COLUMNS = ("value", "key", "headers", "fail", "retry", "retry_after_s", "topic")
 """What a row that the function returns as a dict may have; ``topic`` chooses among several."""
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -60,6 +60,8 @@ class RowTransform:
             "key": pa.array([_bytes(row.get("key")) for row in rows], pa.binary()),
             "headers": pa.array([_headers(row.get("headers")) for row in rows], _HEADERS),
             "fail": pa.array([row.get("fail") for row in rows], pa.string()),
+            "retry": _typed(rows, "retry", pa.bool_()),
+            "retry_after_s": _typed(rows, "retry_after_s", pa.float64()),
         }
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
@@ -90,6 +92,13 @@ class RowTransform:
 
 def _rows_of(batch: pa.RecordBatch) -> list[StageRow]:
     return [StageRow(**row) for row in batch.to_pylist()]
+
+
+def _typed(rows: Sequence[Mapping[str, Any]], name: str, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([row.get(name) for row in rows], kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadTransform(f"the stage made a row with a {name} that is no {kind}: {error}") from error
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -19,6 +19,7 @@ from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.stage import QUERY_ID, Stage
+from acktree.spark.tasks.writing.row_columns import COLUMNS
 from acktree.testing.kernel import Kernel, Process
 from acktree.testing.spark_executors import EXECUTORS, Executors
 from acktree.testing.spark_frame import Context, SimulatedFrame
@@ -144,7 +145,7 @@ class SparkApplication:
         """Return what the user's function makes of a batch, by topic."""
         emits = self.stage._emits()
         transform = RowTransform(self._function, emits)
-        columns = ("value", "anchors", "key", "headers", "fail")
+        columns = tuple(COLUMNS)
         made = {
             topic: rows.changed(lambda batch, topic=topic: transform.rows_for(topic, batch), columns)
             for topic in emits

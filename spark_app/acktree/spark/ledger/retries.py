@@ -1,7 +1,7 @@
 """What failed of one slot and is due again, by the first offset of each block.
 
-Invariant: of a block the newest emission alone is known, and a generation fails once. Pure: time and jitter
-are arguments.
+Invariant: of a block the newest emission that is known counts alone, and a generation fails once. Pure: time
+and jitter are arguments.
 """
 
 import heapq
@@ -129,6 +129,15 @@ class Retries:
             emitted = generation & ATTEMPT_MASK
             attempt = Attempt(generation, emitted, emitted, True, now_s, attempts_before=emitted)
             self.attempts[first] = attempt
+        elif _is_newer(generation, attempt):
+            # The driver before has emitted it again, and died before it committed that: the failure that was
+            # read again is answered, and what the newer one says of when, or never, counts.
+            self._replayed.append((first, attempt.generation))
+            attempt.emissions += (generation - attempt.generation) & ATTEMPT_MASK
+            if attempt.emissions - attempt.first_in_run >= ATTEMPT_MASK:
+                self._used_up = generation >> 4
+            attempt.generation, attempt.in_flight, attempt.in_halves = generation, True, False
+            attempt.attempts_before = attempt.attempts
         if attempt.generation != generation or not attempt.in_flight:
             return None
         attempt.in_flight = False
@@ -242,6 +251,12 @@ class Retries:
         if self.attempts:
             for first in [first for first in self.attempts if is_over(first)]:
                 del self.attempts[first]
+
+
+def _is_newer(generation: int, attempt: Attempt) -> bool:
+    """Return whether a generation is a later emission, in one run, than the one that has failed."""
+    of_one_run = generation >> 4 == attempt.generation >> 4
+    return of_one_run and generation > attempt.generation and not attempt.in_flight
 
 
 def name_of_rest(left_at: Callable[[int], BitMap64], taken: BitMap64, first: int) -> int | None:

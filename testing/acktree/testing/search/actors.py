@@ -11,9 +11,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Failure, Spout
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Failure, Reject, RetryLater, Spout
 from acktree.schemas import world
+from acktree.schemas.control_records import BACK_OFF, NEVER
 from acktree.testing.search.judge import BrokenPromise, Judge
+from acktree.testing.search.retries import DELAYED, REJECTED, reason_for
 
 
 class Poisoned(Exception):
@@ -33,6 +35,11 @@ class Temper:
     """Chance of holding a tuple until a later tick, out of order."""
     never: float = 0.0
     """Chance of neither acking nor failing a tuple: only a replay helps."""
+    rejects: float = 0.0
+    """Chance of saying that a record is never tried again."""
+    delays: float = 0.0
+    """Chance of saying when it is, after ``delay_ms``."""
+    delay_ms: int = 0
     is_healed: bool = False
 
 
@@ -44,6 +51,33 @@ class Mind:
     bolt: str
     temper: Temper
     draw: random.Random
+    retry_draw: random.Random
+
+    def retry_of(self, value: bytes) -> int:
+        """Draw whether a tuple fails with NEVER or a delay in ms, and tell the judge; else BACK_OFF."""
+        temper, drawn = self.temper, self.retry_draw.random()
+        if temper.is_healed or drawn >= temper.rejects + temper.delays:
+            return BACK_OFF
+        retry_after_ms = NEVER if drawn < temper.rejects else temper.delay_ms
+        self.judge.retries.say(value, retry_after_ms)
+        return retry_after_ms
+
+    def may_raise(self, value: bytes) -> None:
+        """Raise Reject or RetryLater, if that is drawn."""
+        retry_after_ms = self.retry_of(value)
+        if retry_after_ms == NEVER:
+            raise Reject(REJECTED)
+        if retry_after_ms != BACK_OFF:
+            raise RetryLater(retry_after_ms / 1000, DELAYED)
+
+    def fails(self, tup: Any, collector: Any) -> bool:
+        """Fail a tuple with ``retry`` or ``retry_after_s``, if that is drawn."""
+        retry_after_ms = self.retry_of(tup.value)
+        if retry_after_ms == BACK_OFF:
+            return False
+        delay_s = None if retry_after_ms == NEVER else retry_after_ms / 1000
+        collector.fail(tup, reason_for(retry_after_ms), retry=delay_s is not None, retry_after_s=delay_s)
+        return True
 
     def chance(self, of: float) -> bool:
         """Draw; a healed system has no chances."""
@@ -72,6 +106,8 @@ class SearchBolt(Bolt):
         mind = self.mind
         if pause_s := mind.pause_s():
             world.sleep(pause_s)
+        if mind.fails(tup, collector):
+            return
         if mind.chance(mind.temper.raises):
             raise Poisoned("drawn")
         if mind.chance(mind.temper.fail):
@@ -91,6 +127,7 @@ class SearchBolt(Bolt):
     def _join(self, left: Any, right: Any, collector: Any) -> None:
         mind = self.mind
         mind.judge.count("join")
+        mind.judge.retries.join(left.value, right.value)
         (value,) = mind.judge.execute(mind.bolt, left.topic, left.partition, left.offset, left.value, 1)
         mind.judge.execute_with(mind.bolt, right.topic, right.partition, right.offset, [value])
         collector.emit(value, anchors=[left, right], key=value)
@@ -131,6 +168,7 @@ class SearchBasicBolt(BasicBolt):
         mind = self.mind
         if pause_s := mind.pause_s():
             world.sleep(pause_s)
+        mind.may_raise(tup.value)
         if mind.chance(mind.temper.raises + mind.temper.fail):
             raise Poisoned("drawn")
         for value in mind.children_of(tup):
@@ -151,6 +189,8 @@ class SearchBatchBolt(BatchBolt):
         for tup in tuples:
             if pause_s := mind.pause_s():
                 world.sleep(pause_s)
+            if mind.fails(tup, collector):
+                continue
             if mind.chance(mind.temper.fail):
                 collector.fail(tup, "drawn")
                 continue
@@ -169,6 +209,7 @@ class SearchAsyncBolt(AsyncBolt):
         """See AsyncBolt."""
         mind = self.mind
         await asyncio.sleep(mind.draw.uniform(0.0, 0.05) + mind.pause_s())
+        mind.may_raise(tup.value)
         if mind.chance(mind.temper.raises + mind.temper.fail):
             raise Poisoned("drawn")
         for value in mind.children_of(tup):
@@ -227,6 +268,11 @@ class SearchSpout(Spout):
         assert isinstance(message_id, int)
         self._close(message_id)
         self.judge.count(f"failed: {failure.cause.name.lower()}")
+        value = b"%s/%d" % (self.name_of_task.encode(), message_id)
+        self.judge.retries.check_told(value, failure.retry, failure.retry_after_s)
+        if not failure.retry:
+            self.judge.given_up.add((self.name_of_task, message_id))
+            self.messages.done.add(message_id)
         if message_id not in self.messages.done:
             self.waiting.append(message_id)
 

@@ -47,12 +47,14 @@ def _slow_markers(system: System, fault: Fault) -> None:
 
 @kind("step the broker's clock")
 def _step_broker(system: System, fault: Fault) -> None:
+    system.judge.retries.is_time_true = False
     system.cluster.clock_step_s = fault.seconds if fault.number % 2 else -fault.seconds
 
 
 @kind("stop the broker's clock")
 def _stop_clock(system: System, fault: Fault) -> None:
     """The broker's clock stands still, then leaps."""
+    system.judge.retries.is_time_true = False
     began_s = system.kernel.now_s
 
     def tick() -> None:

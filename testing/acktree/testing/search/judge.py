@@ -15,6 +15,7 @@ from acktree.spark.ledger.done_set import decode_metadata
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kafka.log import Outcome, PartitionLog, StoredRecord
 from acktree.testing.search.repeats import Place, Repeats
+from acktree.testing.search.retries import Retries
 
 STAGE = "stage"
 """The name under which a Spark stage executes source records."""
@@ -49,6 +50,9 @@ class Judge:
     emissions: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     """The spout task and message of each emitted value."""
     acked: set[tuple[str, int]] = field(default_factory=set)
+    given_up: set[tuple[str, int]] = field(default_factory=set)
+    """Messages that a bolt has rejected."""
+    max_attempts: int = 1
     events: list[str] = field(default_factory=list)
     staged: dict[bytes, Execution] = field(default_factory=dict)
     """The execution of a stage that made each value."""
@@ -87,6 +91,7 @@ class Judge:
     def __post_init__(self) -> None:
         self._control_topics = (f"{self.name}.ack", f"{self.name}.ack-init")
         self._dead_letter_topic = f"{self.name}.dead-letter"
+        self.retries = Retries(self.counters)
 
     # What user code says.
 
@@ -174,6 +179,7 @@ class Judge:
         else:
             ack = decode_ack(record.value or b"")
             self._folded_acks.update(ack.acks["root"].tolist())
+            self.retries.check_fails(ack)
             if len(ack.resets):
                 self.count("timeout reset")
 
@@ -181,6 +187,7 @@ class Judge:
         result = decode_result_record(record.value or b"")
         if not isinstance(result, Result):
             return
+        self.retries.check_result(result, self.cluster.kernel.now_s)
         for root in result.acked.tolist():
             self.note(f"result acked {root:x} on {topic}")
             self.check_root(root)
@@ -200,9 +207,19 @@ class Judge:
             return
         origin = dict(record.headers).get("acktree-origin") or b""
         topic, partition, offset = origin.decode().rsplit("/", 2)
-        self.dead.add((topic, int(partition), int(offset)))
+        place = topic, int(partition), int(offset)
+        self.dead.add(place)
         self.count("dead letter")
+        value = self._source_value(place)
+        if value is not None:
+            drivers = sum(process.name == "spark" for process in self.cluster.kernel.processes)
+            self.retries.check_letter(place, value, dict(record.headers), self.max_attempts, drivers)
         self.note(f"dead letter {origin.decode()}")
+
+    def _source_value(self, place: Place) -> bytes | None:
+        topic, partition, offset = place
+        records = self.cluster.topics[topic].partitions[partition].records
+        return next((each.value for each in records if each.offset == offset), None)
 
     def check_commits(self, group: str) -> None:
         """Check what a spout's group has committed since the last check: what it calls done must be done."""
@@ -241,6 +258,7 @@ class Judge:
 
     def rewind(self, topic: str, partition: int, first: int) -> None:
         """An operator has rewound a partition: what follows has to be done once more."""
+        self.retries.forgive(topic, partition)
         for record in self.cluster.topics[topic].partitions[partition].records:
             place = topic, partition, record.offset
             if record.offset >= first:
@@ -251,6 +269,7 @@ class Judge:
 
     def skip(self, topic: str, partition: int, until: int) -> None:
         """An operator has skipped what is before an offset."""
+        self.retries.forgive(topic, partition)
         for record in self.cluster.topics[topic].partitions[partition].records:
             if record.offset < until:
                 self.skipped.add((topic, partition, record.offset))

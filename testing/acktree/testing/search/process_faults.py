@@ -109,6 +109,7 @@ def _restart_all(system: System, _fault: Fault) -> None:
 
 @kind("step a process's clock")
 def _step_clock(system: System, fault: Fault) -> None:
+    system.judge.retries.is_time_true = False
     if (process := role_of(system, fault).process) is not None:
         process.clock_step_s = (fault.seconds + 1) * (60 if fault.number % 2 else -60)
 

@@ -70,8 +70,8 @@ def run_system(system: System, faults: list[Fault]) -> None:
                 judge.check_commits(system.spout_group)
         if kernel.ended:
             system.watch()
-        if judge.repeats.found:
-            raise BrokenPromise(judge.repeats.found[0])
+        for found in (*judge.repeats.found, *judge.retries.found):
+            raise BrokenPromise(found)
 
     def run_for(seconds: float, is_enough: Callable[[], bool]) -> None:
         end_s = kernel.now_s + seconds

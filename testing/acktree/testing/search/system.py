@@ -14,14 +14,17 @@ from confluent_kafka import KafkaException
 from acktree.acker.service import Acker
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas.control_records import BACK_OFF, NEVER
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import Topology
+from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kernel import Kernel, Process
 from acktree.testing.search.actors import BOLTS, Messages, Mind, RetriedSpout, SearchSpout, Temper
 from acktree.testing.search.judge import STAGE, Judge
 from acktree.testing.search.repeats import Repeats, planned_places
+from acktree.testing.search.retries import Retries, reason_for
 from acktree.testing.search.topologies import NAME, SOURCE, draw_topology, with_breaker
 from acktree.testing.spark_stub import Calls, Checkpoint, SparkApplication
 from acktree.testing.world import SimulatedWorld
@@ -35,12 +38,14 @@ class WatchedApplication(SparkApplication):
     """A Spark application whose plans are checked for what need not be done again."""
 
     repeats: Repeats
+    retries: Retries
 
     def log_offset(self) -> None:
         """Log the end of the batch, and check what it holds."""
         super().log_offset()
         assert self.available is not None
         self.repeats.check(self._process, "the driver", planned_places(self.available))
+        self.retries.check_plan(PlannedBatch.from_json(self.available), self._kernel.now_s)
 
 
 @dataclass(eq=False)
@@ -82,14 +87,19 @@ class System:
             readers,
             exactly_once=frozenset(name for name, table in self.topology.bolts.items() if table.exactly_once),
         )
+        self.retry_draw = random.Random(f"retries {self.seed}")
         self.minds = {name: self._mind(name) for name in self.topology.bolts}
         self.is_spark = bool(self.topology.spouts["s"].topics)
         self.judge.source_topic = SOURCE if self.is_spark else ""
         self.judge.is_breaker_open = self._is_breaker_open
+        self.judge.max_attempts = self.topology.spouts["s"].max_attempts
         self.spout_group = f"{NAME}.s"
         self.checkpoint = Checkpoint()
         self.source_left = 0
         self.stage_draw = random.Random(f"stage {self.seed}")
+        self.stage_temper = Temper()
+        self._draw_retries(self.stage_temper)
+        self.stage_mind = Mind(self.judge, STAGE, self.stage_temper, self.retry_draw, self.retry_draw)
         self.version_draw = random.Random(f"Spark's version {self.seed}")
         self.roles: list[Role] = []
         self.messages: dict[str, Messages] = {}
@@ -112,7 +122,15 @@ class System:
             holds=draw.choice([0.0, some * 3]),
             never=draw.choice([0.0, 0.0, some / 4]),
         )
-        return Mind(self.judge, bolt, temper, random.Random(f"{bolt} {self.seed}"))
+        self._draw_retries(temper)
+        draws = (random.Random(f"{what} {self.seed}") for what in (bolt, f"retries of {bolt}"))
+        return Mind(self.judge, bolt, temper, *draws)
+
+    def _draw_retries(self, temper: Temper) -> None:
+        draw = self.retry_draw
+        temper.rejects = draw.choice([0.0, 0.0, 0.03, 0.1])
+        temper.delays = draw.choice([0.0, 0.0, 0.05, 0.2])
+        temper.delay_ms = draw.choice([0, 500, 4_000, 20_000])
 
     def _is_breaker_open(self) -> bool:
         """Whether the breaker of the Spark application that runs is open; one of Python writes later."""
@@ -182,10 +200,12 @@ class System:
     def _application(self) -> SparkApplication:
         options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, "spout": "s"}
         process = self.kernel.current.process
+        if not self.checkpoint.offsets:
+            self.judge.retries.forgive_all()
         application = WatchedApplication(self.kernel, process, options, self._stage, self.checkpoint)
         # Somebody upgrades Spark, and goes back.
         application.calls = self.version_draw.choice([Calls.WITH_START, Calls.WITHOUT_START])
-        application.repeats = self.judge.repeats
+        application.repeats, application.retries = self.judge.repeats, self.judge.retries
         application.executors.speculates = lambda _attempt: self.stage_draw.random() < self.speculation
         application.executors.cuts_off = lambda _attempt: self._is_cut_off()
         application.executors.outlive_driver_s = lambda: self.outlive_s
@@ -198,8 +218,19 @@ class System:
         self.judge.count("input of a task cut off")
         return True
 
-    def _stage(self, row: Any) -> list[bytes]:
-        """What Spark makes of a source record."""
+    def _stage(self, row: Any) -> list[Any]:
+        """Return what Spark makes of a record: rows with values, or rows that fail."""
+        retry_after_ms = self.stage_mind.retry_of(row.value)
+        if retry_after_ms != BACK_OFF:
+            self.judge.count(f"{reason_for(retry_after_ms)} by a stage")
+            plain = {"value": b"", "fail": reason_for(BACK_OFF)}
+            delay_s = None if retry_after_ms == NEVER else retry_after_ms / 1000
+            says = {
+                "fail": reason_for(retry_after_ms),
+                "retry": delay_s is not None,
+                "retry_after_s": delay_s,
+            }
+            return [plain, {"value": b"", **says}, plain]
         count = self.stage_draw.choice([0, 1, 1, 2, 3])
         return self.judge.execute(STAGE, row.topic, row.partition, row.offset, row.value, count)
 
@@ -292,7 +323,7 @@ class System:
     def is_done(self) -> bool:
         """Whether every message was acked, or the frontiers have reached the ends of the source."""
         if not self.is_spark:
-            return len(self.judge.acked) == self.message_count
+            return len(self.judge.acked | self.judge.given_up) == self.message_count
         group = self.cluster.groups.get(self.spout_group)
         if group is None or self.source_left:
             return False
@@ -318,3 +349,4 @@ class System:
             process.is_stopped = False
         for mind in self.minds.values():
             mind.temper.is_healed = True
+        self.stage_temper.is_healed = True

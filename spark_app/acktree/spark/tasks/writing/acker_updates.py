@@ -18,7 +18,7 @@ from acktree.schemas.control_records import EntryArray
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import origins_of
 from acktree.schemas.registry import History, Published, read_history
-from acktree.spark.tasks.writing.anchoring import RootUpdates
+from acktree.spark.tasks.writing.anchoring import RootFailure, RootUpdates
 from acktree.spark.tasks.writing.producers import TaskOutput
 
 ROOTS_PER_CHUNK = 65_536
@@ -35,15 +35,15 @@ class AckerUpdates:
         self._history = history
         self._spout, self._bolt, self._output = spout, bolt, output
 
-    def fail(self, version: int, failed: Mapping[int, str]) -> None:
-        """Fail roots whose init or ack was sent before; ``failed`` is the reason by root.
+    def fail(self, version: int, failed: Mapping[int, RootFailure]) -> None:
+        """Fail roots whose init or ack was sent before; ``failed`` is why, by root.
 
         Raises:
             UnknownVersion: the version is not published. DeliveryFailed: a record was refused.
         """
         acks = self._acks(version)
-        for root, reason in failed.items():
-            acks.fail(version, root, reason)
+        for root, failure in failed.items():
+            acks.fail(version, root, *failure)
         acks.flush()
 
     def reset(self, anchors: bytes) -> None:
@@ -73,8 +73,8 @@ class AckerUpdates:
         """
         # Life of a record, step 8.
         acks = self._acks(updates.version)
-        for root, reason in updates.failed.items():
-            acks.fail(updates.version, root, reason)
+        for root, failure in updates.failed.items():
+            acks.fail(updates.version, root, *failure)
         entries = self._never_zero_if_failed(updates) if updates.failed else updates.entries
         if self._bolt:
             acks.ack_many(updates.version, entries["root"], entries["value"])

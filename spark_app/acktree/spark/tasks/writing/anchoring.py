@@ -7,7 +7,7 @@ given; nothing here knows Kafka.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from acktree.producers.kafka.packing import fold_entries
-from acktree.schemas.control_records import ENTRY, EntryArray
+from acktree.schemas.control_records import BACK_OFF, ENTRY, EntryArray, stronger
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, Anchor, encode_header, single_headers
 from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values
@@ -23,17 +23,30 @@ from acktree.spark.tasks.binary_rows import rows_of
 
 ANCHOR_BYTES = ANCHOR.itemsize
 
-VALUES_SCHEMA = "version int, root bigint, value bigint, reason string"
+VALUES_SCHEMA = "version int, root bigint, value bigint, reason string, retry_after_ms bigint"
 VALUES = pa.schema(
-    [("version", pa.int32()), ("root", pa.int64()), ("value", pa.int64()), ("reason", pa.string())]
+    [
+        ("version", pa.int32()),
+        ("root", pa.int64()),
+        ("value", pa.int64()),
+        ("reason", pa.string()),
+        ("retry_after_ms", pa.int64()),
+    ]
 )
-"""What rows add to their roots: a value to fold, or, where ``reason`` is not null, why the root failed."""
+"""What rows add to their roots: a value to fold, or, where ``reason`` is not null, how the root failed."""
 
 Headers = NDArray[np.void] | Sequence[bytes | None] | None
 
 
 class BadColumn(AcktreeError):
     """A DataFrame given to the stage lacks a column or holds a value that cannot be written."""
+
+
+class RootFailure(NamedTuple):
+    """Why a root failed; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
+
+    reason: str
+    retry_after_ms: int = BACK_OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +58,7 @@ class RootUpdates:
 
     version: int
     entries: EntryArray
-    failed: Mapping[int, str] = field(default_factory=dict)
+    failed: Mapping[int, RootFailure] = field(default_factory=dict)
 
 
 def anchor_rows(
@@ -132,13 +145,12 @@ def fold_in_order(rows: NDArray[np.void], updates: Sequence[RootUpdates]) -> Roo
 
 
 def fold(updates: Iterable[RootUpdates]) -> list[RootUpdates]:
-    """Return one update per version with one entry per root; of several reasons the first counts."""
+    """Return one update per version with one entry per root; of failures, the first of the strongest."""
     parts: dict[int, list[RootUpdates]] = {}
     for each in updates:
         parts.setdefault(each.version, []).append(each)
     return [
-        RootUpdates(version, _folded(_joined(parts)), _first_reasons(parts))
-        for version, parts in parts.items()
+        RootUpdates(version, _folded(_joined(parts)), _strongest(parts)) for version, parts in parts.items()
     ]
 
 
@@ -150,8 +162,19 @@ def _joined(updates: Sequence[RootUpdates]) -> EntryArray:
     return np.concatenate([np.empty(0, ENTRY), *(each.entries for each in updates)])
 
 
-def _first_reasons(updates: Sequence[RootUpdates]) -> dict[int, str]:
-    return {root: reason for each in reversed(updates) for root, reason in each.failed.items()}
+def _strongest(updates: Sequence[RootUpdates]) -> dict[int, RootFailure]:
+    failed: dict[int, RootFailure] = {}
+    for each in updates:
+        for root, failure in each.failed.items():
+            _add_failure(failed, root, failure)
+    return failed
+
+
+def _add_failure(failed: dict[int, RootFailure], root: int, failure: RootFailure) -> None:
+    """Keep the first of the strongest failures of a root, as a worker's packer of acks does."""
+    known = failed.get(root)
+    if known is None or stronger(known.retry_after_ms, failure.retry_after_ms) != known.retry_after_ms:
+        failed[root] = failure
 
 
 def _by_version(versions: NDArray[Any], roots: IdArray, values: IdArray) -> Iterator[RootUpdates]:
@@ -164,38 +187,38 @@ def _by_version(versions: NDArray[Any], roots: IdArray, values: IdArray) -> Iter
         yield RootUpdates(version, entries[versions == version])
 
 
-def failed_roots(anchors: Sequence[bytes | None], reasons: Sequence[str]) -> list[RootUpdates]:
-    """Return why roots failed."""
+def failed_roots(anchors: Sequence[bytes | None], failures: Sequence[RootFailure]) -> list[RootUpdates]:
+    """Return why the roots of rows failed."""
     said = (
-        (anchor, reason)
-        for item, reason in zip(anchors, reasons, strict=True)
+        (anchor, failure)
+        for item, failure in zip(anchors, failures, strict=True)
         for anchor in _anchors(item or b"")
     )
-    return _failed((int(anchor["version"]), int(anchor["root"]), reason) for anchor, reason in said)
+    return _failed((int(anchor["version"]), int(anchor["root"]), failure) for anchor, failure in said)
 
 
-def _failed(rows: Iterable[tuple[int, int, str]]) -> list[RootUpdates]:
-    failed: dict[int, dict[int, str]] = {}
-    for version, root, reason in rows:
-        failed.setdefault(version, {}).setdefault(root, reason)
+def _failed(rows: Iterable[tuple[int, int, RootFailure]]) -> list[RootUpdates]:
+    by_version: dict[int, dict[int, RootFailure]] = {}
+    for version, root, failure in rows:
+        _add_failure(by_version.setdefault(version, {}), root, failure)
     updates = []
-    for version, reasons in failed.items():
-        entries = np.zeros(len(reasons), ENTRY)
-        entries["root"] = np.fromiter(reasons, np.uint64, len(reasons))
-        updates.append(RootUpdates(version, entries, reasons))
+    for version, failed in by_version.items():
+        entries = np.zeros(len(failed), ENTRY)
+        entries["root"] = np.fromiter(failed, np.uint64, len(failed))
+        updates.append(RootUpdates(version, entries, failed))
     return updates
 
 
 def to_arrow(updates: RootUpdates) -> pa.RecordBatch:
     """Return rows of VALUES, one per entry."""
     count = len(updates.entries)
-    reasons = pa.nulls(count, pa.string())
+    reasons, retries = pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())
     if updates.failed:
-        reasons = pa.array(
-            [updates.failed.get(root) for root in updates.entries["root"].tolist()], pa.string()
-        )
+        failures = [updates.failed.get(root) for root in updates.entries["root"].tolist()]
+        reasons = pa.array([each and each.reason for each in failures], pa.string())
+        retries = pa.array([each and each.retry_after_ms for each in failures], pa.int64())
     ids = (np.ascontiguousarray(updates.entries[name]).view(np.int64) for name in ("root", "value"))
-    columns = [np.full(count, updates.version, np.int32), *ids, reasons]
+    columns = [np.full(count, updates.version, np.int32), *ids, reasons, retries]
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=VALUES)
 
 
@@ -206,5 +229,6 @@ def from_arrow(batches: Iterable[pa.RecordBatch]) -> Iterator[RootUpdates]:
         failed = batch.filter(pc.is_valid(batch.column("reason")))
         yield from _by_version(versions, roots.view(np.uint64), values.view(np.uint64))
         roots = failed.column("root").to_numpy().view(np.uint64)
-        rows = failed.column("version").to_pylist(), roots.tolist(), failed.column("reason").to_pylist()
+        reasons, retries = (failed.column(name).to_pylist() for name in ("reason", "retry_after_ms"))
+        rows = failed.column("version").to_pylist(), roots.tolist(), map(RootFailure, reasons, retries)
         yield from _failed(zip(*rows, strict=True))

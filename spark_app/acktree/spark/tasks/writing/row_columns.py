@@ -15,15 +15,19 @@ COLUMNS = {
     "key": ("binary", "string"),
     "headers": ("array<struct<key:string,value:binary>>",),
     "fail": ("string",),
+    "retry": ("boolean",),
+    "retry_after_s": ("double", "float", "int", "bigint"),
 }
 """What is taken from rows, and the types that can be written."""
+OF_FAILED_ROWS = ("retry", "retry_after_s")
+"""What is taken from rows with a reason in ``fail`` only."""
 
 
 def written_columns(names: Sequence[str], target: str) -> list[str]:
     """Return which columns of rows for a target, such as ``topic 'words'``, are written.
 
     Raises:
-        BadColumn: ``value`` or ``anchors`` is missing.
+        BadColumn: ``value`` or ``anchors`` is missing, or ``fail`` beside what says how a row fails.
     """
     missing = [name for name in ("value", "anchors") if name not in names]
     if missing:
@@ -31,7 +35,20 @@ def written_columns(names: Sequence[str], target: str) -> list[str]:
             f"the rows for {target} have no column {missing[0]!r}; it needs value and anchors "
             "(carry anchors along from the source), and may have key, headers and fail"
         )
+    how = [name for name in OF_FAILED_ROWS if name in names]
+    if how and "fail" not in names:
+        raise BadColumn(
+            f"the rows for {target} have a column {how[0]!r} and no column 'fail': it says when the record "
+            "of a failed row is tried again, and fail, a reason, which rows fail; if it is data, rename it"
+        )
     return [name for name in COLUMNS if name in names]
+
+
+def check_columns(schema: StructType, target: str) -> list[str]:
+    """Return which columns of rows are written; raise BadColumn for one that is missing or cannot be."""
+    columns = written_columns(schema.names, target)
+    check_types(schema, target)
+    return columns
 
 
 def check_types(schema: StructType, target: str) -> None:

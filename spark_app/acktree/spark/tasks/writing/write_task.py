@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from acktree.producers.collector import UserHeaders
 from acktree.producers.errors import Unwritable
 from acktree.producers.native.columns import Rows, plain
+from acktree.producers.worker.retry_rules import RetryRules
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER
@@ -33,6 +34,7 @@ from acktree.spark.tasks.trace_handoff import HandedTrace, HandedTraces
 from acktree.spark.tasks.writing.acker_updates import AckerUpdates
 from acktree.spark.tasks.writing.anchoring import (
     Headers,
+    RootFailure,
     RootUpdates,
     anchor_rows,
     failed_roots,
@@ -42,6 +44,7 @@ from acktree.spark.tasks.writing.anchoring import (
     own_values,
     to_arrow,
 )
+from acktree.spark.tasks.writing.failed_rows import failures_of
 from acktree.spark.tasks.writing.producers import TaskOutput, task_producer
 from acktree.spark.tasks.writing.row_limits import StageLimits
 from acktree.spark.tasks.writing.source_traces import SourceTraces
@@ -102,17 +105,18 @@ class Writer:
         self._version, self._topic, self._output, self._traces = plan.version, topic, output, traces
         self._reader_hashes = plan.history.readers(plan.version, topic).hashes
         self._limit = plan.limits.by_topic.get(topic)
+        self._rules = RetryRules(plan.history)
 
     def write(self, batch: pa.RecordBatch) -> list[RootUpdates]:
-        """Write rows (value, anchors, optional key, headers, fail); return what they add to their roots."""
+        """Write rows of the columns of ``row_columns``; return what they add to their roots."""
         updates: list[RootUpdates] = []
         if "fail" in batch.schema.names and batch.column("fail").null_count < len(batch):
-            rejected = batch.filter(pc.is_valid(batch.column("fail")))
-            updates += failed_roots(*(rejected.column(n).to_pylist() for n in ("anchors", "fail")))
+            failed = batch.filter(pc.is_valid(batch.column("fail")))
+            updates += failed_roots(failed.column("anchors").to_pylist(), failures_of(failed, self._rules))
             batch = batch.filter(pc.is_null(batch.column("fail")))
         if self._limit is not None and (refused := self._limit.refused(batch)):
-            batch, failed = _without(batch, refused)
-            updates += failed
+            batch, unwritable = _without(batch, refused)
+            updates += unwritable
         anchors = batch.column("anchors")
         headers, values = anchor_rows(anchors, self._version, self._output.edges, self._reader_hashes)
         traces = self._traces.of_rows(anchors) if self._traces else None
@@ -148,8 +152,8 @@ def _without(
             raise refused[row]
     kept = np.ones(len(batch), bool)
     kept[rows] = False
-    reasons = [f"{type(error).__name__}: {error}" for error in refused.values()]
-    return batch.filter(pa.array(kept)), failed_roots(anchors, reasons)
+    failures = [RootFailure(f"{type(error).__name__}: {error}") for error in refused.values()]
+    return batch.filter(pa.array(kept)), failed_roots(anchors, failures)
 
 
 def write_whole(
@@ -251,7 +255,7 @@ def input_failures(batches: Iterator[pa.RecordBatch], reason: str) -> Iterator[p
     """Yield that all roots of the inputs failed."""
     for batch in batches:
         anchors = batch.column("anchors").to_pylist()
-        yield from map(to_arrow, failed_roots(anchors, [reason] * len(anchors)))
+        yield from map(to_arrow, failed_roots(anchors, [RootFailure(reason)] * len(anchors)))
 
 
 def write_control(

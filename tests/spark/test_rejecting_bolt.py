@@ -1,0 +1,116 @@
+"""What a bolt rejects is a dead letter at once: real worker, acker and spout driver; the test plays Spark."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from click.testing import CliRunner
+from confluent_kafka import Consumer, TopicPartition
+from starlette.testclient import TestClient
+
+from acktree.acker.service import Acker
+from acktree.console.main import main
+from acktree.console.page.app import StatusPage
+from acktree.console.page.frame import PageSettings
+from acktree.producers import BasicBolt, BatchBolt, Reject
+from acktree.producers.worker.loop import Worker
+from spark.spouts import DEADLINE_S, SpoutTester
+from spark.test_failing_bolt import emit
+
+MANY, EVERY = 10_000, 100
+"""Records, a megabyte of tuples; each hundredth is poison."""
+
+
+class Refuses(BasicBolt):
+    def execute(self, tup: Any, emit: Any) -> None:
+        if tup.value == b"record 1":
+            raise Reject("no number")
+        if tup.value == b"record 2":
+            raise ValueError("this time")
+
+
+class RefusesBatches(BatchBolt):
+    """Raises at the first poison of a batch, before anything of it is acked."""
+
+    def __init__(self) -> None:
+        self.passed: list[int] = []
+
+    def execute(self, tuples: Any, collector: Any) -> None:
+        numbers = [int(tup.value.split()[1]) for tup in tuples]
+        for number in numbers:
+            if number % EVERY == 7:
+                raise Reject(f"{number} is poison")
+        self.passed += numbers
+
+
+@contextmanager
+def running(t: SpoutTester, bolt: Any) -> Iterator[None]:
+    roles: list[Worker | Acker] = [Worker(t.bootstrap, t.name, bolt), Acker(t.bootstrap, t.name)]
+    threads = [threading.Thread(target=role.run, daemon=True) for role in roles]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for role in roles:
+            role.stop()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+
+
+def causes(t: SpoutTester, count: int) -> dict[int, tuple[str, str, str]]:
+    """Return attempts, cause and reason of so many dead letters, by offset; each record has one."""
+    consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
+    place = TopicPartition(f"{t.name}.dead-letter", 0, 0)
+    assert consumer.get_watermark_offsets(place, DEADLINE_S)[1] == count
+    consumer.assign([place])
+    found = {}
+    for message in consumer.consume(count, DEADLINE_S):
+        headers = dict(message.headers() or [])
+        about = tuple(str(headers[f"acktree-{name}"], "utf-8") for name in ("attempts", "cause", "reason"))
+        found[int(headers["acktree-origin"].rpartition(b"/")[2])] = about
+    consumer.close()
+    assert len(found) == count
+    return found  # type: ignore[return-value]
+
+
+def test_a_rejected_record_is_a_dead_letter_at_once_that_the_console_lists_with_its_cause(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=4, max_attempts=5)
+    with running(t, Refuses()):
+        emit(t, t.emitted(t.next_batch()))
+        t.until(lambda: t.count("rejected") == t.count("dead_lettered") == 1)
+        t.until(lambda: t.count("failed") == 2 and t.pending == 1)
+        t.until(lambda: t.committed() == 2)  # 0 is done, 1 is a dead letter, 2 waits for its back-off
+    assert causes(t, 1) == {1: ("1", "REJECTED", "no number")}
+    about = ["dead-letter", "list", "--topology", t.name, "-b", t.bootstrap]
+    listed = CliRunner().invoke(main, about)
+    assert listed.exit_code == 0, listed.output
+    assert [line.split()[-4] for line in listed.output.splitlines()[-1:]] == ["REJECTED"], listed.output
+    (found,) = json.loads(CliRunner().invoke(main, [*about, "--format", "json"]).stdout)["dead_letters"]
+    assert (found["cause"], found["reason"], found["attempts"]) == ("REJECTED", "no number", 1)
+    settings = PageSettings(t.bootstrap, t.name, {}, None, False)
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        assert "<td>rejected</td>" in client.get("/dead-letters").text
+        assert "<dt>cause</dt><dd>rejected</dd>" in client.get("/dead-letters/0/0").text
+        (found,) = client.get("/dead-letters.json").json()["dead_letters"]
+    assert found["cause"] == "REJECTED"
+
+
+def test_of_ten_thousand_records_in_batches_that_raise_only_the_poison_fails(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=MANY, max_pending=MANY, max_attempts=3)
+    bolt = RefusesBatches()
+    poison = {number for number in range(MANY) if number % EVERY == 7}
+    with running(t, bolt):
+        emitted = t.emitted(t.next_batch())
+        assert len(emitted) == MANY
+        emit(t, emitted, padding=b"." * 100)
+        t.until(lambda: t.committed() == MANY)
+    assert causes(t, len(poison)) == {n: ("1", "REJECTED", f"{n} is poison") for n in poison}
+    assert (t.count("failed"), t.count("timed_out"), t.count("rejected")) == (len(poison), 0, len(poison))
+    assert sorted(set(bolt.passed)) == [number for number in range(MANY) if number not in poison]
