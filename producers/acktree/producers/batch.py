@@ -125,8 +125,6 @@ class BatchCollector:
         except Misuse as misuse:
             collector.faults.refuse_call(misuse, anchors)
             return
-        if collector.formats.emits:
-            values = collector.formats.column(plain(values, count), target.topic)
         if bad := self._bad_rows(values, anchors, keys):
             for row, error in bad.items():
                 collector.faults.refuse_call(error, (anchors[row],))

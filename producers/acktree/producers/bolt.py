@@ -5,7 +5,7 @@ Invariant: one instance is called by one thread only, from ``prepare`` to ``clea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from acktree.producers.batch import BatchCollector
 from acktree.producers.collector import Collector, UserHeaders
@@ -73,19 +73,6 @@ class AnyBolt:
 
     never_retry: ClassVar[tuple[type[Exception], ...]] = ()
     """Exceptions after which a tuple is not tried again: its source record becomes a dead letter at once."""
-
-    reads_as: ClassVar[Any] = None
-    """How ``payload`` reads values: a PayloadFormat, a pydantic model, a dataclass or ``str``.
-
-    A value that is none fails its tuple, which is never tried again.
-    """
-
-    emits_as: ClassVar[Any] = None
-    """How emitted values that are not bytes are written, as ``reads_as``; a dict gives one by topic."""
-
-    reads_topics: ClassVar[tuple[str, ...]] = ()
-    emits_topics: ClassVar[tuple[str, ...]] = ()
-    """The topics that the bolt's table has to name; empty: any."""
 
 
 class SyncBolt(AnyBolt):

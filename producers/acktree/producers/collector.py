@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from acktree.producers.errors import Misuse, Unwritable, reason_of
 from acktree.producers.kafka.packing import AckPacker
@@ -24,7 +24,6 @@ from acktree.producers.native.columns import (
     produce_each,
 )
 from acktree.producers.origins import Origins
-from acktree.producers.payload_formats import Formats
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
 from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.worker.counters import Counters
@@ -66,7 +65,6 @@ class Collector:
         self.faults = Faults(self, self.counters, self._undo_ack)
         self.targets = Targets(bolt, history)
         self.retry_rules = RetryRules(history)
-        self.formats = Formats()
         self.sums = AckSums(bolt, packer)
         self._packer = packer
         self._produce = produce
@@ -123,7 +121,6 @@ class Collector:
         if parents and all(map(is_over, parents)):
             return
         target = self.targets.find(topic)
-        value = self.formats.written(value, target.topic)
         self.faults.check_emission(value, key, headers, timestamp_ms)
         held = [parent for parent in parents if self.faults.check_anchor(parent)]
         holders: dict[tuple[int, int], dict[Tuple, None]] = {}
@@ -152,8 +149,6 @@ class Collector:
             if parent._state is not IN_HAND and is_over(parent):
                 return
             target = self.targets.find(topic)
-            if value.__class__ is not bytes:
-                value = self.formats.written(value, target.topic)
             if (
                 value.__class__ is not bytes
                 or (key is not None and key.__class__ is not bytes)
@@ -360,10 +355,6 @@ class Collector:
     def has_unsent(self) -> bool:
         """Whether an ack or fail waits for the flush."""
         return bool(self.sums.acked) or len(self._packer) > 0
-
-    def payload_of(self, tup: Tuple) -> Any:
-        """Return what a tuple's value says. Raises what ``Formats.read`` raises."""
-        return self.formats.read(tup)
 
     def find_origin(self, anchor: Anchor) -> SourceOrigin | None:
         return self._origins.find(anchor)

@@ -6,13 +6,12 @@ broker, the clock and the other members of its group are missing. Every given va
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from confluent_kafka import KafkaError, Message
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collector import UserHeaders
-from acktree.producers.function_bolt import BoltFunction, as_bolt
 from acktree.producers.kafka.intake import Intake
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import NO_TIMESTAMP
@@ -67,13 +66,7 @@ class BoltDouble:
     ([b'A', b'B'], {0, 1}, {})
     """
 
-    def __init__(
-        self,
-        bolt: AnyBolt | BoltFunction[Any, Any],
-        *,
-        emits: Iterable[str] = ("out",),
-        exactly_once: bool = False,
-    ) -> None:
+    def __init__(self, bolt: AnyBolt, *, emits: Iterable[str] = ("out",), exactly_once: bool = False) -> None:
         """Prepare the bolt. Each topic of ``emits`` has one reader, which acks everything."""
         self.emitted: list[Emission] = []
         self.acked: set[int] = set()
@@ -82,7 +75,6 @@ class BoltDouble:
         self.rejected: set[int] = set()
         self.retry_after_s: dict[int, float] = {}
         self.resets: list[int] = []
-        bolt = as_bolt(bolt)
         check_bolt(bolt)
         self._values: dict[int, int] = {}
         self._edges = EdgeSource()

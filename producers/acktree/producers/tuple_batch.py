@@ -5,7 +5,7 @@ accessed; a bolt that works on columns never pays for them.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import overload
 
 from acktree.producers.tuples import ACKED, IN_HAND, Owner, Record, Tuple
 
@@ -33,11 +33,6 @@ class TupleBatch(Sequence[Tuple]):
     def values(self) -> list[bytes | None]:
         """The tuples' values; None for a record without one (a tombstone)."""
         return [record.value() for record in self._records]
-
-    @property
-    def payloads(self) -> list[Any]:
-        """The tuples' values as the bolt's ``reads_as`` reads them. Raises NoFormat."""
-        return [tup.payload for tup in self._made()]
 
     @property
     def keys(self) -> list[bytes | None]:

@@ -5,7 +5,7 @@ another worker. Fields are decoded on access. Millions of tuples are created, so
 """
 
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
@@ -65,23 +65,12 @@ class Owner(Protocol):
     """The collector that handed out a tuple."""
 
     def find_origin(self, anchor: Anchor) -> SourceOrigin | None: ...
-    def payload_of(self, tup: "Tuple") -> Any: ...
 
 
 class Tuple:
     """One input record of a bolt."""
 
-    __slots__ = (
-        "_anchors",
-        "_collector",
-        "_deferred",
-        "_fault",
-        "_hand",
-        "_payload",
-        "_record",
-        "_since_s",
-        "_state",
-    )
+    __slots__ = ("_anchors", "_collector", "_deferred", "_fault", "_hand", "_record", "_since_s", "_state")
 
     def __init__(self, record: Record, anchors: bytes, collector: Owner, hand: "Hand | None" = None) -> None:
         self._record = record
@@ -92,24 +81,11 @@ class Tuple:
         self._deferred: list[tuple[list[bytes], bytes]] | None = None  # (buffer, child): added on its ack
         self._fault: str | None = None
         self._since_s: float
-        self._payload: Any
 
     @property
     def value(self) -> bytes | None:
         """The record's value; None if it has none (a tombstone), which is not the same as an empty value."""
         return self._record.value()
-
-    @property
-    def payload(self) -> Any:
-        """The value as the bolt's ``reads_as`` reads it, made once; None for a tombstone.
-
-        Raises:
-            Undecodable: the value is malformed; out of ``execute`` it fails the tuple for good.
-            NoFormat: the bolt has no ``reads_as``.
-        """
-        if not hasattr(self, "_payload"):
-            self._payload = self._collector.payload_of(self)
-        return self._payload
 
     @property
     def key(self) -> bytes | None:

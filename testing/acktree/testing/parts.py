@@ -11,7 +11,6 @@ from typing import Any
 
 from acktree.acker.service import Acker
 from acktree.producers.bolt import AnyBolt
-from acktree.producers.function_bolt import BoltFunction
 from acktree.producers.loading import make_handler
 from acktree.producers.spout import AnySpout
 from acktree.producers.worker.bolt_kinds import BOLTS
@@ -127,8 +126,6 @@ def _made(given: Any, kinds: tuple[type[Any], ...], does: str) -> Any:
     """Return a user's bolt or spout, made anew unless an instance was given."""
     if isinstance(given, str):
         return make_handler(given, kinds, does)
-    if isinstance(given, BoltFunction):
-        return given.bolt()
     if inspect.isclass(given) or not isinstance(given, kinds):
         if not callable(given):
             wanted = " or ".join(kind.__name__ for kind in kinds)

@@ -64,11 +64,10 @@ class BufferedEmit(Emit):
         """Emit a child when ``execute`` has ended. Raises what Emit raises, and EmitAfterAck after that."""
         try:
             self._check()
-            target = self._collector.targets.find(topic)
-            value = self._collector.formats.written(value, target.topic)
             check_payload(value, key, timestamp_ms)
             if headers is not None:
                 check_headers(headers)
+            self._collector.targets.find(topic)
         except Misuse as misuse:
             self._collector.faults.report(misuse, self.tuple)
         self.children.append(BufferedChild(value, topic, key, headers and list(headers), timestamp_ms))

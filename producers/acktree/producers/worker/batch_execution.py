@@ -56,26 +56,6 @@ class BatchExecution(SyncExecution):
         A batch that raises is executed again in halves, down to the tuples that raise alone.
         """
         batch = TupleBatch(records, anchors, self._collector)
-        if self._collector.formats.reads is not None:
-            batch = self._readable(batch)
-        self._collector.counters.executed += len(records)
-        if len(batch):
-            self._execute(batch)
-        return len(records)
-
-    def _readable(self, batch: TupleBatch) -> TupleBatch:
-        """Return the tuples whose payloads can be read, and fail the others. Raises the fatal error."""
-        readable = []
-        for tup in batch:
-            try:
-                _ = tup.payload
-            except Exception as error:
-                fail(tup, error, self._collector)
-            else:
-                readable.append(tup)
-        return TupleBatch.of(readable, self._collector)
-
-    def _execute(self, batch: TupleBatch) -> None:
         until_s = world.monotonic_s() + SPLIT_TIMEOUT_S
         error = self._try(batch)
         if error is not None and len(batch) > 1 and self._may_split(error):
@@ -95,6 +75,8 @@ class BatchExecution(SyncExecution):
             )
         elif error is not None:
             self._fail_all(batch, error)
+        self._collector.counters.executed += len(batch)
+        return len(batch)
 
     def _try(self, batch: TupleBatch) -> Exception | None:
         """Execute a batch; return what it raised, with nothing of it sent. Raises the fatal error."""

@@ -5,7 +5,6 @@ are done with a tuple before the next commit.
 """
 
 import inspect
-from collections.abc import Iterable
 
 from acktree.producers.arrow import ArrowBolt, ArrowExecution
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
@@ -13,7 +12,6 @@ from acktree.producers.collector import Collector
 from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.loading import check_written
-from acktree.producers.payload_formats import Formats
 from acktree.producers.worker.async_execution import AsyncExecution
 from acktree.producers.worker.batch_execution import ListExecution
 from acktree.producers.worker.batch_sizing import Turn
@@ -34,29 +32,9 @@ def check_bolt(bolt: AnyBolt) -> None:
         raise BadHandler(f"{kind}.execute is async, but would never be awaited: subclass AsyncBolt")
     if isinstance(bolt, AsyncBolt) and not is_async:
         raise BadHandler(f"{kind}.execute cannot be awaited: write async def execute, or subclass BasicBolt")
-    if isinstance(bolt, ArrowBolt) and (bolt.reads_as is not None or bolt.emits_as is not None):
-        raise BadHandler(f"{kind} is an ArrowBolt, whose columns hold bytes: leave reads_as and emits_as out")
-    Formats(bolt.reads_as, bolt.emits_as)
     never = bolt.never_retry
     if not isinstance(never, tuple) or not all(map(_is_exception, never)):
         raise BadHandler(f"{kind}.never_retry must be a tuple of exception classes, not {never!r}")
-
-
-def check_topics(bolt: AnyBolt, table: BoltTable, name: str) -> None:
-    """Raise BadHandler where the bolt names topics and its table in the topology has others."""
-    for key, said, there in (
-        ("reads", bolt.reads_topics, table.reads),
-        ("emits", bolt.emits_topics, table.emits),
-    ):
-        if said and set(said) != set(there):
-            raise BadHandler(
-                f"bolts.{name}.{key} is {_list(there)} in the topology, but {type(bolt).__name__} says "
-                f"{_list(said)}: change one of them"
-            )
-
-
-def _list(topics: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(topics))) or "nothing"
 
 
 def _is_exception(found: object) -> bool:
@@ -116,8 +94,6 @@ def make_execution(
 ) -> Execution:
     """Return the execution for a bolt's kind; without ``turn`` its turns have no time limit."""
     turn = turn or Turn()
-    collector.formats = Formats(bolt.reads_as, bolt.emits_as, collector.raise_fatal)
-    collector.formats.prepare()
     if isinstance(bolt, BasicBolt):
         return BasicExecution(bolt, collector, intake, check, turn)
     if isinstance(bolt, BatchBolt):

@@ -10,13 +10,11 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from confluent_kafka import KafkaException
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.errors import TransactionAborted
-from acktree.producers.function_bolt import BoltFunction, as_bolt
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
@@ -29,7 +27,6 @@ from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import BatchSizer, Turn
 from acktree.producers.worker.bolt_kinds import (
     check_bolt,
-    check_topics,
     collector_of,
     find_bolt_name,
     find_never_retried,
@@ -70,7 +67,7 @@ class Worker:
         self,
         bootstrap: str,
         topology: str,
-        bolt: AnyBolt | BoltFunction[Any, Any],
+        bolt: AnyBolt,
         *,
         name: str | None = None,
         user: Settings | None = None,
@@ -85,7 +82,6 @@ class Worker:
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
         """
-        bolt = as_bolt(bolt)
         check_bolt(bolt)
         self._bootstrap, self._user, self._ready = bootstrap, user or {}, ready
         self._registry = Registry(bootstrap, topology, self._user)
@@ -93,7 +89,6 @@ class Worker:
         self.name = find_bolt_name(self._registry, bolt, name)
         self.task = f"{self.name}@{world.process_name()}-{world.random_bits(16):04x}"
         latest = self._history.latest
-        check_topics(bolt, latest.bolts[self.name], self.name)
         group = latest.group_of(self.name)
         settings = group_settings(bootstrap, group, self._user, exactly_once=self._exactly_once)
         consumer = make_consumer(settings)

@@ -87,7 +87,7 @@ class TransactionalCollector(Collector):
         try:
             if all(map(is_over, parents)):
                 return
-            value = self.formats.written(value, self.targets.find(topic).topic)
+            self.targets.find(topic)
             self.faults.check_emission(value, key, headers, timestamp_ms)
             held = [parent for parent in parents if self.faults.check_anchor(parent)]
         except Misuse as misuse:
