@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from acktree.console.devbroker.broker import LocalBroker
 
 ACKTREE = Path(sys.executable).with_name("acktree")
-START_S = 60.0
+START_S = 150.0
 SETTLE_S = 45.0
 """How long the frontier is watched once nothing more is written: attempts are used up meanwhile."""
 SAMPLE_S = 0.25

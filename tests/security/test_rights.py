@@ -25,8 +25,11 @@ from pyspark.serializers import SpecialLengths
 
 from acktree.acker.service import Acker
 from acktree.acker.waiting_tuples import RETRY_S
+from acktree.console.dead_letter_edit import carry_out, correct, read_open_dead_letter
 from acktree.console.main import main
-from acktree.console.rights import NoSuchRole, Right, Role, rights, waiting_tuples
+from acktree.console.rights import NoSuchRole, Right, Role, failed_values, rights, waiting_tuples
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.dead_letters import read_newest
 from acktree.producers.bolt import BasicBolt, Emit
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.spout import Spout, SpoutEmitter
@@ -114,11 +117,12 @@ def write_lines(bootstrap: str, topic: str) -> None:
 
 def needed_rights(role: Role, component: str | None = None) -> list[Right]:
     """Return the rights without which a role ends; without the others it goes on with a warning."""
-    optional = set(waiting_tuples(TOPOLOGY)) if role is Role.ACKER else set()
+    optional = {Role.ACKER: waiting_tuples, Role.SPARK: failed_values}.get(role, lambda _: ())
+    left_out = set(optional(TOPOLOGY)) if component not in TOPOLOGY.bolts else set()
     return [
         right
         for right in rights(TOPOLOGY, role, component)
-        if right.operation != "DescribeConfigs" and right not in optional
+        if right.operation != "DescribeConfigs" and right not in left_out
     ]
 
 
@@ -330,6 +334,37 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cluster", "task")
+def correct_a_dead_letter(properties: dict[str, str], bootstrap: str) -> str:
+    """Correct the newest dead letter of the guarded topology, which is of its line 0."""
+    viewer = Cluster(bootstrap, "guarded", properties)
+    try:
+        found = max(read_newest(viewer, 100).dead_letters, key=lambda each: each.offset)
+        letter, record = read_open_dead_letter(viewer, found.partition, found.offset)
+        return carry_out(viewer, correct(letter, record, b"corrected"), properties)
+    finally:
+        viewer.close()
+
+
+EDITOR_WRITES = {right for right in rights(TOPOLOGY, Role.EDITOR, None) if right.operation == "Write"}
+
+
+@pytest.mark.parametrize("missing", [None, *sorted(EDITOR_WRITES, key=str)], ids=str)
+def test_an_editor_corrects_a_dead_letter_and_needs_each_right_to_write(
+    secure: SecureBroker, cluster: WorkerCluster, missing: Right | None
+) -> None:
+    producer = Producer({"bootstrap.servers": secure.plain})
+    producer.produce("guarded.dead-letter", b"wrong", headers=[("acktree-origin", b"guarded.lines/0/0")])
+    assert producer.flush(WAIT_S) == 0
+    user = next(USERS)
+    secure.add_user(user)
+    secure.allow(user, [right for right in rights(TOPOLOGY, Role.EDITOR, None) if right != missing])
+    if missing is None:
+        assert correct_a_dead_letter(secure.properties(user), secure.scram).startswith("guarded.lines/0/")
+        return
+    with pytest.raises(NotAuthorized):
+        correct_a_dead_letter(secure.properties(user), secure.scram)
+
+
 @without_each(Role.SPARK)
 def test_a_spark_spout_needs_each_of_its_rights(secure: SecureBroker, missing: Right):
     properties = properties_without(secure, missing, Role.SPARK)

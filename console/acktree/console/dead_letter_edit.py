@@ -5,6 +5,7 @@ letter at once are serialized by a transactional producer that reads what is clo
 So a dead letter is replaced at most once, and whatever dies leaves it open or replaced, nothing between.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,8 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
         try:
             place = _write(cluster, producer, correction)
         except BaseException:
-            producer.abort_transaction(BROKER_TIMEOUT_S)
+            with suppress(KafkaException):  # what failed is said; the next editor's start ends what is open
+                producer.abort_transaction(BROKER_TIMEOUT_S)
             raise
         producer.commit_transaction(BROKER_TIMEOUT_S)
     return place
@@ -128,6 +130,8 @@ def _send(cluster: Cluster, producer: Producer, **record: Any) -> Message:
     if not results:
         raise BrokerUnreachable(f"a record could not be written to {record['topic']} in time")
     refusal, message = results[0]
+    if refusal is not None and refusal.code() == KafkaError._PURGE_QUEUE:
+        producer.commit_transaction(BROKER_TIMEOUT_S)  # the transaction has failed, and this raises why
     if refusal is not None:
         raise as_clear_error(refusal, cluster.bootstrap, f"topic {record['topic']}")
     return message
