@@ -9,7 +9,7 @@ takes (topic, value, key, headers).
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from acktree.producers.errors import Misuse, Unwritable, reason_of
 from acktree.producers.kafka.packing import AckPacker
@@ -23,6 +23,7 @@ from acktree.producers.native.columns import (
     produce_each,
 )
 from acktree.producers.origins import Origins
+from acktree.producers.serdes.payloads import NO_PAYLOADS
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
 from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.worker.counters import Counters
@@ -60,6 +61,7 @@ class Collector:
         self.targets = Targets(bolt, history)
         self.retry_rules = RetryRules(history)
         self.sums = AckSums(bolt, packer)
+        self.payloads = NO_PAYLOADS
         self._packer = packer
         self._produce = produce
         self._produce_rows = produce_rows or partial(produce_each, produce)
@@ -72,7 +74,7 @@ class Collector:
 
     def emit(
         self,
-        value: bytes | str | None,
+        value: Any,
         *,
         anchors: Tuple | Iterable[Tuple],
         topic: str | None = None,
@@ -105,7 +107,7 @@ class Collector:
     def _emit_joined(
         self,
         parents: tuple[Tuple, ...],
-        value: bytes | str | None,
+        value: Any,
         topic: str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
@@ -115,6 +117,7 @@ class Collector:
         if parents and all(map(is_over, parents)):
             return
         target = self.targets.find(topic)
+        value = self.payloads.write(value, target.topic)
         self.faults.check_emission(value, key, headers, timestamp_ms)
         held = [parent for parent in parents if self.faults.check_anchor(parent)]
         holders: dict[tuple[int, int], dict[Tuple, None]] = {}
@@ -131,7 +134,7 @@ class Collector:
     def emit_one(
         self,
         parent: Tuple,
-        value: bytes | str | None,
+        value: Any,
         topic: str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
@@ -150,6 +153,7 @@ class Collector:
                 or timestamp_ms is not None
                 or self._thread_id() != self.faults.thread
             ):
+                value = self.payloads.write(value, target.topic)
                 self.faults.check_emission(value, key, headers, timestamp_ms)
             if parent._collector is not self or parent._state is not IN_HAND:
                 self.faults.check_anchor(parent)

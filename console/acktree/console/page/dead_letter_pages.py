@@ -86,7 +86,11 @@ class DeadLetterPages:
 
         def read(cluster: Cluster) -> DeadLetter | None:
             record = cluster.record(cluster.topology.dead_letter_topic, partition, offset)
-            return None if record is None else dead_letter_of(record, spouts_by_topic(cluster.topology))
+            return (
+                None
+                if record is None
+                else dead_letter_of(record, spouts_by_topic(cluster.topology), cluster.schemas)
+            )
 
         found = await self._frame.read(read)
         if found is None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from confluent_kafka import Message as Record
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.payloads import make_payload
 from acktree.console.view.search import headers_of
+from acktree.console.view.wire_format import NO_SCHEMAS, Schemas, schema_id_of
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Published
 
@@ -74,7 +76,7 @@ def read_newest(cluster: Cluster, limit: int) -> NewestDeadLetters:
         if place in ends
     }
     spouts = spouts_by_topic(cluster.topology)
-    found = [dead_letter_of(record, spouts) for record in _records(cluster, spans)]
+    found = [dead_letter_of(record, spouts, cluster.schemas) for record in _records(cluster, spans)]
     found.sort(key=lambda each: (-each.time_ms, -each.offset))
     has_older = len(found) > limit or any(span.start > starts[place] for place, span in spans.items())
     return NewestDeadLetters(tuple(found[:limit]), has_older, tuple(cluster.topology.spouts))
@@ -93,13 +95,13 @@ def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLette
         raise UnknownDeadLetter(
             f"{topic}/{partition} holds no record at offset {offset}; see: acktree dead-letter list"
         )
-    found = dead_letter_of(record, spouts_by_topic(cluster.topology))
+    found = dead_letter_of(record, spouts_by_topic(cluster.topology), cluster.schemas)
     if not found.topic:
         raise UnknownDeadLetter(f"{topic}/{partition}/{offset} does not say which source record it is")
     return found
 
 
-def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
+def dead_letter_of(record: Record, spouts: Mapping[str, str], schemas: Schemas = NO_SCHEMAS) -> DeadLetter:
     """Return what a record of the dead-letter topic says; ``spouts`` by source topic."""
     headers = {
         key: None if value is None else value.decode("utf-8", "replace") for key, value in headers_of(record)
@@ -122,8 +124,8 @@ def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
         cause=texts.get("acktree-cause", ""),
         task=texts.get("acktree-task", ""),
         reason=texts.get("acktree-reason", ""),
-        key=None if key is None else _preview(key),
-        value=None if value is None else _preview(value),
+        key=None if key is None else _preview(key, schemas),
+        value=None if value is None else _preview(value, schemas),
         value_bytes=len(value or b""),
         headers={name: text for name, text in headers.items() if not name.startswith("kafka_dlt-")},
         spout=spouts.get(topic, "") if is_ours else "",
@@ -141,6 +143,9 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
-def _preview(raw: bytes | str) -> str:
+def _preview(raw: bytes | str, schemas: Schemas) -> str:
+    if isinstance(raw, bytes) and schema_id_of(raw) is not None:
+        shown = make_payload(raw, schemas)
+        return f"[{shown.schema}] {' '.join(shown.text.split())}"[:PREVIEW_BYTES]
     text = raw if isinstance(raw, str) else raw[:PREVIEW_BYTES].decode("utf-8", "replace")
     return text[:PREVIEW_BYTES]
