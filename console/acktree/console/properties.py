@@ -13,6 +13,10 @@ from acktree.schemas.errors import AcktreeError
 ENVIRONMENT = "ACKTREE_KAFKA_"
 SECRETS = frozenset(
     (
+        "schema.registry.basic.auth.user.info",
+        "schema.registry.bearer.auth.client.secret",
+        "schema.registry.bearer.auth.token",
+        "schema.registry.ssl.key.password",
         "sasl.oauthbearer.client.secret",
         "sasl.oauthbearer.assertion.private.key.passphrase",
         "sasl.oauthbearer.assertion.private.key.pem",

@@ -6,12 +6,12 @@ the tuple was not failed. Tuples of one anchor take the fast path; the others ar
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from acktree.producers.collector import Collector, UserHeaders
-from acktree.producers.errors import Misuse, Unwritable
+from acktree.producers.errors import Misuse, NotSerializable, Unwritable
 from acktree.producers.native.columns import NO_TIMESTAMP, Column, Rows, plain
 from acktree.producers.payloads import bad_cells, check_headers
 from acktree.producers.tuple_batch import TupleBatch
@@ -125,7 +125,10 @@ class BatchCollector:
         except Misuse as misuse:
             collector.faults.refuse_call(misuse, anchors)
             return
-        if bad := self._bad_rows(values, anchors, keys):
+        unwritten: dict[int, NotSerializable] = {}
+        if collector.payloads.writes:
+            values, unwritten = collector.payloads.write_rows(list(plain(values, count)), target.topic)
+        if bad := {**self._bad_rows(values, anchors, keys), **unwritten}:
             for row, error in bad.items():
                 collector.faults.refuse_call(error, (anchors[row],))
             good = [row for row in range(count) if row not in bad]
@@ -155,7 +158,7 @@ class BatchCollector:
 
     def emit(
         self,
-        value: bytes | str | None,
+        value: Any,
         *,
         anchors: Tuple | Iterable[Tuple],
         topic: str | None = None,

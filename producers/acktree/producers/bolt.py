@@ -5,7 +5,7 @@ Invariant: one instance is called by one thread only, from ``prepare`` to ``clea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from acktree.producers.batch import BatchCollector
 from acktree.producers.collector import Collector, UserHeaders
@@ -35,7 +35,7 @@ class Emit:
 
     def __call__(
         self,
-        value: bytes | str | None,
+        value: Any,
         *,
         topic: str | None = None,
         key: bytes | str | None = None,
@@ -73,6 +73,12 @@ class AnyBolt:
 
     never_retry: ClassVar[tuple[type[Exception], ...]] = ()
     """Exceptions after which a tuple is not tried again: its source record becomes a dead letter at once."""
+
+    reads_as: ClassVar[Any] = None
+    """How values are read for ``tup.payload``: a Serde, a type (as JSON), or a dict of these by topic."""
+
+    emits_as: ClassVar[Any] = None
+    """How emitted objects are written, like ``reads_as``; bytes and None are written as they are."""
 
 
 class SyncBolt(AnyBolt):

@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Iterable
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from acktree.producers.errors import Misuse, Unwritable, reason_of
 from acktree.producers.kafka.packing import AckPacker
@@ -24,6 +24,7 @@ from acktree.producers.native.columns import (
     produce_each,
 )
 from acktree.producers.origins import Origins
+from acktree.producers.serdes.payloads import NO_PAYLOADS
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
 from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.worker.counters import Counters
@@ -66,6 +67,7 @@ class Collector:
         self.targets = Targets(bolt, history)
         self.retry_rules = RetryRules(history)
         self.sums = AckSums(bolt, packer)
+        self.payloads = NO_PAYLOADS
         self._packer = packer
         self._produce = produce
         self._produce_rows = produce_rows or partial(produce_each, produce)
@@ -77,7 +79,7 @@ class Collector:
 
     def emit(
         self,
-        value: bytes | str | None,
+        value: Any,
         *,
         anchors: Tuple | Iterable[Tuple],
         topic: str | None = None,
@@ -111,7 +113,7 @@ class Collector:
     def _emit_joined(
         self,
         parents: tuple[Tuple, ...],
-        value: bytes | str | None,
+        value: Any,
         topic: str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
@@ -121,6 +123,7 @@ class Collector:
         if parents and all(map(is_over, parents)):
             return
         target = self.targets.find(topic)
+        value = self.payloads.write(value, target.topic)
         self.faults.check_emission(value, key, headers, timestamp_ms)
         held = [parent for parent in parents if self.faults.check_anchor(parent)]
         holders: dict[tuple[int, int], dict[Tuple, None]] = {}
@@ -137,7 +140,7 @@ class Collector:
     def emit_one(
         self,
         parent: Tuple,
-        value: bytes | str | None,
+        value: Any,
         topic: str | None,
         key: bytes | str | None,
         headers: UserHeaders | None,
@@ -156,6 +159,7 @@ class Collector:
                 or timestamp_ms is not None
                 or self._thread_id() != self.faults.thread
             ):
+                value = self.payloads.write(value, target.topic)
                 self.faults.check_emission(value, key, headers, timestamp_ms)
             if parent._collector is not self or parent._state is not IN_HAND:
                 self.faults.check_anchor(parent)

@@ -26,7 +26,7 @@ class WrongTopic(Misuse):
 
 
 class NotSerializable(Misuse):
-    """What is emitted is not bytes, str or None, has no UTF-8 form, or has an invalid timestamp."""
+    """What is emitted is not bytes, str or None, and no Serde can write it; or its timestamp is invalid."""
 
 
 class WrongThread(Misuse):
@@ -95,6 +95,18 @@ class RetryLater(AcktreeError):
 
 class Reject(AcktreeError):
     """Raise it in a bolt: the tuple fails, and its source record goes to the dead-letter topic at once."""
+
+
+class NotDeserializable(Reject):
+    """A value is not what the bolt's ``reads_as`` says: its source record becomes a dead letter at once."""
+
+
+class UnknownSchema(AcktreeError):
+    """The schema registry lacks a value's schema: the tuple fails, and its record is emitted again."""
+
+
+class RegistryUnavailable(AcktreeError):
+    """The schema registry does not answer: no tuple's fault; the worker stops, its inputs are read again."""
 
 
 class UnknownComponent(AcktreeError):

@@ -15,10 +15,12 @@ from acktree.producers.collector import UserHeaders
 from acktree.producers.kafka.intake import Intake
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import NO_TIMESTAMP
+from acktree.producers.serdes.payloads import topics_of
 from acktree.producers.tuples import IN_HAND, Hand, Record
-from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, make_execution
+from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, configure, make_execution
 from acktree.producers.worker.counters import Counters
 from acktree.schemas import world
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.control_records import BACK_OFF, NEVER
 from acktree.schemas.errors import AcktreeError
@@ -66,8 +68,19 @@ class BoltDouble:
     ([b'A', b'B'], {0, 1}, {})
     """
 
-    def __init__(self, bolt: AnyBolt, *, emits: Iterable[str] = ("out",), exactly_once: bool = False) -> None:
-        """Prepare the bolt. Each topic of ``emits`` has one reader, which acks everything."""
+    def __init__(
+        self,
+        bolt: AnyBolt,
+        *,
+        emits: Iterable[str] | None = None,
+        exactly_once: bool = False,
+        settings: Settings | None = None,
+    ) -> None:
+        """Prepare the bolt. Each topic of ``emits`` has one reader, which acks everything.
+
+        By default it emits to the topics that the bolt's class names in ``emits_as``, else to "out".
+        ``settings`` are client settings, such as ``schema.registry.url``.
+        """
         self.emitted: list[Emission] = []
         self.acked: set[int] = set()
         self.failed: dict[int, str] = {}
@@ -80,25 +93,33 @@ class BoltDouble:
         self._edges = EdgeSource()
         self._hand: Hand = {}
         name = bolt.name or "bolt"
-        topology = _topology(name, tuple(emits))
+        self._reads = topics_of(bolt.reads_as) or (INPUT,)
+        written = topics_of(bolt.emits_as) or ("out",)
+        topology = _topology(name, self._reads, written if emits is None else tuple(emits))
         self._history = History(topology.name, {1: topology})
         packer = AckPacker(self._history, f"{name}@test", self._on_ack_record)
         self._collector = collector_of(bolt, exactly_once)(name, self._history, packer, self._on_emission)
-        self._collector.retry_rules.never = bolt.never_retry
+        configure(self._collector, bolt, topology.bolts[name], name, settings or {})
         intake = Intake(name, self._history)
         check, find_hand = _raise_broker_error, lambda *_: self._hand
         self._execution = make_execution(bolt, self._collector, intake, check, find_hand)
         self._execution.prepare(Context(topology, name, f"{name}@test"))
 
     def give(
-        self, *values: bytes | str | None, key: bytes | None = None, headers: UserHeaders | None = None
+        self,
+        *values: bytes | str | None,
+        key: bytes | None = None,
+        headers: UserHeaders | None = None,
+        topic: str | None = None,
     ) -> None:
         """Execute these values as one batch, and wait for an AsyncBolt; None is a tombstone.
+
+        ``topic`` is one that the bolt reads, by default the first.
 
         Raises:
             TimeoutError: an AsyncBolt has not finished within END_TIMEOUT_S.
         """
-        self.begin(*values, key=key, headers=headers)
+        self.begin(*values, key=key, headers=headers, topic=topic)
         deadline_s = world.monotonic_s() + END_TIMEOUT_S
         while self.is_busy:
             if world.monotonic_s() > deadline_s:
@@ -108,10 +129,14 @@ class BoltDouble:
         self._flush()
 
     def begin(
-        self, *values: bytes | str | None, key: bytes | None = None, headers: UserHeaders | None = None
+        self,
+        *values: bytes | str | None,
+        key: bytes | None = None,
+        headers: UserHeaders | None = None,
+        topic: str | None = None,
     ) -> None:
         """Execute these values as one batch; an AsyncBolt only begins with them."""
-        self._execution.run([self._record(value, key, headers) for value in values])
+        self._execution.run([self._record(value, key, headers, topic or self._reads[0]) for value in values])
 
     @property
     def is_busy(self) -> bool:
@@ -159,12 +184,14 @@ class BoltDouble:
         """By number, the XOR of each open tree: of its init, the bolt's acks and the readers' acks."""
         return {number: value for number, value in self._values.items() if value}
 
-    def _record(self, value: bytes | str | None, key: bytes | None, headers: UserHeaders | None) -> Record:
+    def _record(
+        self, value: bytes | str | None, key: bytes | None, headers: UserHeaders | None, topic: str
+    ) -> Record:
         number = len(self._values)
         anchor = Anchor(1, root_id(0, generation_of(1, 0), number), self._edges.one())
-        self._values[number] = emitted_value(anchor.edge, self._history.readers(1, INPUT).hashes)
+        self._values[number] = emitted_value(anchor.edge, self._history.readers(1, topic).hashes)
         made = Message(
-            topic=INPUT,
+            topic=topic,
             partition=0,
             offset=number,
             key=key,
@@ -226,15 +253,15 @@ def _raise_broker_error(error: KafkaError) -> None:
     raise AcktreeError(f"the double has no broker, but got a broker's error: {error.str()}")
 
 
-def _topology(name: str, emits: tuple[str, ...]) -> Published:
-    bolts = {name: BoltTable.model_validate({"reads": (INPUT,), "emits": emits})}
+def _topology(name: str, reads: tuple[str, ...], emits: tuple[str, ...]) -> Published:
+    bolts = {name: BoltTable.model_validate({"reads": reads, "emits": emits})}
     if emits:
         bolts[_READER] = BoltTable.model_validate({"reads": emits})
     fields = {
         "name": "test",
         "ackers": 1,
         "version": 1,
-        "spouts": {"spout": {"topics": ("source",), "emits": (INPUT,)}},
+        "spouts": {"spout": {"topics": ("source",), "emits": reads}},
         "bolts": bolts,
         "spout_tasks": {"spout": (0,)},
         "slots": (Slot(slot=0, spout="spout", topic="source", topic_id="test", partition=0),),

@@ -5,7 +5,7 @@ accessed; a bolt that works on columns never pays for them.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 from acktree.producers.tuples import ACKED, IN_HAND, Owner, Record, Tuple
 
@@ -13,12 +13,19 @@ from acktree.producers.tuples import ACKED, IN_HAND, Owner, Record, Tuple
 class TupleBatch(Sequence[Tuple]):
     """At least one tuple; ``values`` and ``keys`` are their columns."""
 
-    __slots__ = ("_collector", "_is_done", "_records", "_tuples", "anchors")
+    __slots__ = ("_collector", "_is_done", "_payloads", "_records", "_tuples", "anchors")
 
-    def __init__(self, records: Sequence[Record], anchors: Sequence[bytes], collector: Owner) -> None:
+    def __init__(
+        self,
+        records: Sequence[Record],
+        anchors: Sequence[bytes],
+        collector: Owner,
+        payloads: list[Any] | None = None,
+    ) -> None:
         """``anchors`` are those in each record's header, 18 bytes per tree, b"" if untracked."""
         self.anchors = anchors
         self._records, self._collector = records, collector
+        self._payloads = payloads
         self._tuples: list[Tuple] | None = None
         self._is_done = False
 
@@ -27,12 +34,18 @@ class TupleBatch(Sequence[Tuple]):
         """Return a batch of some tuples of another one."""
         made = cls([tup._record for tup in tuples], [tup._anchors for tup in tuples], collector)
         made._tuples = list(tuples)
+        made._payloads = [tup.payload for tup in tuples]
         return made
 
     @property
     def values(self) -> list[bytes | None]:
         """The tuples' values; None for a record without one (a tombstone)."""
         return [record.value() for record in self._records]
+
+    @property
+    def payloads(self) -> list[Any]:
+        """What the values were read to by the bolt's ``reads_as``, None for a tombstone; else the values."""
+        return self.values if self._payloads is None else self._payloads
 
     @property
     def keys(self) -> list[bytes | None]:
@@ -64,6 +77,8 @@ class TupleBatch(Sequence[Tuple]):
                 Tuple(record, anchors, collector)
                 for record, anchors in zip(self._records, self.anchors, strict=True)
             ]
+            for tup, payload in zip(self._tuples, self._payloads or (), strict=False):
+                tup._payload = payload
             if self._is_done:
                 self.finish()
         return self._tuples

@@ -5,7 +5,7 @@ another worker. Fields are decoded on access. Millions of tuples are created, so
 """
 
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
@@ -70,7 +70,17 @@ class Owner(Protocol):
 class Tuple:
     """One input record of a bolt."""
 
-    __slots__ = ("_anchors", "_collector", "_deferred", "_fault", "_hand", "_record", "_since_s", "_state")
+    __slots__ = (
+        "_anchors",
+        "_collector",
+        "_deferred",
+        "_fault",
+        "_hand",
+        "_payload",
+        "_record",
+        "_since_s",
+        "_state",
+    )
 
     def __init__(self, record: Record, anchors: bytes, collector: Owner, hand: "Hand | None" = None) -> None:
         self._record = record
@@ -81,11 +91,20 @@ class Tuple:
         self._deferred: list[tuple[list[bytes], bytes]] | None = None  # (buffer, child): added on its ack
         self._fault: str | None = None
         self._since_s: float
+        self._payload: Any
 
     @property
     def value(self) -> bytes | None:
         """The record's value; None if it has none (a tombstone), which is not the same as an empty value."""
         return self._record.value()
+
+    @property
+    def payload(self) -> Any:
+        """What the value was read to by the bolt's ``reads_as``, None for a tombstone; else the value."""
+        try:
+            return self._payload
+        except AttributeError:
+            return self._record.value()
 
     @property
     def key(self) -> bytes | None:

@@ -21,6 +21,9 @@ log ends would fail that long after a broker restart, and an acker's clock would
 OAUTH_CALLBACK = "oauth_cb"
 """The one property that is not librdkafka's: MODULE:FUNCTION that makes tokens; see oauth.py."""
 
+REGISTRY_PREFIX = "schema.registry."
+"""Properties of a Schema Registry's client: no Kafka client gets them."""
+
 _COMMON = {"log.connection.close": False, "client.id": "acktree"}
 
 _CONSUMER: dict[str, tuple[Any, str]] = {
@@ -59,6 +62,7 @@ _OURS = {
 
 def _merge(base: dict[str, Any], promised: Mapping[str, tuple[Any, str]], user: Settings) -> dict[str, Any]:
     """Merge settings: ``base`` may override what is promised, the user's settings may not."""
+    user = {key: value for key, value in user.items() if not key.startswith(REGISTRY_PREFIX)}
     for key, value in user.items():
         if key in _OURS:
             raise RefusedSetting(f"{key}={value} is refused: {_OURS[key]}")
@@ -116,5 +120,9 @@ def producer_settings(bootstrap: str, user: Settings, **ours: Any) -> dict[str, 
 
 def admin_settings(bootstrap: str, user: Settings) -> dict[str, Any]:
     """Return the settings of an admin client: the user's connection and security properties."""
-    mine = {key: value for key, value in user.items() if key not in (*_CONSUMER, *_PRODUCER)}
+    mine = {
+        key: value
+        for key, value in user.items()
+        if key not in (*_CONSUMER, *_PRODUCER) and not key.startswith(REGISTRY_PREFIX)
+    }
     return {**_COMMON, "metadata.max.age.ms": LEADER_MAX_AGE_MS, **mine, "bootstrap.servers": bootstrap}

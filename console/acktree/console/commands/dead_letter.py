@@ -192,7 +192,7 @@ def show(letter: str, topology: str, style: str, bootstrap: str, settings: dict[
         raise UnknownDeadLetter(
             f"{topic}/{partition} holds no record at {offset}; see: acktree dead-letter list"
         )
-    found = dead_letter_of(record, spouts)
+    found = dead_letter_of(record, spouts, cluster.schemas)
     found = dataclasses.replace(found, corrected_as=find_closing(cluster, found))
     cluster.close()
     if style == "json":

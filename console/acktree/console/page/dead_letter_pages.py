@@ -91,7 +91,7 @@ class DeadLetterPages:
             record = cluster.record(cluster.topology.dead_letter_topic, partition, offset)
             if record is None:
                 return None
-            letter = dead_letter_of(record, spouts_by_topic(cluster.topology))
+            letter = dead_letter_of(record, spouts_by_topic(cluster.topology), cluster.schemas)
             return replace(letter, corrected_as=find_closing(cluster, letter))
 
         found = await self._frame.read(read)

@@ -18,6 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
+from acktree.console.view.wire_format import Schemas
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, existing_topics, make_admin, make_consumer, metadata_of
@@ -64,6 +65,7 @@ class Cluster:
             BrokerUnreachable, UnknownTopology, RefusedSetting: see there.
         """
         self.bootstrap = bootstrap
+        self.schemas = Schemas(user)
         self._admin = make_admin(bootstrap, user)
         self._registry = Registry(bootstrap, topology, user)
         self._group = f"{topology}.console"

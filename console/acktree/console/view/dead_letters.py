@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from confluent_kafka import Message as Record
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.payloads import make_payload
 from acktree.console.view.search import headers_of
+from acktree.console.view.wire_format import NO_SCHEMAS, Schemas, schema_id_of
 from acktree.schemas.dead_letter import (
     CLOSES,
     CORRECTED_AS,
@@ -106,7 +108,9 @@ def read_newest(cluster: Cluster, limit: int) -> NewestDeadLetters:
     closed = closed_by(records)
     found = [
         replace(each, corrected_as=closed.get(each.name, ""))
-        for each in (dead_letter_of(record, spouts) for record in records if not closed_name(record))
+        for each in (
+            dead_letter_of(record, spouts, cluster.schemas) for record in records if not closed_name(record)
+        )
     ]
     found.sort(key=lambda each: (-each.time_ms, -each.offset))
     has_older = len(found) > limit or any(span.start > starts[place] for place, span in spans.items())
@@ -140,7 +144,7 @@ def read_dead_letter(cluster: Cluster, partition: int, offset: int) -> DeadLette
         raise UnknownDeadLetter(
             f"{topic}/{partition} holds no record at offset {offset}; see: acktree dead-letter list"
         )
-    found = dead_letter_of(record, spouts_by_topic(cluster.topology))
+    found = dead_letter_of(record, spouts_by_topic(cluster.topology), cluster.schemas)
     if not found.topic:
         raise UnknownDeadLetter(f"{topic}/{partition}/{offset} {why_without_source(found)}")
     return replace(found, corrected_as=find_closing(cluster, found))
@@ -169,7 +173,7 @@ def why_without_source(found: DeadLetter) -> str:
     )
 
 
-def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
+def dead_letter_of(record: Record, spouts: Mapping[str, str], schemas: Schemas = NO_SCHEMAS) -> DeadLetter:
     """Return what a record of the dead-letter topic says; ``spouts`` by source topic."""
     headers = {
         key: None if value is None else value.decode("utf-8", "replace") for key, value in headers_of(record)
@@ -196,8 +200,8 @@ def dead_letter_of(record: Record, spouts: Mapping[str, str]) -> DeadLetter:
         cause=texts.get("acktree-cause", ""),
         task=texts.get("acktree-task", ""),
         reason=texts.get("acktree-reason", ""),
-        key=None if key is None else preview_of(key),
-        value=None if value is None else preview_of(value),
+        key=None if key is None else preview_of(key, schemas),
+        value=None if value is None else preview_of(value, schemas),
         value_bytes=len(value or b""),
         headers={
             name: text
@@ -225,7 +229,10 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
-def preview_of(raw: bytes | str) -> str:
+def preview_of(raw: bytes | str, schemas: Schemas = NO_SCHEMAS) -> str:
     """Return the beginning of a key or a value as text."""
+    if isinstance(raw, bytes) and schema_id_of(raw) is not None:
+        shown = make_payload(raw, schemas)
+        return f"[{shown.schema}] {' '.join(shown.text.split())}"[:PREVIEW_BYTES]
     text = raw if isinstance(raw, str) else raw[:PREVIEW_BYTES].decode("utf-8", "replace")
     return text[:PREVIEW_BYTES]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from confluent_kafka import Message as Record
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
+from acktree.console.view.wire_format import HEAD_BYTES, NO_SCHEMAS, Schemas, schema_id_of
 from acktree.schemas.errors import NotAuthorized
 
 SHOWN_BYTES = 2_048
@@ -27,12 +28,16 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],:]+|[{}\[\],:]')
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A key or a value: the beginning as `text`, whose `form` is `json`, `text`, `hex` or `null`."""
+    """A key or a value: the beginning as `text`, whose `form` is `json`, `avro`, `text`, `hex` or `null`.
+
+    `schema` names the schema of a registry that the value itself names.
+    """
 
     form: str
     text: str
     size_bytes: int
     shown_bytes: int
+    schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class RecordPayload:
     missing: str | None
 
 
-def make_payload(raw: bytes | str | None) -> Payload:
+def make_payload(raw: bytes | str | None, schemas: Schemas = NO_SCHEMAS) -> Payload:
     r"""Return how a key or value is shown.
 
     >>> print(make_payload(b'{"n": 1.0}').text)
@@ -52,7 +57,7 @@ def make_payload(raw: bytes | str | None) -> Payload:
       "n": 1.0
     }
     >>> make_payload(b"\xff\x01")
-    Payload(form='hex', text='ff 01', size_bytes=2, shown_bytes=2)
+    Payload(form='hex', text='ff 01', size_bytes=2, shown_bytes=2, schema='')
     """
     if raw is None:
         return Payload("null", "", 0, 0)
@@ -60,11 +65,35 @@ def make_payload(raw: bytes | str | None) -> Payload:
     head = whole[:SHOWN_BYTES]
     is_whole = len(head) == len(whole)
     text = _decoded(head, is_whole)
+    if text is None and schema_id_of(whole) is not None:
+        return _of_schema(whole, schemas)
     if text is None:
         return Payload("hex", head.hex(" "), len(whole), len(head))
     lines = _json_in_lines(text) if is_whole else None
     form, shown = ("text", text) if lines is None else ("json", lines)
     return Payload(form, shown, len(whole), len(head))
+
+
+def _of_schema(whole: bytes, schemas: Schemas) -> Payload:
+    r"""Return how a value of a schema registry's wire format is shown.
+
+    >>> make_payload(b'\0\0\0\0\7{"n":1}').schema, make_payload(b"\0\0\0\0\7\2").text
+    ('schema id 7', '00 00 00 00 07 02')
+    """
+    name, found = f"schema id {schema_id_of(whole)}", schemas.decode(whole)
+    size_bytes, head = len(whole), whole[:SHOWN_BYTES]
+    if found is not None:
+        name = f"{found[0]}, {name}"
+        if found[1] is not None:
+            text = json.dumps(found[1], ensure_ascii=False, default=str)
+            lines = _json_in_lines(text) or text
+            shown = lines if len(lines) <= MAX_CHARACTERS else lines[: MAX_CHARACTERS - 2] + " …"
+            return Payload("avro", shown, size_bytes, size_bytes, name)
+    body = _decoded(whole[HEAD_BYTES:], True) if size_bytes <= SHOWN_BYTES else None
+    written = None if body is None else _json_in_lines(body)
+    if written is not None:
+        return Payload("json", written, size_bytes, size_bytes, name)
+    return Payload("hex", head.hex(" "), size_bytes, len(head), name)
 
 
 def about(part: Payload) -> str:
@@ -75,14 +104,16 @@ def about(part: Payload) -> str:
     """
     if part.form == "null":
         return "null"
+    form = f"{part.form}, {part.schema}" if part.schema else part.form
     if part.shown_bytes < part.size_bytes:
-        return f"{part.form}, the first {part.shown_bytes:,} of {part.size_bytes:,} bytes"
-    return f"{part.form}, {part.size_bytes:,} byte" + ("s" if part.size_bytes != 1 else "")
+        return f"{form}, the first {part.shown_bytes:,} of {part.size_bytes:,} bytes"
+    return f"{form}, {part.size_bytes:,} byte" + ("s" if part.size_bytes != 1 else "")
 
 
-def payload_of(record: Record) -> RecordPayload:
+def payload_of(record: Record, schemas: Schemas = NO_SCHEMAS) -> RecordPayload:
     """Return what a record holds."""
-    return RecordPayload(make_payload(record.key()), make_payload(record.value()), None)
+    key, value = make_payload(record.key(), schemas), make_payload(record.value(), schemas)
+    return RecordPayload(key, value, None)
 
 
 def missing(sentence: str) -> RecordPayload:
@@ -110,7 +141,7 @@ def read_payload(cluster: Cluster, place: Place, offset: int, log: OffsetRange) 
             f"{name} holds no record: compaction has removed it, or it belongs to a transaction that is "
             "open or aborted, or ends one"
         )
-    return payload_of(record)
+    return payload_of(record, cluster.schemas)
 
 
 def _decoded(head: bytes, is_whole: bool) -> str | None:

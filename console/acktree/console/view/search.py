@@ -66,7 +66,7 @@ class Search:
         if self.shown >= MAX_PAYLOADS:
             return missing(f"the payloads of {MAX_PAYLOADS} tuples of this trace are shown, and no more")
         self.shown += 1
-        return payload_of(record)
+        return payload_of(record, self.cluster.schemas)
 
     def scan(self, spans: dict[Place, OffsetRange]) -> Iterable[list[Record]]:
         """Yield batches, counted; note what the deadline left unread."""

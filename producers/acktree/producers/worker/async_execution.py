@@ -8,7 +8,7 @@ The event loop's thread uses the collector only to check what is emitted and to 
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from acktree.producers.bolt import AsyncBolt, Context, Emit
 from acktree.producers.collector import Collector, UserHeaders
@@ -17,7 +17,14 @@ from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuples import DROPPED, IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.execution import HELD_TOO_LONG, Execution, FindHand, fail, find_late
+from acktree.producers.worker.execution import (
+    HELD_TOO_LONG,
+    Execution,
+    FindHand,
+    fail,
+    find_late,
+    read_payload,
+)
 from acktree.producers.worker.loop_thread import LoopThread
 from acktree.schemas import world
 
@@ -54,7 +61,7 @@ class BufferedEmit(Emit):
 
     def __call__(
         self,
-        value: bytes | str | None,
+        value: Any,
         *,
         topic: str | None = None,
         key: bytes | str | None = None,
@@ -64,10 +71,10 @@ class BufferedEmit(Emit):
         """Emit a child when ``execute`` has ended. Raises what Emit raises, and EmitAfterAck after that."""
         try:
             self._check()
+            value = self._collector.payloads.write(value, self._collector.targets.find(topic).topic)
             check_payload(value, key, timestamp_ms)
             if headers is not None:
                 check_headers(headers)
-            self._collector.targets.find(topic)
         except Misuse as misuse:
             self._collector.faults.report(misuse, self.tuple)
         self.children.append(BufferedChild(value, topic, key, headers and list(headers), timestamp_ms))
@@ -173,12 +180,16 @@ class AsyncExecution(Execution):
             return records
         collector = self._collector
         taken, all_anchors = read_anchors(records, self._intake, self._check, collector)
+        decodes, collector.faults.thread = collector.payloads.reads, world.thread_id()
         for record, anchors in zip(taken, all_anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
             tup = Tuple(record, anchors, collector, hand)
             hand[tup.offset] = tup
+            if decodes and not read_payload(tup, collector):
+                collector.counters.executed += 1
+                continue
             self._waiting.append(tup)
-        self._open += len(taken)
+            self._open += 1
         self._loop.soon(self._start)
         return ()
 

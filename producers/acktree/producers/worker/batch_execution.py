@@ -16,7 +16,7 @@ from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.execution import SyncExecution, fail
+from acktree.producers.worker.execution import SyncExecution, fail, read_payload
 from acktree.producers.worker.halving import execute_in_halves
 from acktree.schemas import world
 
@@ -55,7 +55,22 @@ class BatchExecution(SyncExecution):
 
         A batch that raises is executed again in halves, down to the tuples that raise alone.
         """
-        batch = TupleBatch(records, anchors, self._collector)
+        batch = self._read(records, anchors)
+        self._collector.counters.executed += len(records)
+        if len(batch):
+            self._execute(batch)
+        return len(records)
+
+    def _read(self, records: Sequence[Record], anchors: Sequence[bytes]) -> TupleBatch:
+        """Return a batch of the records whose payload can be read; the others fail."""
+        collector = self._collector
+        if not collector.payloads.reads:
+            return TupleBatch(records, anchors, collector)
+        tuples = (Tuple(record, own, collector) for record, own in zip(records, anchors, strict=True))
+        return TupleBatch.of([tup for tup in tuples if read_payload(tup, collector)], collector)
+
+    def _execute(self, batch: TupleBatch) -> None:
+        """Execute a batch of at least one, and fail the tuples that raise alone."""
         until_s = world.monotonic_s() + SPLIT_TIMEOUT_S
         error = self._try(batch)
         if error is not None and len(batch) > 1 and self._may_split(error):
@@ -75,8 +90,6 @@ class BatchExecution(SyncExecution):
             )
         elif error is not None:
             self._fail_all(batch, error)
-        self._collector.counters.executed += len(batch)
-        return len(batch)
 
     def _try(self, batch: TupleBatch) -> Exception | None:
         """Execute a batch; return what it raised, with nothing of it sent. Raises the fatal error."""

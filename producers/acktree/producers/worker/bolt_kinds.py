@@ -12,11 +12,13 @@ from acktree.producers.collector import Collector
 from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.loading import check_written
+from acktree.producers.serdes.payloads import Payloads, find_serdes
 from acktree.producers.worker.async_execution import AsyncExecution
 from acktree.producers.worker.batch_execution import ListExecution
 from acktree.producers.worker.batch_sizing import Turn
 from acktree.producers.worker.execution import BasicExecution, Execution, FindHand, HandExecution
 from acktree.producers.worker.transactional import TransactionalCollector
+from acktree.schemas.client_settings import Settings
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import BoltTable
 from acktree.schemas.user_code import load_callable
@@ -32,9 +34,30 @@ def check_bolt(bolt: AnyBolt) -> None:
         raise BadHandler(f"{kind}.execute is async, but would never be awaited: subclass AsyncBolt")
     if isinstance(bolt, AsyncBolt) and not is_async:
         raise BadHandler(f"{kind}.execute cannot be awaited: write async def execute, or subclass BasicBolt")
+    reads = find_serdes(bolt.reads_as, f"{kind}.reads_as")
+    emits = find_serdes(bolt.emits_as, f"{kind}.emits_as")
+    if isinstance(bolt, ArrowBolt) and (reads or emits):
+        raise BadHandler(
+            f"{kind}: an ArrowBolt reads and emits columns of bytes, without reads_as and emits_as"
+        )
     never = bolt.never_retry
     if not isinstance(never, tuple) or not all(map(_is_exception, never)):
         raise BadHandler(f"{kind}.never_retry must be a tuple of exception classes, not {never!r}")
+
+
+def configure(collector: Collector, bolt: AnyBolt, table: BoltTable, name: str, user: Settings) -> None:
+    """Give a collector what the bolt's class and its table in the topology declare.
+
+    Raises:
+        BadHandler: a declaration does not fit the topology, or cannot be loaded.
+        MissingExtra, RefusedSetting: a Serde cannot be opened.
+    """
+    collector.retry_rules.never = find_never_retried(bolt, table, name)
+    reads = find_serdes(bolt.reads_as, f"{type(bolt).__name__}.reads_as", table.reads)
+    emits = find_serdes(bolt.emits_as, f"{type(bolt).__name__}.emits_as", table.emits)
+    if reads or emits:
+        collector.payloads = Payloads(reads, emits, user)
+        collector.payloads.raise_fatal = collector.raise_fatal
 
 
 def _is_exception(found: object) -> bool:

@@ -182,14 +182,16 @@ class BasicExecution(SyncExecution):
         collector, execute, turn = self._collector, self._bolt.execute, self._turn
         monotonic_s = world.current().monotonic_s
         faults, emit, done = collector.faults, Emit(collector), 0
+        decodes = collector.payloads.reads
         for record, own in zip(records, anchors, strict=True):
             faults.executing = emit.current = tup = Tuple(record, own, collector)
-            try:
-                execute(tup, emit)
-            except Exception as error:
-                fail(tup, error, collector)
-            else:
-                collector.ack(tup)
+            if not decodes or read_payload(tup, collector):
+                try:
+                    execute(tup, emit)
+                except Exception as error:
+                    fail(tup, error, collector)
+                else:
+                    collector.ack(tup)
             done += 1
             if monotonic_s() >= turn.until_s:
                 break
@@ -253,17 +255,18 @@ class HandExecution(SyncExecution):
         """Execute tuples; the bolt acks or fails them now or later."""
         collector, turn, done = self._collector, self._turn, 0
         monotonic_s = world.current().monotonic_s
-        faults, now_s = collector.faults, monotonic_s()
+        faults, now_s, decodes = collector.faults, monotonic_s(), collector.payloads.reads
         for record, own in zip(records, anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
             faults.executing = tup = Tuple(record, own, collector, hand)
             tup._since_s = now_s
             hand[tup.offset] = tup
             collector.counters.executed += 1
-            try:
-                self._bolt.execute(tup, collector)
-            except Exception as error:
-                fail(tup, error, collector)
+            if not decodes or read_payload(tup, collector):
+                try:
+                    self._bolt.execute(tup, collector)
+                except Exception as error:
+                    fail(tup, error, collector)
             done += 1
             now_s = monotonic_s()
             if now_s >= turn.until_s:
@@ -298,3 +301,16 @@ def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
         text, extra = "%s failed: %s%s", about(tup, "tuple_failed")
         log.warning(text, named(tup), reason, tracked, exc_info=stack, extra=extra)
     collector.fail_for_fault(tup, reason, retry_after_ms, stack_of(error))
+
+
+def read_payload(tup: Tuple, collector: Collector) -> bool:
+    """Read a tuple's payload; return False if it failed because that cannot be read.
+
+    Raises RegistryUnavailable, the collector's fatal error.
+    """
+    try:
+        tup._payload = collector.payloads.read(tup._record)
+    except Exception as error:
+        fail(tup, error, collector)
+        return False
+    return True

@@ -28,8 +28,8 @@ from acktree.producers.worker.batch_sizing import BatchSizer, Turn
 from acktree.producers.worker.bolt_kinds import (
     check_bolt,
     collector_of,
+    configure,
     find_bolt_name,
-    find_never_retried,
     make_execution,
 )
 from acktree.producers.worker.bolt_reports import BoltReports
@@ -107,7 +107,7 @@ class Worker:
         self._collector = make_collector(
             self.name, self._history, packer, output.produce, produce_rows=output.produce_rows
         )
-        self._collector.retry_rules.never = find_never_retried(bolt, latest.bolts[self.name], self.name)
+        configure(self._collector, bolt, latest.bolts[self.name], self.name, self._user)
         intake = Intake(self.name, self._history, self._load_version)
         inputs = self._inputs
         self._turn_limit = Turn()

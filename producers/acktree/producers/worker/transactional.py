@@ -6,7 +6,7 @@ metadata covers are held back. What is emitted unanchored is sent immediately.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from acktree.producers.collector import Collector, UserHeaders
 from acktree.producers.errors import Misuse
@@ -71,7 +71,7 @@ class TransactionalCollector(Collector):
 
     def emit(
         self,
-        value: bytes | str | None,
+        value: Any,
         *,
         anchors: Tuple | Iterable[Tuple],
         topic: str | None = None,
@@ -87,7 +87,7 @@ class TransactionalCollector(Collector):
         try:
             if all(map(is_over, parents)):
                 return
-            self.targets.find(topic)
+            value = self.payloads.write(value, self.targets.find(topic).topic)
             self.faults.check_emission(value, key, headers, timestamp_ms)
             held = [parent for parent in parents if self.faults.check_anchor(parent)]
         except Misuse as misuse:

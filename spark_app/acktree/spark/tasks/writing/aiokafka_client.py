@@ -43,7 +43,7 @@ _NAMES = {
 }
 _NUMBERS = {"transaction_timeout_ms", "metadata_max_age_ms"}
 _SILENT = ("log.connection.close",)
-_OF_CONSUMERS = (
+_UNUSED = (
     "auto.",
     "enable.auto.",
     "fetch.",
@@ -51,6 +51,7 @@ _OF_CONSUMERS = (
     "heartbeat.",
     "max.poll.",
     "queued.",
+    "schema.registry.",
     "session.",
 )
 """Prefixes of properties that a producer does not use: all clients get the same properties."""
@@ -101,7 +102,7 @@ def batch_client_settings(properties: Mapping[str, str]) -> tuple[dict[str, Any]
             files[_FILES[name]] = value
         elif name in _NAMES:
             settings[_NAMES[name]] = value
-        elif name not in _LIMITS and name not in _SILENT and not name.startswith(_OF_CONSUMERS):
+        elif name not in _LIMITS and name not in _SILENT and not name.startswith(_UNUSED):
             raise NoBatches(f"{name} is set, which only librdkafka supports")
     protocol = settings["security_protocol"] = settings.get("security_protocol", "PLAINTEXT").upper()
     if protocol.startswith("SASL") and settings.get("sasl_mechanism") not in _MECHANISMS:

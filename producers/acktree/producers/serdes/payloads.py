@@ -1,0 +1,153 @@
+"""The Serdes of one bolt, opened: what reads its values and what writes its objects, topic by topic.
+
+Invariant: a value that cannot be read raises NotDeserializable, which is never retried; a registry that is
+away never does. What cannot be written is refused like any other call that breaks a rule, so that its tuple
+fails even if the bolt swallows the exception.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn
+
+from acktree.producers.errors import (
+    BadHandler,
+    NotDeserializable,
+    NotSerializable,
+    RegistryUnavailable,
+    RetryLater,
+    UnknownSchema,
+)
+from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, as_serde
+from acktree.producers.tuples import Record
+from acktree.schemas.client_settings import Settings
+
+Declared = Mapping[str | None, Serde]
+"""Serdes by topic; None: of all topics."""
+
+_NO_FAULT_OF_THE_VALUE = (RegistryUnavailable, UnknownSchema, RetryLater, MemoryError)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+class Payloads:
+    """Reads the values of one bolt, and writes what it emits."""
+
+    def __init__(self, reads: Declared, emits: Declared, settings: Settings) -> None:
+        """Open the Serdes. Raises MissingExtra, RefusedSetting: see there."""
+        self.reads = bool(reads)
+        """Whether values are read by a Serde at all."""
+        self.writes = bool(emits)
+        """Whether objects are written by a Serde at all."""
+        self.raise_fatal: Callable[[Exception], NoReturn] = _raise
+        """Takes an error that is no tuple's fault."""
+        self._readers: dict[str | None, tuple[Deserialize, Serde]] = {
+            topic: (serde.deserializer(settings), serde) for topic, serde in reads.items()
+        }
+        self._writers: dict[str | None, tuple[Serialize, Serde]] = {
+            topic: (serde.serializer(settings), serde) for topic, serde in emits.items()
+        }
+
+    def read(self, record: Record) -> Any:
+        """Return a record's payload; None for a tombstone, the value itself without a Serde of its topic.
+
+        Raises:
+            NotDeserializable: the value cannot be read.
+            UnknownSchema: the registry does not have the schema of the value.
+            RegistryUnavailable, after ``raise_fatal``: the registry does not answer.
+        """
+        value = record.value()
+        if value is None:
+            return None
+        topic = record.topic() or ""
+        found = self._readers.get(topic) or self._readers.get(None)
+        if found is None:
+            return value
+        deserialize, serde = found
+        try:
+            return deserialize(value, topic, record.headers() or [])
+        except RegistryUnavailable as error:
+            self.raise_fatal(error)
+        except _NO_FAULT_OF_THE_VALUE:
+            raise
+        except Exception as error:
+            place = f"{topic}[{record.partition()}]@{record.offset()}"
+            raise NotDeserializable(f"the value of {place} is no {serde}: {_text(error)}") from error
+
+    def write(self, value: Any, topic: str) -> Any:
+        """Return the bytes of an object to emit; bytes and None, and all without a Serde, stay as they are.
+
+        Raises:
+            NotSerializable: the Serde cannot write it.
+            RegistryUnavailable, after ``raise_fatal``: the registry does not answer.
+        """
+        if value is None or isinstance(value, bytes) or not self.writes:
+            return value
+        found = self._writers.get(topic) or self._writers.get(None)
+        if found is None:
+            return value
+        serialize, serde = found
+        try:
+            written = serialize(value, topic)
+        except RegistryUnavailable as error:
+            self.raise_fatal(error)
+        except Exception as error:
+            kind = type(value).__name__
+            raise NotSerializable(
+                f"a {kind} for {topic} cannot be written as {serde}: {_text(error)}"
+            ) from error
+        if not isinstance(written, bytes):
+            raise NotSerializable(f"{serde} wrote {type(written).__name__} for {topic}, not bytes")
+        return written
+
+    def write_rows(self, values: list[Any], topic: str) -> tuple[list[Any], dict[int, NotSerializable]]:
+        """Return a column written, and the error of each row that cannot be; its value is None."""
+        written, bad = [], {}
+        for row, value in enumerate(values):
+            try:
+                written.append(self.write(value, topic))
+            except NotSerializable as error:
+                bad[row] = error
+                written.append(None)
+        return written, bad
+
+
+NO_PAYLOADS = Payloads({}, {}, {})
+"""Of a bolt that declares nothing: values are bytes."""
+
+
+def find_serdes(declared: Any, what: str, topics: Collection[str] | None = None) -> Declared:
+    """Return the Serdes of a bolt's ``reads_as`` or ``emits_as``, which ``what`` names; none for None.
+
+    Raises:
+        BadHandler: a declaration is no Serde and no type, or is one of a topic that is not in ``topics``.
+    """
+    if declared is None:
+        return {}
+    if not isinstance(declared, Mapping):
+        return {None: as_serde(declared)}
+    for topic in declared:
+        if not isinstance(topic, str) or (topics is not None and topic not in topics):
+            names = ", ".join(topics or ()) or "none"
+            raise BadHandler(
+                f"{what} names {topic!r}, which is no topic of the bolt in the topology: {names}"
+            )
+    return {topic: as_serde(serde) for topic, serde in declared.items()}
+
+
+def topics_of(declared: Any) -> tuple[str, ...]:
+    """Return the topics that a bolt's ``reads_as`` or ``emits_as`` names; none if it is for all topics."""
+    return tuple(declared) if isinstance(declared, Mapping) else ()
+
+
+def _text(error: Exception) -> str:
+    """Return an error's text, with its type unless that is a plain ValueError.
+
+    >>> _text(ValueError("n: Field required")), _text(KeyError("n"))
+    ('n: Field required', "KeyError: 'n'")
+    """
+    try:
+        text = str(error)
+    except Exception as no_text:
+        text = f"no text, its __str__ raised {type(no_text).__name__}"
+    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"

@@ -1,0 +1,259 @@
+"""Avro, Protobuf and JSON Schema by confluent-kafka's serializers and a Schema Registry: extra ``registry``.
+
+Invariant: what goes wrong inside the registry's client is the registry's fault, never the value's: a worker
+must not reject records because a registry is away, answers nonsense, or does not know a schema yet.
+"""
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from acktree.producers.errors import MissingExtra, RegistryUnavailable, UnknownSchema
+from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, Typed
+from acktree.producers.tuples import Headers
+from acktree.schemas.client_settings import REGISTRY_PREFIX, Settings
+from acktree.schemas.errors import RefusedSetting
+
+REQUEST_TIMEOUT_S = 10
+"""How long a request may take by default; the client's own default is for ever."""
+
+_NUMBERS = frozenset(
+    (
+        "cache.capacity",
+        "cache.latest.ttl.sec",
+        "max.retries",
+        "retries.max.wait.ms",
+        "retries.wait.ms",
+        "timeout",
+    )
+)
+_REFUSED_SCHEMA = (409, 422)
+_NOT_FOUND = range(40400, 40500)
+
+
+class Registered(Serde):
+    """Values in the wire format of the Schema Registry at the client setting ``schema.registry.url``."""
+
+    def __init__(self, type_: Any = None, schema: str | None = None, conf: Mapping[str, Any] | None = None):
+        """``conf`` holds further settings of confluent-kafka's serializer or deserializer."""
+        self._typed = None if type_ is None else Typed(type_)
+        self._schema, self._conf = schema, dict(conf or {})
+
+    @abstractmethod
+    def make_deserializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return confluent-kafka's deserializer."""
+
+    @abstractmethod
+    def make_serializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return confluent-kafka's serializer."""
+
+    def deserializer(self, settings: Settings) -> Deserialize:
+        """Return what reads values. Raises MissingExtra, RefusedSetting."""
+        made, context = self._make(self.make_deserializer, settings)
+        typed = self._typed
+
+        def deserialize(value: bytes, topic: str, headers: Headers) -> Any:
+            found = _call(made, value, context(topic, headers))
+            return found if typed is None else typed.from_python(found)
+
+        return deserialize
+
+    def serializer(self, settings: Settings) -> Serialize:
+        """Return what writes values. Raises MissingExtra, RefusedSetting."""
+        made, context = self._make(self.make_serializer, settings)
+        typed = self._typed
+
+        def serialize(payload: Any, topic: str) -> bytes:
+            found = payload if typed is None else typed.to_python(payload)
+            written = _call(made, found, context(topic, []))
+            assert isinstance(written, bytes), written
+            return written
+
+        return serialize
+
+    def _make(
+        self, make: Callable[[Any, dict[str, Any]], Callable[..., Any]], settings: Settings
+    ) -> tuple[Callable[..., Any], Callable[[str, Headers], Any]]:
+        client = registry_client(settings)
+        try:
+            from confluent_kafka.schema_registry import topic_subject_name_strategy
+            from confluent_kafka.serialization import MessageField, SerializationContext
+
+            conf = {"subject.name.strategy": topic_subject_name_strategy, **self._conf}
+            made = make(client, conf)
+        except ImportError as error:
+            raise _missing(error) from error
+        except (ValueError, TypeError) as error:
+            raise RefusedSetting(f"{self}: {error}") from error
+        return made, lambda topic, headers: SerializationContext(topic, MessageField.VALUE, headers)
+
+
+class Avro(Registered):
+    """Avro by a schema of the registry: dicts, or instances of a pydantic model or a dataclass.
+
+    To write, ``schema`` is needed, as JSON text, or ``conf={"use.latest.version": True,
+    "auto.register.schemas": False}``. To read, it may be omitted: the writer's is used.
+    """
+
+    def make_deserializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return an AvroDeserializer."""
+        from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+        return _as_callable(AvroDeserializer(client, self._schema, conf=conf))
+
+    def make_serializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return an AvroSerializer."""
+        from confluent_kafka.schema_registry.avro import AvroSerializer
+
+        return _as_callable(AvroSerializer(client, self._schema, conf=conf))
+
+
+class JsonSchema(Registered):
+    """JSON by a JSON Schema of the registry; to write without ``schema``, that of the type is used."""
+
+    def make_deserializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return a JSONDeserializer."""
+        from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+
+        return _as_callable(JSONDeserializer(self._schema, schema_registry_client=client, conf=conf))
+
+    def make_serializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return a JSONSerializer."""
+        from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
+        schema = self._schema
+        if schema is None and self._typed is not None:
+            own = self._typed.adapter.json_schema(mode="serialization")
+            schema = json.dumps({"title": self._typed.name, **own})
+        return _as_callable(JSONSerializer(schema, client, conf=conf))
+
+
+class Protobuf(Registered):
+    """Protobuf messages of one generated class, whose schema the registry knows."""
+
+    def __init__(self, message: type[Any], conf: Mapping[str, Any] | None = None):
+        super().__init__(conf=conf)
+        self._message = message
+
+    def make_deserializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return a ProtobufDeserializer."""
+        from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+
+        own = {"use.deprecated.format": False, **conf}
+        return _as_callable(ProtobufDeserializer(self._message, own, client))
+
+    def make_serializer(self, client: Any, conf: dict[str, Any]) -> Callable[..., Any]:
+        """Return a ProtobufSerializer."""
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+        own = {"use.deprecated.format": False, **conf}
+        return _as_callable(ProtobufSerializer(self._message, client, own))
+
+
+def _as_callable(made: Any) -> Callable[..., Any]:
+    """Return a serializer of a library without types as what it is."""
+
+    def call(value: Any, context: Any) -> Any:
+        return made(value, context)
+
+    return call
+
+
+class GuardedClient:
+    """A registry's client whose every error is a RegistryUnavailable or an UnknownSchema.
+
+    Only a schema that the registry refuses, as incompatible or invalid, stays the error that it is.
+    """
+
+    def __init__(self, client: Any, url: str) -> None:
+        self._client, self._url = client, url
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        return self._guarded(found) if callable(found) else found
+
+    def _guarded(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                answer = ask(*args, **kwargs)
+                _check_answer(ask.__name__, answer)
+                return answer
+            except Exception as error:
+                status, code = getattr(error, "http_status_code", None), getattr(error, "error_code", None)
+                if status in _REFUSED_SCHEMA:
+                    raise
+                if status == 404 and code in _NOT_FOUND:
+                    raise UnknownSchema(
+                        f"the schema registry at {self._url} has no such schema: {error}"
+                    ) from error
+                raise RegistryUnavailable(
+                    f"the schema registry at {self._url} does not answer: {type(error).__name__}: {error}"
+                ) from error
+
+        return guarded
+
+
+def _check_answer(request: str, answer: Any) -> None:
+    """Raise ValueError for an answer without what was asked for: a proxy's, say."""
+    if request in ("get_schema", "get_schema_by_guid") and not isinstance(answer.schema_str, str):
+        raise ValueError("the answer holds no schema")
+    if request == "register_schema_full_response" and not isinstance(answer.schema_id, int):
+        raise ValueError("the answer holds no schema id")
+
+
+def registry_client(settings: Settings) -> GuardedClient:
+    """Return a client of the registry that the client settings ``schema.registry.*`` name.
+
+    Raises:
+        MissingExtra: the extra ``registry`` is not installed.
+        RefusedSetting: there is no ``schema.registry.url``, or the client refuses a setting.
+    """
+    given = {
+        key.removeprefix(REGISTRY_PREFIX): value
+        for key, value in settings.items()
+        if key.startswith(REGISTRY_PREFIX)
+    }
+    url = given.get("url", "")
+    if not url:
+        raise RefusedSetting(
+            "a schema registry is needed: set schema.registry.url, such as http://registry:8081"
+        )
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ImportError as error:
+        raise _missing(error) from error
+    try:
+        conf: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_S}
+        conf |= {key: float(value) if key in _NUMBERS else value for key, value in given.items()}
+        client = SchemaRegistryClient.new_client(conf)
+    except (ValueError, TypeError, OSError) as error:
+        raise RefusedSetting(f"{REGISTRY_PREFIX}*: {error}") from error
+    return GuardedClient(client, _without_user(url))
+
+
+def _without_user(url: str) -> str:
+    """Return a URL, or several, without the user and password that may be in it.
+
+    >>> _without_user("https://me:secret@registry:8081,http://b")
+    'https://registry:8081,http://b'
+    """
+    parts = (part.strip().partition("://") for part in url.split(","))
+    return ",".join(f"{scheme}://{rest.rpartition('@')[2]}" for scheme, _, rest in parts)
+
+
+def _call(made: Callable[..., Any], value: Any, context: Any) -> Any:
+    """Call a serializer; an error of the registry's comes out as itself, whatever wraps it."""
+    try:
+        return made(value, context)
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, RegistryUnavailable | UnknownSchema):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise
+
+
+def _missing(error: ImportError) -> MissingExtra:
+    return MissingExtra(f"a schema registry needs more packages ({error}): pip install 'acktree[registry]'")

@@ -1,0 +1,104 @@
+"""Values read by a type on a real broker: poison in the middle, a killed worker, several fetches of input."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from acktree.schemas.control_records import NEVER
+from acktree.schemas.header import Anchor, encode_header
+from acktree.schemas.ids import emitted_value, origin_of, root_id
+from producers.cluster import WorkerCluster, until
+
+pytestmark = pytest.mark.broker
+
+TYPED_BOLTS = """
+import os
+import signal
+from dataclasses import dataclass
+
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt
+
+
+@dataclass
+class Word:
+    text: str
+    number: int
+
+
+def line_of(word):
+    if word.number == 3_000 and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Word(word.text, -word.number)
+
+
+class Basic(BasicBolt):
+    reads_as, emits_as = Word, Word
+
+    def execute(self, tup, emit):
+        emit(line_of(tup.payload))
+
+
+class Batch(BatchBolt):
+    reads_as, emits_as = Word, Word
+
+    def execute(self, tuples, collector):
+        collector.emit_many([line_of(word) for word in tuples.payloads], tuples)
+
+
+class Concurrent(AsyncBolt):
+    reads_as, emits_as = Word, Word
+
+    async def execute(self, tup, emit):
+        emit(line_of(tup.payload))
+"""
+POISON = {1_000: b'{"text": "x", "number": "many"}', 2_500: b"\xff"}
+TOTAL = 4_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "exactly_once"),
+    [
+        ("Batch", False),
+        pytest.param("Basic", True, marks=pytest.mark.slow),
+        pytest.param("Concurrent", True, marks=pytest.mark.slow),
+        pytest.param("Concurrent", False, marks=pytest.mark.slow),
+    ],
+)
+def test_poison_is_rejected_and_every_other_value_comes_through_a_killed_worker(
+    kind: str, exactly_once: bool, cluster: WorkerCluster, tmp_path: Path
+):
+    (tmp_path / "typed_bolts.py").write_text(TYPED_BOLTS)
+    cluster.apply(exactly_once, first=(["a"], ["b"]), second=(["b"], []))
+    hashes = cluster.history.readers(cluster.version, cluster.topic("a")).hashes
+    for number in range(TOTAL):
+        anchor = Anchor(cluster.version, root_id(0, 16, number), cluster.edges.one())
+        cluster.fold[anchor.root] ^= emitted_value(anchor.edge, hashes)
+        value = POISON.get(number) or json.dumps({"text": "x" * 100, "number": number}).encode()
+        cluster.write(value, encode_header(cluster.version, [anchor]), 0)
+    cluster.flush()
+    command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", f"typed_bolts:{kind}"]
+    command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
+    command += ["-X", "session.timeout.ms=6000"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=dict(os.environ), stderr=subprocess.DEVNULL)
+    assert process.wait(60) == -9
+    process = subprocess.Popen(command, cwd=tmp_path, env=dict(os.environ), stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: cluster.committed("first") == cluster.ends(), "everything committed")
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+    written = Counter(json.loads(record.value())["number"] for record in cluster.read(cluster.topic("b")))
+    assert set(written) == {-number for number in range(TOTAL) if number not in POISON}
+    if exactly_once:
+        assert set(written.values()) == {1}
+    failed = [fail for ack in cluster.acks() for fail in ack.fails]
+    assert {origin_of(fail.root).offset for fail in failed} == set(POISON)
+    never = {origin_of(fail.root).offset for fail in failed if fail.retry_after_ms == NEVER}
+    assert never == set(POISON)
+    assert all("NotDeserializable" in fail.reason and cluster.topic("a") in fail.reason for fail in failed)
