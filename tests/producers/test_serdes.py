@@ -308,3 +308,20 @@ def test_tables_have_no_serde():
 
     with pytest.raises(BadHandler, match="columns of bytes"):
         check_bolt(Table())
+
+
+def test_a_mistake_of_a_serde_is_not_taken_for_a_value_that_cannot_be_read():
+    class Mistaken(Serde):
+        def deserialize(self, value, topic, headers):
+            raise TypeError("its own mistake")
+
+    class ReadsByMistake(BasicBolt):
+        reads_as = Mistaken()
+
+        def execute(self, tup, emit):
+            raise AssertionError(tup.payload)
+
+    double = BoltDouble(ReadsByMistake())
+    double.give(b"a")
+    assert double.failed == {0: "TypeError: its own mistake"}
+    assert double.rejected == set()

@@ -13,8 +13,6 @@ from acktree.producers.errors import (
     NotDeserializable,
     NotSerializable,
     RegistryUnavailable,
-    RetryLater,
-    UnknownSchema,
 )
 from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, as_serde
 from acktree.producers.tuples import Record
@@ -22,8 +20,6 @@ from acktree.schemas.client_settings import Settings
 
 Declared = Mapping[str | None, Serde]
 """Serdes by topic; None: of all topics."""
-
-_NO_FAULT_OF_THE_VALUE = (RegistryUnavailable, UnknownSchema, RetryLater, MemoryError)
 
 
 def _raise(error: Exception) -> NoReturn:
@@ -54,6 +50,7 @@ class Payloads:
         Raises:
             NotDeserializable: the value cannot be read.
             UnknownSchema: the registry does not have the schema of the value.
+            Any other error of the Serde's: it says nothing about the value, and the tuple is tried again.
             RegistryUnavailable, after ``raise_fatal``: the registry does not answer.
         """
         value = record.value()
@@ -68,9 +65,7 @@ class Payloads:
             return deserialize(value, topic, record.headers() or [])
         except RegistryUnavailable as error:
             self.raise_fatal(error)
-        except _NO_FAULT_OF_THE_VALUE:
-            raise
-        except Exception as error:
+        except (ValueError, RecursionError) as error:
             place = f"{topic}[{record.partition()}]@{record.offset()}"
             raise NotDeserializable(f"the value of {place} is no {serde}: {_text(error)}") from error
 

@@ -5,6 +5,7 @@ must not reject records because a registry is away, answers nonsense, or does no
 """
 
 import json
+import struct
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,6 +30,10 @@ _NUMBERS = frozenset(
     )
 )
 _REFUSED_SCHEMA = (409, 422)
+_MALFORMED = ("DecodeError", "SerializationError")
+"""Of protobuf and confluent-kafka, by name: the former may not be installed."""
+_MALFORMED_KINDS = (EOFError, LookupError, OverflowError, struct.error)
+"""What readers of Avro raise for bytes that a schema does not fit, beside ValueError."""
 _NOT_FOUND = range(40400, 40500)
 
 
@@ -54,7 +59,7 @@ class Registered(Serde):
         typed = self._typed
 
         def deserialize(value: bytes, topic: str, headers: Headers) -> Any:
-            found = _call(made, value, context(topic, headers))
+            found = _read(made, value, context(topic, headers))
             return found if typed is None else typed.from_python(found)
 
         return deserialize
@@ -240,6 +245,16 @@ def _without_user(url: str) -> str:
     """
     parts = (part.strip().partition("://") for part in url.split(","))
     return ",".join(f"{scheme}://{rest.rpartition('@')[2]}" for scheme, _, rest in parts)
+
+
+def _read(made: Callable[..., Any], value: bytes, context: Any) -> Any:
+    """Call a deserializer; what its libraries raise for bytes that fit no schema becomes a ValueError."""
+    try:
+        return _call(made, value, context)
+    except Exception as error:
+        if type(error).__name__ in _MALFORMED or isinstance(error, _MALFORMED_KINDS):
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        raise
 
 
 def _call(made: Callable[..., Any], value: Any, context: Any) -> Any:

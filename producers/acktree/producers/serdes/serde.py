@@ -24,7 +24,8 @@ MAX_FIELDS = 3
 class Serde:
     """How values are read and written; a subclass overrides ``deserialize``, ``serialize`` or both.
 
-    An exception of ``deserialize`` rejects the tuple, one of ``serialize`` fails it as its bolt's fault.
+    A ValueError of ``deserialize`` rejects the tuple. Any other exception fails it as one of the bolt's
+    would, and so does any exception of ``serialize``.
 
     >>> class Reversed(Serde):
     ...     def deserialize(self, value, topic, headers):
@@ -32,7 +33,7 @@ class Serde:
     """
 
     def deserialize(self, value: bytes, topic: str, headers: Headers) -> Any:
-        """Return what a record's value means. Raises anything for a value that cannot be read."""
+        """Return what a record's value means. Raises ValueError for a value that cannot be read."""
         raise NotImplementedError
 
     def serialize(self, payload: Any, topic: str) -> bytes:
