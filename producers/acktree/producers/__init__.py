@@ -31,6 +31,8 @@ from acktree.producers.errors import (
     WrongThread,
     WrongTopic,
 )
+from acktree.producers.functions import Child
+from acktree.producers.functions import bolt as bolt
 from acktree.producers.idempotency import NoLastingKey, WriteOnce
 from acktree.producers.serdes.schema_registry import Avro, JsonSchema, Protobuf
 from acktree.producers.serdes.serde import Json, Raw, Serde, Text
@@ -54,6 +56,7 @@ __all__ = [
     "BatchBolt",
     "BatchCollector",
     "Bolt",
+    "Child",
     "Collector",
     "Context",
     "DeliveryFailed",
@@ -97,4 +100,5 @@ __all__ = [
     "WriteOnce",
     "WrongThread",
     "WrongTopic",
+    "bolt",
 ]

@@ -74,6 +74,12 @@ class AnyBolt:
     never_retry: ClassVar[tuple[type[Exception], ...]] = ()
     """Exceptions after which a tuple is not tried again: its source record becomes a dead letter at once."""
 
+    reads: ClassVar[tuple[str, ...]] = ()
+    """The topics that its table in the topology must read; empty: any."""
+
+    emits: ClassVar[tuple[str, ...]] = ()
+    """The topics that its table in the topology must emit; empty: any."""
+
     reads_as: ClassVar[Any] = None
     """How values are read for ``tup.payload``: a Serde, a type (as JSON), or a dict of these by topic."""
 

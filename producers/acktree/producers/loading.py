@@ -7,6 +7,7 @@ without one, every tuple would fail. Anything else raises BadHandler.
 from typing import Any, TypeVar
 
 from acktree.producers.errors import BadHandler
+from acktree.producers.functions import bolt_class_of
 from acktree.schemas.user_code import clear_user_errors, load_callable
 
 Made = TypeVar("Made")
@@ -21,6 +22,7 @@ def make_handler(place: str, kinds: tuple[type[Made], ...], does: str) -> Made:
         BadHandler: there is no such module or name, or it returns something else.
     """
     factory = load_callable(place, "MODULE:NAME", "count_words:CountWords", BadHandler)
+    factory = bolt_class_of(factory) or factory
     wanted = " or ".join(kind.__name__ for kind in kinds)
     if isinstance(factory, type) and not issubclass(factory, kinds):
         raise BadHandler(f"{place} is not a {wanted}: subclass acktree.producers.{kinds[0].__name__}")

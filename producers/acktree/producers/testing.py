@@ -4,14 +4,15 @@ Invariant: the bolt runs through the worker's own code, down to the bytes of hea
 broker, the clock and the other members of its group are missing. Every given value is a tree of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from confluent_kafka import KafkaError, Message
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collector import UserHeaders
+from acktree.producers.functions import bolt_class_of
 from acktree.producers.kafka.intake import Intake
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import NO_TIMESTAMP
@@ -70,7 +71,7 @@ class BoltDouble:
 
     def __init__(
         self,
-        bolt: AnyBolt,
+        bolt: AnyBolt | Callable[..., Any],
         *,
         emits: Iterable[str] | None = None,
         exactly_once: bool = False,
@@ -88,13 +89,15 @@ class BoltDouble:
         self.rejected: set[int] = set()
         self.retry_after_s: dict[int, float] = {}
         self.resets: list[int] = []
+        made = bolt_class_of(bolt)
+        bolt = made() if made is not None else cast(AnyBolt, bolt)
         check_bolt(bolt)
         self._values: dict[int, int] = {}
         self._edges = EdgeSource()
         self._hand: Hand = {}
         name = bolt.name or "bolt"
-        self._reads = topics_of(bolt.reads_as) or (INPUT,)
-        written = topics_of(bolt.emits_as) or ("out",)
+        self._reads = bolt.reads or topics_of(bolt.reads_as) or (INPUT,)
+        written = bolt.emits or topics_of(bolt.emits_as) or ("out",)
         topology = _topology(name, self._reads, written if emits is None else tuple(emits))
         self._history = History(topology.name, {1: topology})
         packer = AckPacker(self._history, f"{name}@test", self._on_ack_record)

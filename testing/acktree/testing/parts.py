@@ -11,6 +11,7 @@ from typing import Any
 
 from acktree.acker.service import Acker
 from acktree.producers.bolt import AnyBolt
+from acktree.producers.functions import bolt_class_of
 from acktree.producers.loading import make_handler
 from acktree.producers.spout import AnySpout
 from acktree.producers.worker.bolt_kinds import BOLTS
@@ -126,6 +127,7 @@ def _made(given: Any, kinds: tuple[type[Any], ...], does: str) -> Any:
     """Return a user's bolt or spout, made anew unless an instance was given."""
     if isinstance(given, str):
         return make_handler(given, kinds, does)
+    given = bolt_class_of(given) or given
     if inspect.isclass(given) or not isinstance(given, kinds):
         if not callable(given):
             wanted = " or ".join(kind.__name__ for kind in kinds)

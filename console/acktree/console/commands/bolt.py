@@ -46,6 +46,8 @@ def run(
 ) -> None:
     """Run MODULE:NAME, a class of bolt (such as a BasicBolt) or a function that returns one.
 
+    Or a function that is a bolt by @bolt.
+
     The current folder is searched for MODULE. Start the command several times to share the work.
     """
     log_to_stderr()

@@ -53,6 +53,13 @@ def configure(collector: Collector, bolt: AnyBolt, table: BoltTable, name: str, 
         MissingExtra, RefusedSetting: a Serde cannot be opened.
     """
     collector.retry_rules.never = find_never_retried(bolt, table, name)
+    for what, theirs in (("reads", table.reads), ("emits", table.emits)):
+        mine = getattr(type(bolt), what)  # of the class: an instance may have an attribute of that name
+        if mine and set(mine) != set(theirs):
+            own, given = ", ".join(mine), ", ".join(theirs) or "nothing"
+            raise BadHandler(
+                f"{type(bolt).__name__} {what} {own}, but bolt {name} of the topology {what} {given}"
+            )
     reads = find_serdes(bolt.reads_as, f"{type(bolt).__name__}.reads_as", table.reads)
     emits = find_serdes(bolt.emits_as, f"{type(bolt).__name__}.emits_as", table.emits)
     if reads or emits:

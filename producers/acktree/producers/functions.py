@@ -1,0 +1,190 @@
+"""A bolt as a function: its annotations say what it reads and emits, and it stays callable as it is.
+
+Invariant: what cannot run is refused when the module is imported. None that a function returns emits nothing;
+a tombstone is a Child. A function without ``None`` in its annotation is never given a tombstone.
+"""
+
+import inspect
+import types
+import typing
+from collections import abc
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, Emit
+from acktree.producers.collector import UserHeaders
+from acktree.producers.errors import BadHandler, NotDeserializable
+from acktree.producers.serdes.payloads import find_serdes
+from acktree.producers.tuples import Tuple
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Topics = str | Iterable[str]
+
+_MADE_OF = "__acktree_bolt__"
+_MANY = (
+    list,
+    abc.Iterator,
+    abc.Iterable,
+    abc.Generator,
+    abc.AsyncIterator,
+    abc.AsyncIterable,
+    abc.AsyncGenerator,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What a function returns to say more than a value: where it goes, its key, headers, timestamp."""
+
+    value: Any
+    topic: str | None = None
+    key: bytes | str | None = None
+    headers: UserHeaders | None = None
+    timestamp_ms: int | None = None
+
+
+def bolt(
+    *, reads: Topics, emits: Topics = (), name: str = "", reads_as: Any = None, emits_as: Any = None
+) -> Callable[[Function], Function]:
+    """Make a function a bolt that reads and emits these topics, which must be those of its table.
+
+    Its parameter is the payload, annotated with what it is read as, or a Tuple, or one of each. What it
+    returns, or each item of a list or a generator, is emitted; with several topics, as ``Child(…, topic=…)``.
+    ``name`` is the function's by default; ``reads_as``, ``emits_as`` take the place of the annotations.
+
+    Raises:
+        BadHandler: the signature says no such thing.
+    """
+
+    def decorate(function: Function) -> Function:
+        made = _make(function, name, _topics(reads), _topics(emits), reads_as, emits_as)
+        setattr(function, _MADE_OF, made)
+        return function
+
+    return decorate
+
+
+def bolt_class_of(found: object) -> type[AnyBolt] | None:
+    """Return the bolt that a decorated function is; None for anything else."""
+    made: type[AnyBolt] | None = getattr(found, _MADE_OF, None)
+    return made
+
+
+def _topics(given: Topics) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _make(
+    function: Callable[..., Any],
+    name: str,
+    reads: tuple[str, ...],
+    emits: tuple[str, ...],
+    reads_as: Any,
+    emits_as: Any,
+) -> type[AnyBolt]:
+    label = getattr(function, "__qualname__", repr(function))
+    if not inspect.isfunction(function):
+        raise BadHandler(f"{label} is no function: decorate a def or an async def")
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:
+        raise BadHandler(f"the annotations of {label} cannot be read: {error}") from error
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_tuple = [hints.get(parameter.name) is Tuple for parameter in parameters]
+    positional = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+    if not positional or not 1 <= len(parameters) <= 2 or (len(parameters) == 2 and sum(takes_tuple) != 1):
+        raise BadHandler(f"{label} must have one parameter, the payload or a Tuple, or one of each")
+    payload = next(
+        (each.name for each, is_tuple in zip(parameters, takes_tuple, strict=True) if not is_tuple), ""
+    )
+    if payload and payload not in hints and reads_as is None:
+        raise BadHandler(
+            f"{label}: annotate {payload!r} with what values are read as, such as bytes, or give reads_as"
+        )
+    taken, takes_none = _without_none(hints.get(payload)) if payload in hints else (None, True)
+    if reads_as is None and payload:
+        reads_as = taken
+    if emits and emits_as is None:
+        if "return" not in hints:
+            raise BadHandler(f"{label}: annotate what it returns, or give emits_as")
+        emits_as = _emitted(hints["return"])
+    find_serdes(reads_as, f"reads_as of {label}", reads)
+    find_serdes(emits_as, f"emits_as of {label}", emits)
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+    def call(tup: Tuple) -> Any:
+        if payload and tup.value is None and not takes_none:
+            raise NotDeserializable(f"{tup!r} is a tombstone, and {payload!r} of {label} takes no None")
+        return function(*(tup if is_tuple else tup.payload for is_tuple in takes_tuple))
+
+    def execute(self: AnyBolt, tup: Tuple, emit: Emit) -> None:
+        for child in _children(call(tup)):
+            _emit(emit, child)
+
+    async def execute_async(self: AnyBolt, tup: Tuple, emit: Emit) -> None:
+        found = call(tup)
+        if isinstance(found, AsyncIterator):
+            async for child in found:
+                _emit(emit, child)
+        else:
+            for child in _children(await found):
+                _emit(emit, child)
+
+    body = {
+        "name": name or function.__name__,
+        "reads": reads,
+        "emits": emits,
+        "reads_as": reads_as,
+        "emits_as": emits_as,
+        "execute": execute_async if is_async else execute,
+        "__module__": function.__module__,
+    }
+    return type(function.__name__, (AsyncBolt if is_async else BasicBolt,), body)
+
+
+def _children(found: Any) -> Iterable[Any]:
+    return found if isinstance(found, list | Iterator) else (found,)
+
+
+def _emit(emit: Emit, child: Any) -> None:
+    if isinstance(child, Child):
+        emit(
+            child.value,
+            topic=child.topic,
+            key=child.key,
+            headers=child.headers,
+            timestamp_ms=child.timestamp_ms,
+        )
+    elif child is not None:
+        emit(child)
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """Return an annotation without None, and whether it had it."""
+    if annotation is None or annotation is type(None):
+        return None, True
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return annotation, annotation is Any
+    left = [each for each in typing.get_args(annotation) if each is not type(None)]
+    return typing.Union[tuple(left)], len(left) < len(typing.get_args(annotation))  # noqa: UP007
+
+
+def _emitted(annotation: Any) -> Any:
+    """Return what objects are written as by a return annotation; None if it names no type of theirs.
+
+    >>> _emitted(list[int] | None), _emitted(Child | None)
+    (<class 'int'>, None)
+    """
+    taken, _ = _without_none(annotation)
+    parts = (
+        typing.get_args(taken) if typing.get_origin(taken) in (typing.Union, types.UnionType) else (taken,)
+    )
+    found = []
+    for part in parts:
+        if typing.get_origin(part) in _MANY:
+            part, _ = _without_none(typing.get_args(part)[0])
+        if part is not None and part is not Child:
+            found.append(part)
+    found = [part for part in found if part is not bytes] or found  # bytes are written as they are
+    return typing.Union[tuple(found)] if found else None  # noqa: UP007

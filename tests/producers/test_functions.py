@@ -1,0 +1,141 @@
+"""Bolts that are functions."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from acktree.producers import BadHandler, Child, Tuple
+from acktree.producers.functions import bolt
+from acktree.producers.loading import make_handler
+from acktree.producers.testing import BoltDouble
+from acktree.producers.worker.bolt_kinds import BOLTS
+
+
+@dataclass
+class Word:
+    text: str
+
+
+@dataclass
+class Count:
+    text: str
+    number: int
+
+
+def count_of(word: Word) -> Count | None:
+    return Count(word.text, 1) if word.text else None
+
+
+@bolt(reads="words", emits="counts")
+def one(word: Word) -> Count | None:
+    return count_of(word)
+
+
+@bolt(reads="words", emits="counts")
+def several(word: Word) -> list[Count]:
+    found = count_of(word)
+    return [found] if found else []
+
+
+@bolt(reads="words", emits="counts")
+def generated(word: Word) -> Iterator[Count]:
+    if found := count_of(word):
+        yield found
+
+
+@bolt(reads="words", emits="counts")
+async def awaited(word: Word) -> Count | None:
+    await asyncio.sleep(0)
+    return count_of(word)
+
+
+@bolt(reads="words", emits="counts")
+async def streamed(word: Word) -> AsyncIterator[Count]:
+    await asyncio.sleep(0)
+    if found := count_of(word):
+        yield found
+
+
+@pytest.mark.parametrize("function", [one, several, generated, awaited, streamed])
+def test_a_function_reads_and_emits_what_its_annotations_say(function):
+    double = BoltDouble(function)
+    double.give(b'{"text":"a"}', b'{"text":""}', b'{"text":1}', None, b'{"text":"b"}')
+    counts = {each.anchors: (each.topic, each.value) for each in double.emitted}
+    first, last = b'{"text":"a","number":1}', b'{"text":"b","number":1}'
+    assert counts == {(0,): ("counts", first), (4,): ("counts", last)}
+    assert double.acked == {0, 1, 4}
+    assert double.rejected == {2, 3}
+
+
+def test_a_decorated_function_is_still_a_function():
+    assert one(Word("a")) == Count("a", 1)
+    assert asyncio.run(awaited(Word(""))) is None
+
+
+@bolt(reads="in", emits=["out", "errors"])
+def routed(value: bytes | None, tup: Tuple) -> Child | Iterator[Child] | None:
+    if value is None:
+        return Child(None, "out", key=tup.key)
+    return Child(value, topic="errors" if value == b"bad" else "out", key="k")
+
+
+def test_a_child_names_its_topic_and_key_and_a_tombstone_goes_on():
+    double = BoltDouble(routed)
+    double.give(b"good", b"bad", None, key=b"own")
+    emitted = [(each.topic, each.value, each.key) for each in double.emitted]
+    assert emitted == [("out", b"good", b"k"), ("errors", b"bad", b"k"), ("out", None, b"own")]
+
+
+def test_a_value_without_a_topic_fails_its_tuple_where_there_are_several():
+    @bolt(reads="in", emits=["a", "b"])
+    def lost(value: bytes) -> bytes:
+        return value
+
+    double = BoltDouble(lost)
+    double.give(b"x")
+    assert double.failed[0].startswith("WrongTopic")
+
+
+def test_a_function_is_loaded_by_its_name(tmp_path, monkeypatch):
+    text = "from acktree.producers import bolt\n\n@bolt(reads='a', emits='b')\ndef upper(v: str) -> str:\n"
+    (tmp_path / "upper_function.py").write_text(text + "    return v.upper()\n")
+    monkeypatch.chdir(tmp_path)
+    made = make_handler("upper_function:upper", BOLTS, "execute")
+    assert (made.name, made.reads, made.emits) == ("upper", ("a",), ("b",))
+
+
+def test_topics_that_are_not_those_of_the_topology_are_refused():
+    with pytest.raises(BadHandler, match="one emits counts, but bolt one of the topology emits others"):
+        BoltDouble(one, emits=["others"])
+
+
+def no_annotation(value):
+    pass
+
+
+def no_return(value: bytes):
+    pass
+
+
+def too_many(a: bytes, b: bytes) -> bytes:
+    return a
+
+
+def none_at_all() -> bytes:
+    return b""
+
+
+def unknown(value: "Missing") -> bytes:  # noqa: F821
+    return value
+
+
+def a_list(*values: bytes) -> bytes:
+    return values[0]
+
+
+@pytest.mark.parametrize("function", [no_annotation, no_return, too_many, none_at_all, unknown, a_list, Word])
+def test_a_signature_that_says_nothing_is_refused_at_the_import(function):
+    with pytest.raises(BadHandler):
+        bolt(reads="in", emits="out")(function)
