@@ -192,10 +192,11 @@ class _Maker:
                 return named
             if (source is None or named != source.span_id) and found.at.topic not in self._from_spout:
                 return named  # a span of the user's own
+        # Whoever came first by the times of the log is no proof: producers may set them.
         candidates = [
             span_id
-            for span_id, (parent, reader) in self._executions.items()
-            if parent.at.time_ms <= found.at.time_ms and self._emits(reader.bolt, found.at.topic)
+            for span_id, (_, reader) in self._executions.items()
+            if self._emits(reader.bolt, found.at.topic)
         ]
         if found.at.topic in self._from_spout:
             candidates.append(self._emission_id)
