@@ -72,6 +72,10 @@ EXCEPTIONS = {
         "spark_app/acktree/spark/tasks/writing/writers.py",
         "threading.Lock",
     ): "guards the environment of a SparkContext, which only a real Spark has",
+    (
+        "console/acktree/console/view/wire_format.py",
+        "threading.Lock",
+    ): "one thread of a page at a time asks a schema registry, which is not simulated",
     ("spark_app/acktree/spark/app.py", "*"): "the command's own process: signals, and a JVM beside it",
     ("spark_app/acktree/spark/runtime/jvm_output.py", "*"): "reads what a JVM prints",
     ("spark_app/acktree/spark/runtime/available_now.py", "threading.Thread"): "waits for a query of a JVM",

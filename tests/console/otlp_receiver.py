@@ -41,7 +41,7 @@ class OtlpReceiver:
         self.refused = 0
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class OtlpHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 assert self.path == "/v1/traces"
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -58,7 +58,7 @@ class OtlpReceiver:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), OtlpHandler)
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = Thread(target=self._server.serve_forever, daemon=True)

@@ -19,40 +19,40 @@ class Word:
 
 
 @dataclass
-class Count:
+class FunctionCount:
     text: str
     number: int
 
 
-def count_of(word: Word) -> Count | None:
-    return Count(word.text, 1) if word.text else None
+def count_of(word: Word) -> FunctionCount | None:
+    return FunctionCount(word.text, 1) if word.text else None
 
 
 @bolt(reads="words", emits="counts")
-def one(word: Word) -> Count | None:
+def one(word: Word) -> FunctionCount | None:
     return count_of(word)
 
 
 @bolt(reads="words", emits="counts")
-def several(word: Word) -> list[Count]:
+def several(word: Word) -> list[FunctionCount]:
     found = count_of(word)
     return [found] if found else []
 
 
 @bolt(reads="words", emits="counts")
-def generated(word: Word) -> Iterator[Count]:
+def generated(word: Word) -> Iterator[FunctionCount]:
     if found := count_of(word):
         yield found
 
 
 @bolt(reads="words", emits="counts")
-async def awaited(word: Word) -> Count | None:
+async def awaited(word: Word) -> FunctionCount | None:
     await asyncio.sleep(0)
     return count_of(word)
 
 
 @bolt(reads="words", emits="counts")
-async def streamed(word: Word) -> AsyncIterator[Count]:
+async def streamed(word: Word) -> AsyncIterator[FunctionCount]:
     await asyncio.sleep(0)
     if found := count_of(word):
         yield found
@@ -70,7 +70,7 @@ def test_a_function_reads_and_emits_what_its_annotations_say(function):
 
 
 def test_a_decorated_function_is_still_a_function():
-    assert one(Word("a")) == Count("a", 1)
+    assert one(Word("a")) == FunctionCount("a", 1)
     assert asyncio.run(awaited(Word(""))) is None
 
 

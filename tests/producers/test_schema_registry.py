@@ -38,7 +38,7 @@ JSON_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 @dataclass
-class Count:
+class RegisteredCount:
     word: str
     count: int
 
@@ -52,7 +52,7 @@ class Registry:
         self.requests = 0
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class RegistryHandler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 found = self.path.partition("?")[0].removeprefix("/schemas/ids/")
                 known = found.isdigit() and 0 < int(found) <= len(registry.schemas)
@@ -81,7 +81,7 @@ class Registry:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), RegistryHandler)
         self.settings = {
             "schema.registry.url": f"http://127.0.0.1:{self._server.server_port}",
             "schema.registry.max.retries": "0",
@@ -101,14 +101,14 @@ def registry() -> Iterator[Registry]:
 
 
 class Write(BasicBolt):
-    emits_as = Avro(Count, schema=SCHEMA)
+    emits_as = Avro(RegisteredCount, schema=SCHEMA)
 
     def execute(self, tup, emit):
-        emit(Count(tup.value.decode(), 1))
+        emit(RegisteredCount(tup.value.decode(), 1))
 
 
 class Read(BasicBolt):
-    reads_as, emits_as = Avro(Count), str
+    reads_as, emits_as = Avro(RegisteredCount), str
 
     def execute(self, tup, emit):
         emit(f"{tup.payload.word} {tup.payload.count}")
@@ -122,7 +122,7 @@ class ReadBatch(BatchBolt):
 
 
 class ReadAsync(AsyncBolt):
-    reads_as, emits_as = Avro(Count), str
+    reads_as, emits_as = Avro(RegisteredCount), str
 
     async def execute(self, tup, emit):
         emit(f"{tup.payload.word} {tup.payload.count}")
@@ -185,8 +185,8 @@ def test_a_schema_that_the_registry_does_not_have_is_tried_again(registry: Regis
 
 @pytest.mark.parametrize("base", [BasicBolt, AsyncBolt])
 def test_a_registry_that_is_away_stops_a_writer_even_if_its_bolt_swallows_that(base, registry: Registry):
-    class Careless(base):
-        emits_as = Avro(Count, schema=SCHEMA)
+    class CarelessBolt(base):
+        emits_as = Avro(RegisteredCount, schema=SCHEMA)
 
         if base is BasicBolt:
 
@@ -200,12 +200,12 @@ def test_a_registry_that_is_away_stops_a_writer_even_if_its_bolt_swallows_that(b
 
     def swallow(emit):
         try:
-            emit(Count("a", 1))
+            emit(RegisteredCount("a", 1))
         except Exception:
             pass
 
     registry.fault = (503, b"{}")
-    double = BoltDouble(Careless(), settings=registry.settings)
+    double = BoltDouble(CarelessBolt(), settings=registry.settings)
     with pytest.raises(RegistryUnavailable):
         double.give(b"a")
     assert double.acked == set()
@@ -229,10 +229,10 @@ def test_schemas_are_asked_for_once(registry: Registry):
 
 def test_a_json_schema_comes_from_the_type(registry: Registry):
     class WriteJson(Write):
-        emits_as = JsonSchema(Count)
+        emits_as = JsonSchema(RegisteredCount)
 
     class ReadJson(Read):
-        reads_as = JsonSchema(Count)
+        reads_as = JsonSchema(RegisteredCount)
 
     (value,) = written(registry, b"a", bolt=WriteJson)
     double = BoltDouble(ReadJson(), settings=registry.settings)

@@ -43,7 +43,7 @@ def line_of(order: Order | None) -> Line | None:
     return None if order is None else Line(order.name, order.count + 1)
 
 
-class Basic(BasicBolt):
+class ReadsBasic(BasicBolt):
     reads_as, emits_as = Order, Line
 
     def execute(self, tup, emit):
@@ -83,7 +83,7 @@ class Concurrent(AsyncBolt):
         emit(line_of(tup.payload), key=tup.key)
 
 
-KINDS = [Basic, Hand, Rows, Alone, Concurrent]
+KINDS = [ReadsBasic, Hand, Rows, Alone, Concurrent]
 EXACTLY_ONCE = pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 
 
@@ -116,14 +116,14 @@ def test_a_batch_with_poison_is_executed_once_and_a_batch_of_poison_alone_not_at
 
 
 def test_the_payloads_of_a_batch_that_raises_stay_with_their_tuples_in_its_halves():
-    class Picky(BatchBolt):
+    class PickyReader(BatchBolt):
         reads_as = Json
 
         def execute(self, tuples, collector):
             assert 3 not in tuples.payloads
             collector.emit_many([b"%d" % number for number in tuples.payloads], tuples)
 
-    double = BoltDouble(Picky())
+    double = BoltDouble(PickyReader())
     double.give(*(b"%d" % number for number in range(6)))
     assert {each.anchors: each.value for each in double.emitted} == {
         (number,): b"%d" % number for number in (0, 1, 2, 4, 5)
@@ -149,7 +149,7 @@ def test_a_tuple_whose_output_cannot_be_written_fails_even_if_its_bolt_swallows_
             if not swallows:
                 raise
 
-    class Writer(base):
+    class WriterA(base):
         emits_as = Line
 
         if base is BasicBolt:
@@ -174,7 +174,7 @@ def test_a_tuple_whose_output_cannot_be_written_fails_even_if_its_bolt_swallows_
             async def execute(self, tup, emit):
                 handle(emit, tup.value == b"good")
 
-    double = BoltDouble(Writer(), exactly_once=exactly_once)
+    double = BoltDouble(WriterA(), exactly_once=exactly_once)
     double.give(b"good", b"bad", b"good")
     assert set(double.failed) == {1}
     assert double.rejected == set()
@@ -208,7 +208,7 @@ def test_without_a_serde_a_payload_is_the_value_and_an_object_is_refused_as_befo
 
 
 def test_each_topic_may_have_a_serde_of_its_own():
-    class Join(BasicBolt):
+    class JoinedPayloads(BasicBolt):
         reads_as = {"orders": Order, "names": str}  # noqa: RUF012
         emits_as = {"lines": Line, "words": Text()}  # noqa: RUF012
 
@@ -218,7 +218,7 @@ def test_each_topic_may_have_a_serde_of_its_own():
             else:
                 emit(line_of(tup.payload), topic="lines")
 
-    double = BoltDouble(Join())
+    double = BoltDouble(JoinedPayloads())
     double.give(GOOD, topic="orders")
     double.give("bö".encode(), b"\xff", topic="names")
     assert [(each.topic, each.value) for each in double.emitted] == [
@@ -237,13 +237,13 @@ def test_a_serde_of_ones_own_sees_topic_and_headers_and_may_ask_for_a_later_try(
 
     seen = []
 
-    class Reader(BasicBolt):
+    class ReaderB(BasicBolt):
         reads_as = Own()
 
         def execute(self, tup, emit):
             seen.append(tup.payload)
 
-    double = BoltDouble(Reader())
+    double = BoltDouble(ReaderB())
     double.give(b"a", b"later", headers=[("version", b"2")])
     assert seen == [(b"a", "in", b"2")]
     assert double.retry_after_s == {1: 3.0}
@@ -252,26 +252,26 @@ def test_a_serde_of_ones_own_sees_topic_and_headers_and_may_ask_for_a_later_try(
 
 @pytest.mark.parametrize("value", [b"", b"[" * 100_000, b"NaN", b'"\xed\xa0\x80"', b"9" * 5_000, b"{}{}"])
 def test_no_json_ends_the_worker(value):
-    class Reader(BasicBolt):
+    class ReaderC(BasicBolt):
         reads_as = Json
 
         def execute(self, tup, emit):
             raise AssertionError(tup.payload)
 
-    double = BoltDouble(Reader())
+    double = BoltDouble(ReaderC())
     double.give(value)
     assert double.rejected == {0}
 
 
 @pytest.mark.parametrize("payload", [float("nan"), {1, 2}, "\ud800", object()])
 def test_what_is_no_json_is_not_written(payload):
-    class Writer(BasicBolt):
+    class WriterD(BasicBolt):
         emits_as = Json
 
         def execute(self, tup, emit):
             emit(payload)
 
-    double = BoltDouble(Writer())
+    double = BoltDouble(WriterD())
     double.give(b"")
     assert "cannot be written as JSON" in double.failed[0]
     assert double.emitted == []
