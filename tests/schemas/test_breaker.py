@@ -109,6 +109,15 @@ def test_without_a_breaker_nothing_is_held_back():
     assert held.pop_over(Breaker(), 5.0) == [1]
 
 
+def test_what_is_held_is_given_up_when_a_window_and_a_step_of_it_have_passed():
+    held, breaker = Held[int](), Breaker(BY_RATIO)
+    held.add(1, 5.0)
+    held.add(2, 6.0)
+    assert held.pop_over(breaker, 15.0 + 10 / BUCKETS) == []
+    assert held.pop_over(breaker, 15.1 + 10 / BUCKETS) == [1]
+    assert len(held) == 1
+
+
 def test_what_is_held_when_it_opens_is_not_given_up():
     held, breaker = Held[int](), Breaker(IN_A_ROW)
     held.add(1, 0.0)
