@@ -140,13 +140,7 @@ class TaskLedger:
         return Effect(highest, opened, exhausted)
 
     def _exhausted_records(
-        self,
-        ledger: PartitionLedger,
-        slot: int,
-        generation: int,
-        first: int,
-        failure: Failure,
-        now_s: float,
+        self, ledger: PartitionLedger, slot: int, generation: int, first: int, failure: Failure, now_s: float
     ) -> list[ExhaustedRecord]:
         """Return each record of a block whose attempts are used up."""
         attempt = ledger.attempts_of(generation, first)
