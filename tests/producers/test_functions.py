@@ -139,3 +139,34 @@ def a_list(*values: bytes) -> bytes:
 def test_a_signature_that_says_nothing_is_refused_at_the_import(function):
     with pytest.raises(BadHandler):
         bolt(reads="in", emits="out")(function)
+
+
+def test_a_function_runs_in_a_whole_topology(topology_tester, tmp_path):
+    seen = []
+
+    @bolt(reads="words", emits="counts")
+    def count(word: Word) -> Count:
+        return Count(word.text, 1)
+
+    @bolt(reads="counts")
+    async def store(found: Count) -> None:
+        seen.append(found)
+
+    file = tmp_path / "topology.toml"
+    file.write_text(
+        'name = "t"\n[spouts.lines]\ntopics = ["lines"]\nemits = ["words"]\n'
+        '[bolts.count]\nreads = ["words"]\nemits = ["counts"]\n[bolts.store]\nreads = ["counts"]\n'
+    )
+
+    def words(line):
+        yield {"value": line.value}
+
+    tester = topology_tester(str(file), stages={"lines": words}, bolts={"count": count, "store": store})
+    good = tester.send("lines", '{"text":"a"}')
+    tester.send("lines", "no json")
+    tester.run_until_done()
+    assert seen == [Count("a", 1)]
+    assert tester.acked("lines") == [good]
+    (letter,) = tester.dead_letters()
+    assert letter.attempts == 1
+    assert letter.reason.startswith("NotDeserializable: ")
