@@ -88,6 +88,12 @@ class Run:
         self.start("acker", "run")
         self.start("bolt", "run", f"jobs:{bolt}", "--bolt", "count")
         self.start("spark", "run", "jobs:parse", "--spout", "clicks")
+        self.send(0, is_poison=False)  # the first record of a start costs seconds
+        self.producer.flush()
+        deadline_s = time.monotonic() + START_S
+        while self.lag()[0]:
+            assert time.monotonic() < deadline_s, "the first record was never committed"
+            time.sleep(SAMPLE_S)
 
     def start(self, *arguments: str) -> None:
         """Start a process and wait until it says that it is ready; it is ended with the run."""
@@ -124,6 +130,7 @@ class Run:
                 self.send(len(self.sent_s), len(self.sent_s) % every == every // 2)
             lag.samples.append(self.lag())
             time.sleep(SAMPLE_S)
+        self.producer.flush()
         ended_s = time.monotonic()
         while time.monotonic() < ended_s + SETTLE_S:
             if not self.lag()[0]:

@@ -209,7 +209,8 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_begin(batch)
         self._begun.begun(end)
         if start == end:
-            return []
+            # Of no task Spark makes one that writes without reading, which is no narrow plan to a task.
+            return list(declared_tasks([], self._options.group)) if self._options.plan else []
         tasks = self._tasks(batch)
         if not self._options.plan:
             return list(tasks)
