@@ -145,11 +145,11 @@ def test_a_function_runs_in_a_whole_topology(topology_tester, tmp_path):
     seen = []
 
     @bolt(reads="words", emits="counts")
-    def count(word: Word) -> Count:
-        return Count(word.text, 1)
+    def count(word: Word) -> FunctionCount:
+        return FunctionCount(word.text, 1)
 
     @bolt(reads="counts")
-    async def store(found: Count) -> None:
+    async def store(found: FunctionCount) -> None:
         seen.append(found)
 
     file = tmp_path / "topology.toml"
@@ -165,7 +165,7 @@ def test_a_function_runs_in_a_whole_topology(topology_tester, tmp_path):
     good = tester.send("lines", '{"text":"a"}')
     tester.send("lines", "no json")
     tester.run_until_done()
-    assert seen == [Count("a", 1)]
+    assert seen == [FunctionCount("a", 1)]
     assert tester.acked("lines") == [good]
     (letter,) = tester.dead_letters()
     assert letter.attempts == 1

@@ -10,7 +10,7 @@ import typing
 from collections import abc
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, Emit
 from acktree.producers.collector import UserHeaders
@@ -69,6 +69,12 @@ def bolt_class_of(found: object) -> type[AnyBolt] | None:
     """Return the bolt that a decorated function is; None for anything else."""
     made: type[AnyBolt] | None = getattr(found, _MADE_OF, None)
     return made
+
+
+def as_bolt(given: "AnyBolt | Callable[..., Any]") -> AnyBolt:
+    """Return a new bolt of a decorated function, and a bolt as it is."""
+    made = bolt_class_of(given)
+    return made() if made is not None else cast(AnyBolt, given)
 
 
 def _topics(given: Topics) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.collector import UserHeaders
-from acktree.producers.functions import bolt_class_of
+from acktree.producers.functions import as_bolt
 from acktree.producers.kafka.intake import Intake
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import NO_TIMESTAMP
@@ -89,8 +89,7 @@ class BoltDouble:
         self.rejected: set[int] = set()
         self.retry_after_s: dict[int, float] = {}
         self.resets: list[int] = []
-        made = bolt_class_of(bolt)
-        bolt = made() if made is not None else cast(AnyBolt, bolt)
+        bolt = as_bolt(bolt)
         check_bolt(bolt)
         self._values: dict[int, int] = {}
         self._edges = EdgeSource()

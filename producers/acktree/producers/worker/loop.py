@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from confluent_kafka import KafkaException
 
 from acktree.producers.bolt import AnyBolt, Context
 from acktree.producers.errors import TransactionAborted
+from acktree.producers.functions import as_bolt
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
@@ -67,7 +69,7 @@ class Worker:
         self,
         bootstrap: str,
         topology: str,
-        bolt: AnyBolt,
+        bolt: AnyBolt | Callable[..., Any],
         *,
         name: str | None = None,
         user: Settings | None = None,
@@ -75,13 +77,14 @@ class Worker:
         output: Output | None = None,
         stuck_after_s: float | None = None,
     ) -> None:
-        """Connect without reading yet.
+        """Connect without reading yet; ``bolt`` may be a function that is one.
 
         ``stuck_after_s``: the loop is stuck if a turn takes longer; by default ``max.poll.interval.ms``.
 
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, RefusedSetting, BadHandler: see there.
         """
+        bolt = as_bolt(bolt)
         check_bolt(bolt)
         self._bootstrap, self._user, self._ready = bootstrap, user or {}, ready
         self._registry = Registry(bootstrap, topology, self._user)

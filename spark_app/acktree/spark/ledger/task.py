@@ -160,8 +160,8 @@ class TaskLedger:
         said = (attempt.attempts, failure.cause, failure.task, failure.reason)
         failing_s = now_s - (attempt.first_failed_s or now_s)
         left = ledger.left_of(generation, first)
-        rest = (failing_s, failure.failed_tuple, failure.root)
-        return [ExhaustedRecord(self.sources[slot], offset, *said, *rest) for offset in left]
+        more = (*said, failing_s, failure.failed_tuple, failure.root)
+        return [ExhaustedRecord(self.sources[slot], offset, *more) for offset in left]
 
     def _is_alive(self, now_s: float) -> bool:
         """Return whether something was acked within the message timeout; without a timeout, ever."""
