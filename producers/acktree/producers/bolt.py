@@ -74,6 +74,12 @@ class AnyBolt:
     never_retry: ClassVar[tuple[type[Exception], ...]] = ()
     """Exceptions after which a tuple is not tried again: its source record becomes a dead letter at once."""
 
+    execute_timeout_s: ClassVar[float] = 0.0
+    """How long ``execute`` may take for a tuple, or for a batch; 0: for ever. The topology's comes first.
+
+    An AsyncBolt's is cancelled and fails; a process that is in any other ends with exit code 4.
+    """
+
     reads: ClassVar[tuple[str, ...]] = ()
     """The topics that its table in the topology must read; empty: any."""
 

@@ -87,7 +87,8 @@ class SpoutTable(_Table):
 class BoltTable(_Table):
     """One ``[bolts.NAME]``; its consumer group is TOPOLOGY.NAME.
 
-    ``never_retry`` names exception classes of its workers in Python, each MODULE.NAME.
+    ``never_retry`` names exception classes of its workers in Python, each MODULE.NAME; ``execute_timeout_s``
+    is how long their ``execute`` may take, 0 for no limit, None as their class says.
     """
 
     reads: tuple[TopicName, ...] = Field(min_length=1)
@@ -95,6 +96,7 @@ class BoltTable(_Table):
     exactly_once: bool = False
     spark: SparkTable = SparkTable()
     never_retry: tuple[ClassName, ...] = Field(default=(), exclude_if=lambda names: not names)
+    execute_timeout_s: SecondsOrOff | None = Field(default=None, exclude_if=_is_unset)
 
 
 class Topology(_Table):

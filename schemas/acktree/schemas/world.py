@@ -100,6 +100,10 @@ class World(Protocol):
         """Return a number that no other running process of this machine has."""
         ...
 
+    def end_process(self, code: int) -> None:
+        """End this process at once, with all of its threads."""
+        ...
+
     def process_state(self) -> dict[Any, Any]:
         """Return what modules keep for this process alone, by a key of their own: a fork's is empty."""
         ...
@@ -133,6 +137,7 @@ class RealWorld:
     event = staticmethod(threading.Event)
     event_loop = staticmethod(asyncio.new_event_loop)
     process_id = staticmethod(os.getpid)
+    end_process = staticmethod(os._exit)
     host_name = staticmethod(socket.gethostname)
 
     def __init__(self) -> None:
@@ -251,6 +256,11 @@ def event_loop() -> asyncio.AbstractEventLoop:
 def wait_for(future: Future[Answer], timeout_s: float) -> Answer:
     """Return a future's result, or raise its error, or TimeoutError after so long."""
     return _world.wait_for(future, timeout_s)
+
+
+def end_process(code: int) -> None:
+    """End this process at once, with all of its threads; nothing is cleaned up."""
+    _world.end_process(code)
 
 
 def process_id() -> int:

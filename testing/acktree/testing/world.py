@@ -104,6 +104,9 @@ class SimulatedWorld:
     def process_id(self) -> int:
         return self.kernel.current.process.number if self.kernel.is_in_task else 0
 
+    def end_process(self, code: int) -> None:
+        self.kernel.kill(self.kernel.current.process)
+
     def process_state(self) -> dict[Any, Any]:
         return self.kernel.current.process.state if self.kernel.is_in_task else self._outside
 

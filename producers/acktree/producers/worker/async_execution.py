@@ -6,6 +6,7 @@ The event loop's thread uses the collector only to check what is emitted and to 
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +27,10 @@ from acktree.producers.worker.execution import (
     read_payload,
 )
 from acktree.producers.worker.loop_thread import LoopThread
+from acktree.producers.worker.traces import named
 from acktree.schemas import world
+
+log = logging.getLogger("acktree.bolt")
 
 WAITING_TUPLES = 10_000
 """How many tuples may wait in memory in addition to those that are being executed."""
@@ -256,19 +260,35 @@ class AsyncExecution(Execution):
                     collector.emit(anchors=tup, **child._asdict())
                 collector.ack(tup)
 
+    @property
+    def thread(self) -> int | None:
+        """The thread of the event loop."""
+        return self._loop.thread_id
+
+    def cut_off(self, timeout_s: float, reason: str) -> None:
+        """Cancel and fail the tuples that have been executed for longer, untracked ones, too."""
+        since_s = world.monotonic_s() - timeout_s
+        late = [tup for tup in list(self._executing) if tup._state is IN_HAND and tup._since_s <= since_s]
+        if late:
+            text, action = "%d tuples, first %s: %s", {"action": "execute_timeout"}
+            log.warning(text, len(late), named(late[0]), reason, extra=action)
+            self._cancel_and_fail(late, reason)
+
     def time_out(self, tuples: Sequence[Tuple], timeout_s: float) -> None:
         """Cancel and fail tuples that have been executed for longer: their trees have ended or will.
 
         They fail immediately, even if the bolt ignores the cancellation, to make room for others.
         """
         late = find_late([tup for tup in tuples if tup in self._executing], timeout_s)
-        if not late:
-            return
+        if late:
+            self._cancel_and_fail(late, HELD_TOO_LONG)
+
+    def _cancel_and_fail(self, late: list[Tuple], reason: str) -> None:
         self._timed_out.update(late)
         self._loop.soon(self._cancel, late)
         self._collector.faults.thread = world.thread_id()
         for tup in late:
-            self._collector.fail_for_fault(tup, HELD_TOO_LONG)
+            self._collector.fail_for_fault(tup, reason)
         self._collector.check()
 
     def finish(self, tuples: Sequence[Tuple]) -> None:

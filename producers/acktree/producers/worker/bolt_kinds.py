@@ -5,6 +5,7 @@ are done with a tuple before the next commit.
 """
 
 import inspect
+import math
 
 from acktree.producers.arrow import ArrowBolt, ArrowExecution
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
@@ -65,6 +66,19 @@ def configure(collector: Collector, bolt: AnyBolt, table: BoltTable, name: str, 
     if reads or emits:
         collector.payloads = Payloads(reads, emits, user)
         collector.payloads.raise_fatal = collector.raise_fatal
+
+
+def find_execute_timeout(bolt: AnyBolt, table: BoltTable, name: str) -> float:
+    """Return how long ``execute`` may take, 0 for no limit. Raises BadHandler for what is no such time."""
+    if table.execute_timeout_s is not None:
+        return table.execute_timeout_s
+    own: object = bolt.execute_timeout_s
+    if isinstance(own, bool) or not isinstance(own, int | float) or not 0 <= own < math.inf:
+        raise BadHandler(
+            f"{type(bolt).__name__}.execute_timeout_s of bolt {name} must be a number of seconds, or 0 for "
+            f"no limit, not {own!r}"
+        )
+    return float(own)
 
 
 def _is_exception(found: object) -> bool:

@@ -50,6 +50,15 @@ class BoltReports:
         """The newest report, none or one."""
         return self._reports.newest
 
+    @property
+    def stats_topic(self) -> str:
+        """Where reports go."""
+        return self._context.topology.stats_topic
+
+    def failed(self, reason: str) -> None:
+        """Say why something has failed outside of the loop."""
+        self._reports.last_error.failed(reason)
+
     def measure(self, now_s: float) -> None:
         """Add the time that tuples have been in hand since the last call."""
         self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._measured_s)
@@ -67,7 +76,7 @@ class BoltReports:
             "process_s": round(self._execution.process_s + self._held_s, 6),
         }
         report = self._reports.of_loop(values)
-        output.produce(self._context.topology.stats_topic, report.encode(), report.key(), None)
+        output.produce(self.stats_topic, report.encode(), report.key(), None)
 
     def make_of_standstill(self) -> Report:
         """Return a report in place of a loop that stands still, from another thread."""

@@ -78,6 +78,15 @@ class Execution(ABC):
         """Fail the tuples that were in hand for longer than this; most kinds hold none."""
         return
 
+    def cut_off(self, timeout_s: float, reason: str) -> None:
+        """Cancel and fail the tuples that were executed for longer than this; most kinds cannot."""
+        return
+
+    @property
+    @abstractmethod
+    def thread(self) -> int | None:
+        """The thread that runs the bolt; None if it does not run."""
+
     @abstractmethod
     def cleanup(self) -> None:
         """Clean the bolt up."""
@@ -115,6 +124,11 @@ class SyncExecution(Execution):
     def is_busy(self) -> bool:
         """Nothing runs outside the Kafka loop."""
         return False
+
+    @property
+    def thread(self) -> int | None:
+        """The thread of the Kafka loop."""
+        return self._collector.faults.thread
 
     def executing(self) -> Tuple | TupleBatch | None:
         """Return what the bolt executes."""

@@ -32,9 +32,11 @@ from acktree.producers.worker.bolt_kinds import (
     collector_of,
     configure,
     find_bolt_name,
+    find_execute_timeout,
     make_execution,
 )
 from acktree.producers.worker.bolt_reports import BoltReports
+from acktree.producers.worker.execute_limit import ExecuteLimit, LastActs, reason_for
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
@@ -126,6 +128,9 @@ class Worker:
         self.reports = BoltReports(
             Context(latest, self.name, self.task), self._collector, inputs, self._execution, self.progress
         )
+        limit_s = find_execute_timeout(bolt, latest.bolts[self.name], self.name)
+        acts = partial(LastActs, bootstrap, self._user, self._history, self.task, consumer, fetch_committed)
+        self._limit = ExecuteLimit(limit_s, self._execution, self.reports, self.progress, acts, self._give_up)
         self._standstill = StandstillReports(
             bootstrap, self._user, latest.stats_topic, self.progress, self.reports.make_of_standstill
         )
@@ -174,6 +179,7 @@ class Worker:
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
             self._subscribe()
             self._standstill.start()
+            self._limit.start()
             while not self._stopping:
                 self._turn()
             self._execution.finish(self._inputs.in_hand())
@@ -185,10 +191,15 @@ class Worker:
         finally:
             self.progress.end()
             self._standstill.stop()
+            self._limit.stop()
             try:
                 self._execution.cleanup()
             finally:
                 self._leave()
+
+    def _give_up(self) -> None:
+        """Do nothing more when the partitions go: another thread ends this process."""
+        self._broken = True
 
     def _leave(self) -> None:
         """Send and commit what is left, whatever the bolt's cleanup raised, and leave the group."""
@@ -245,6 +256,8 @@ class Worker:
             latest = self._history.latest
             if latest.ackers and latest.message_timeout_s:
                 self._execution.time_out(self._inputs.in_hand(), latest.message_timeout_s)
+            if limit_s := self._limit.limit_s:
+                self._execution.cut_off(limit_s, reason_for(limit_s))
         executed = self._collector.counters.executed
         if now_s >= self._next_commit_s or executed - self._executed_at_commit >= self.output.commit_records:
             self._commit_or_rewind()

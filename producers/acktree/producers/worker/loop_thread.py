@@ -24,12 +24,15 @@ class LoopThread:
         self._loop = world.event_loop()
         self._thread: world.Thread | None = None
         self.ended_by: BaseException | None = None
+        self.thread_id: int | None = None
+        """The thread, once it runs."""
 
     def start(self) -> None:
         """Start the thread; called once."""
         self._thread = world.start_thread(self._run, "acktree-loop")
 
     def _run(self) -> None:
+        self.thread_id = world.thread_id()
         try:
             self._loop.run_forever()
         except BaseException as error:

@@ -1,0 +1,232 @@
+"""The time limit of ``execute``: a thread that watches the loop, and ends the process that cannot go on.
+
+A thread that runs a bolt cannot be interrupted without the risk of stopping the worker's own code half way.
+So the tuple fails by a producer of this thread, is marked as done in the group's offset, the partitions are
+given up, and the process ends with EXIT_EXECUTE_TIMEOUT; its successor executes the others again.
+
+Invariant: no tuple is marked as done before its fail is in the log. What cannot be sent or committed is left
+out: then the next worker executes the tuple again.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+
+from confluent_kafka import Consumer, TopicPartition
+
+from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
+from acktree.producers.kafka.done_above import decode_done, decode_owner, encode_done
+from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.tuple_batch import TupleBatch
+from acktree.producers.tuples import IN_HAND, Tuple
+from acktree.producers.worker.bolt_reports import BoltReports
+from acktree.producers.worker.counters import Counters
+from acktree.producers.worker.execution import Execution
+from acktree.producers.worker.fails import Fails
+from acktree.schemas import world
+from acktree.schemas.client_settings import Settings, producer_settings
+from acktree.schemas.clients import make_producer, metadata_of
+from acktree.schemas.control_records import BACK_OFF
+from acktree.schemas.progress import Progress
+from acktree.schemas.registry import History
+from acktree.schemas.stats import Report
+
+EXIT_EXECUTE_TIMEOUT = 4
+"""The exit code of a process whose bolt took too long."""
+SEND_S = 10.0
+"""How long the fails, and then the commit, may take."""
+CHECKS = 10
+"""How often to look within the limit."""
+MAX_CHECK_INTERVAL_S = 1.0
+
+log = logging.getLogger("acktree.bolt")
+
+Committed = Callable[[list[TopicPartition]], Sequence[TopicPartition]]
+
+
+class ExecuteWatch:
+    """Calls ``on_timeout`` once if the bolt executes the same for longer than the limit.
+
+    Time that the loop waits for the broker does not count.
+    """
+
+    def __init__(
+        self,
+        limit_s: float,
+        executing: Callable[[], Tuple | TupleBatch | None],
+        progress: Progress,
+        on_timeout: Callable[[Tuple | TupleBatch], object],
+    ) -> None:
+        self._limit_s, self._executing = limit_s, executing
+        self._progress, self._on_timeout = progress, on_timeout
+        self._ended = world.event()
+
+    def start(self) -> None:
+        """Start to watch."""
+        world.start_thread(self._run, "acktree-execute-limit")
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        seen: Tuple | TupleBatch | None = None
+        since_s = 0.0
+        while not self._ended.wait(min(MAX_CHECK_INTERVAL_S, self._limit_s / CHECKS)):
+            now_s, executing = world.monotonic_s(), self._executing()
+            if executing is None or executing is not seen:
+                seen, since_s = executing, now_s
+            elif now_s - since_s >= self._limit_s and self._progress.standstill_s >= self._limit_s:
+                self._on_timeout(executing)
+                return
+
+
+class LastActs:
+    """What a process does for a tuple that it cannot get back, from another thread than the loop's."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        user: Settings,
+        history: History,
+        task: str,
+        consumer: Consumer,
+        fetch_committed: Committed,
+    ) -> None:
+        self._producer = make_producer(producer_settings(bootstrap, user))
+        self._consumer, self._fetch_committed = consumer, fetch_committed
+        self._packer = AckPacker(history, task, self._send)
+
+    def _send(self, topic: str, partition: int, value: bytes) -> None:
+        self._producer.produce(topic, value, partition=partition)
+
+    def fail(self, tuples: Iterable[Tuple], reason: str, stack: str) -> bool:
+        """Fail tuples; return whether the broker has all of it."""
+        fails = Fails(self._packer, Counters())
+        for tup in tuples:
+            fails.pack(tup, reason, BACK_OFF, stack)
+        self._packer.flush()
+        return self._flush()
+
+    def report(self, topic: str, report: Report) -> None:
+        """Say on ``topic`` what has happened; it may get lost."""
+        self._producer.produce(topic, report.encode(), report.key())
+        self._flush()
+
+    def _flush(self) -> bool:
+        return not self._producer.flush(SEND_S)
+
+    def mark_done(self, tuples: Sequence[Tuple]) -> None:
+        """Commit that these tuples are done, and nothing else; the others of their partitions stay open."""
+        offsets: dict[tuple[str, int], set[int]] = {}
+        for tup in tuples:
+            offsets.setdefault((tup.topic, tup.partition), set()).add(tup.offset)
+        found = self._in_time(lambda: list(self._fetch_committed([TopicPartition(*at) for at in offsets])))
+        for place in found:
+            if place.offset < 0:  # nothing is committed yet: everything that is there is open
+                place.offset, _ = self._consumer.get_watermark_offsets(place, timeout=SEND_S)
+        marked = [with_done(place, offsets[place.topic, place.partition]) for place in found]
+        self._in_time(lambda: self._consumer.commit(offsets=marked, asynchronous=False))
+
+    def _in_time(self, call: Callable[[], list[TopicPartition] | None]) -> list[TopicPartition]:
+        until_s = world.monotonic_s() + SEND_S
+        try:
+            answers = call_with_deadline(call, lambda: world.monotonic_s() < until_s) or []
+        except CallTimedOut:
+            raise TimeoutError(f"the broker has not answered for {SEND_S:g} s") from None
+        for answer in answers:
+            if answer.error is not None:
+                raise RuntimeError(answer.error.str())
+        return answers
+
+    def leave(self) -> None:
+        """Leave the group, so that others get the partitions at once."""
+        close_consumer(self._consumer)
+
+
+class ExecuteLimit:
+    """The limit of one worker; ``start`` and ``stop`` are called by its loop."""
+
+    def __init__(
+        self,
+        limit_s: float,
+        execution: Execution,
+        reports: BoltReports,
+        progress: Progress,
+        make_last_acts: Callable[[], LastActs],
+        on_giving_up: Callable[[], object],
+    ) -> None:
+        """``on_giving_up``: called before the partitions are given up, so that the loop does nothing more."""
+        self.limit_s, self._execution, self._reports = limit_s, execution, reports
+        self._make_last_acts, self._on_giving_up = make_last_acts, on_giving_up
+        self._watch = ExecuteWatch(limit_s, execution.executing, progress, self.end_process)
+
+    def start(self) -> None:
+        """Start to watch, if there is a limit."""
+        if self.limit_s:
+            self._watch.start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._watch.stop()
+
+    def end_process(self, executing: Tuple | TupleBatch) -> None:
+        """Fail what is executed, give the partitions up, and end the process."""
+        stack, tuples = stack_of_thread(self._execution.thread), tuples_of(executing)
+        reason = reason_for(self.limit_s)
+        text = "%d tuples, first %s: %s; the process ends with exit code %d, its thread stands at\n%s"
+        first = tuples[0] if tuples else executing
+        action = {"action": "execute_timeout"}
+        log.error(text, len(tuples), first, reason, EXIT_EXECUTE_TIMEOUT, stack, extra=action)
+        try:
+            acts = self._make_last_acts()
+            if acts.fail(tuples, reason, stack):
+                acts.mark_done(tuples)
+            self._reports.failed(reason)
+            acts.report(self._reports.stats_topic, self._reports.make_of_standstill())
+            self._on_giving_up()
+            acts.leave()
+        except Exception as error:
+            log.error("the next worker executes it again: %s", error, exc_info=error, extra=action)
+        finally:
+            sys.stdout.flush()
+            world.end_process(EXIT_EXECUTE_TIMEOUT)
+
+
+def reason_for(limit_s: float) -> str:
+    """Return the reason with which such a tuple fails."""
+    return f"execute took longer than execute_timeout_s = {limit_s:g}"
+
+
+def with_done(committed: TopicPartition, offsets: set[int]) -> TopicPartition:
+    """Return a committed offset in which more offsets are done; its owner, if it names one, stays.
+
+    >>> place = TopicPartition("words", 0, 4)
+    >>> decode_done(metadata_of(with_done(place, {6})), 4)
+    DoneAbove(frontier=4, end=7, open=frozenset({4, 5}))
+    >>> with_done(place, {4}).offset
+    5
+    """
+    frontier = committed.offset
+    text = metadata_of(committed)
+    above, owner = decode_done(text, frontier), decode_owner(text, frontier)
+    end = max(above.end if above else frontier, max(offsets) + 1)
+    done = [offset for offset in range(frontier, end) if offset in offsets or (above and above.holds(offset))]
+    left = sorted(set(range(frontier, end)) - set(done))
+    first = left[0] if left else end
+    return TopicPartition(
+        committed.topic, committed.partition, first, metadata=encode_done(first, end, left, owner)
+    )
+
+
+def stack_of_thread(thread_id: int | None) -> str:
+    """Return where a thread stands; "" if it runs no more."""
+    frame = sys._current_frames().get(thread_id or 0)
+    return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+
+def tuples_of(executing: Tuple | TupleBatch) -> list[Tuple]:
+    """Return the tuples in hand of what is executed: of a batch all that it has neither acked nor failed."""
+    every = [executing] if isinstance(executing, Tuple) else list(executing)
+    return [tup for tup in every if tup._state is IN_HAND]
