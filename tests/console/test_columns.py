@@ -35,7 +35,7 @@ def test_reasons_in_lists_are_short_and_without_control_characters():
         partition=0, offset=1, time_ms=0, topic="t", source_partition=0, source_offset=2, attempts=3,
         cause="failed", task="b@h", reason=EVIL + "x" * 200, key=None, value=None, value_bytes=0, headers={},
     )  # fmt: skip
-    row = columns(("",) * 9, [dead_letter._row(letter)])
+    row = columns(("",) * 10, [dead_letter._row(letter)])
     assert SHOWN in row
     assert "\x1b" not in row
     assert row.rstrip().endswith("x…")

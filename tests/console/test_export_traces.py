@@ -236,7 +236,7 @@ def test_what_a_receiver_that_is_down_did_not_take_is_sent_when_it_is_back(
     is_up.set()
     until(lambda: len(taken.trees()) == 2)
     assert export.counters["failed_exports"] >= 1
-    until(lambda: topology.committed() == 2)
+    until(lambda: topology.committed() >= 2)  # a failure has a record in each form
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from acktree.console.view.reports import Reports
 from acktree.console.view.status import make_status
 from acktree.console.view.trace import Trace
 from acktree.console.view.tree import At, ControlEntry, TracedEmission, TracedTuple, TraceResult, TupleReader
+from acktree.console.view.wire_format import NO_SCHEMAS
 from acktree.schemas.stats import Report
 from console.test_page import published, seen
 from console.test_page_in_chromium import PROBE, SCRIPT, visit
@@ -186,6 +187,7 @@ class DeadLetterCluster:
     """As much of a cluster as the pages ask for: a topology and its dead letters."""
 
     topology = published()
+    schemas = NO_SCHEMAS
 
     def refresh(self):
         pass

@@ -333,7 +333,6 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
 
 
-@pytest.mark.usefixtures("cluster", "task")
 def correct_a_dead_letter(properties: dict[str, str], bootstrap: str) -> str:
     """Correct the newest dead letter of the guarded topology, which is of its line 0."""
     viewer = Cluster(bootstrap, "guarded", properties)
@@ -365,6 +364,7 @@ def test_an_editor_corrects_a_dead_letter_and_needs_each_right_to_write(
         correct_a_dead_letter(secure.properties(user), secure.scram)
 
 
+@pytest.mark.usefixtures("cluster", "task")
 @without_each(Role.SPARK)
 def test_a_spark_spout_needs_each_of_its_rights(secure: SecureBroker, missing: Right):
     properties = properties_without(secure, missing, Role.SPARK)

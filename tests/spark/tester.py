@@ -162,9 +162,9 @@ class StageTester:
 
     def _take_ack(self, value: bytes) -> None:
         said = decode_ack(value)
-        for root, reason, retry_after_ms in said.fails:
-            self.failed.setdefault(root, reason)
-            self.retries.setdefault(root, retry_after_ms)
+        for fail in said.fails:
+            self.failed.setdefault(fail.root, fail.reason)
+            self.retries.setdefault(fail.root, fail.retry_after_ms)
         for root, folded in said.acks.tolist():
             self.acks[root].append(folded)
             self.values[root] ^= folded

@@ -40,6 +40,8 @@ class Retries:
     """Promises that are broken."""
     is_time_true: bool = True
     """Whether no clock was stepped; a delay is measured by two of them."""
+    has_breaker: bool = False
+    """Whether an open breaker takes a rejection for a plain failure."""
     _said: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
     _joined: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     _failing: set[int] = field(default_factory=set)
@@ -102,6 +104,8 @@ class Retries:
 
     def _check_again(self, place: Place, failed: _Failed | None, now_s: float) -> None:
         if failed is None or failed.retry_after_ms == BACK_OFF:
+            return
+        if failed.retry_after_ms == NEVER and self.has_breaker:
             return
         if failed.retry_after_ms == NEVER:
             self.found.append(

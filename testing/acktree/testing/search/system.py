@@ -92,7 +92,9 @@ class System:
         self.is_spark = bool(self.topology.spouts["s"].topics)
         self.judge.source_topic = SOURCE if self.is_spark else ""
         self.judge.is_breaker_open = self._is_breaker_open
-        self.judge.max_attempts = self.topology.spouts["s"].max_attempts
+        spout = self.topology.spouts["s"]
+        self.judge.max_attempts = spout.max_attempts
+        self.judge.retries.has_breaker = bool(spout.max_failure_ratio or spout.max_consecutive_failures)
         self.spout_group = f"{NAME}.s"
         self.checkpoint = Checkpoint()
         self.source_left = 0

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
+from aiokafka.errors import IllegalOperation, KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
 from aiokafka.errors import KafkaError as BatchClientError
 from confluent_kafka import TopicPartition as CommitRecord
 
@@ -100,6 +100,11 @@ class BatchProducer:
             except KafkaTimeoutError as error:
                 if world.monotonic_s() > deadline_s:
                     raise refused(as_kafka_error(error), place.topic) from error
+            except IllegalOperation as error:  # a batch before was refused, which ends the transaction
+                await _await_answers(self._sent)
+                raise DeliveryFailed(
+                    f"a batch for {place.topic} came after its transaction: {error}"
+                ) from error
             except BatchClientError as error:
                 raise refused(as_kafka_error(error), place.topic) from error
 
