@@ -126,7 +126,10 @@ def _send(cluster: Cluster, producer: Producer, **record: Any) -> Message:
         producer.produce(**record, on_delivery=lambda error, message: results.append((error, message)))
     except KafkaException as error:
         raise as_clear_error(error.args[0], cluster.bootstrap, f"topic {record['topic']}") from error
-    producer.flush(BROKER_TIMEOUT_S)
+    try:
+        producer.flush(BROKER_TIMEOUT_S)
+    except SystemError as error:  # confluent-kafka calls on_delivery while it raises that it was fenced
+        raise (error.__cause__ if isinstance(error.__cause__, KafkaException) else error) from None
     if not results:
         raise BrokerUnreachable(f"a record could not be written to {record['topic']} in time")
     refusal, message = results[0]
