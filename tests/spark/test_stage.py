@@ -241,10 +241,13 @@ def test_one_process_writes_all_small_batches_whichever_wrote_a_large_one_before
     tester.start(lambda rows: {f"{tester.name}.a": words(rows)}, trigger="")
     tester.until(lambda: len(tester.inits) == 2 * SMALL_BATCH)
     assert processes_with(b"ACKTREE_WRITERS=2")
+    of_others = set(processes_with(b"ACKTREE_WRITERS=1"))  # of queries that this session had before
     for number in range(1, 6):
         tester.send(["y"])
         tester.until(lambda inits=2 * SMALL_BATCH + number: len(tester.inits) == inits)
-    assert len(processes_with(b"ACKTREE_WRITERS=1")) == 1
+    writers = set(processes_with(b"ACKTREE_WRITERS=1"))
+    assert writers
+    assert len(writers - of_others) <= 1
 
 
 def test_only_plans_that_keep_a_records_rows_together_are_narrow(spark: SparkSession) -> None:
