@@ -10,10 +10,16 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from acktree.producers import AsyncBolt, BadHandler, BasicBolt
+from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.done_above import decode_done, decode_owner, encode_done
+from acktree.producers.tuples import Tuple
+from acktree.producers.worker.ack_sums import HEAD_BYTES
 from acktree.producers.worker.bolt_kinds import find_execute_timeout
-from acktree.producers.worker.execute_limit import EXIT_EXECUTE_TIMEOUT, with_done
+from acktree.producers.worker.execute_limit import EXIT_EXECUTE_TIMEOUT, LastActs, with_done
 from acktree.schemas import world
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
+from acktree.schemas.header import find_header
 from acktree.schemas.topology import BoltTable
 from producers.cluster import Forward, WorkerCluster, until
 
@@ -46,6 +52,13 @@ class Held(Bolt):
         collector.emit(tup.value, anchors=tup)
         collector.ack(tup)
 
+class Acked(Bolt):
+    execute_timeout_s = 2
+    def execute(self, tup, collector):
+        collector.emit(tup.value, anchors=tup)
+        collector.ack(tup)
+        hang(tup.value)
+
 class Blocking(AsyncBolt):
     execute_timeout_s = 2
     async def execute(self, tup, emit):
@@ -71,6 +84,7 @@ SLOW = pytest.mark.slow
         ("Basic", "in C", False),
         pytest.param("Basic", "in Python", True, marks=SLOW),
         pytest.param("Held", "in C", True, marks=SLOW),
+        pytest.param("Acked", "in C", True, marks=SLOW),
         pytest.param("Blocking", "in C", False, marks=SLOW),
     ],
 )
@@ -94,6 +108,23 @@ def test_a_tuple_that_hangs_fails_once_and_the_process_ends_with_its_code(
     assert (tmp_path / "seen").read_text().split() == ["hangs"], "it is not executed again"
     values = {int(record.value()) for record in cluster.read(cluster.topic("b"))}
     assert values == set(range(RECORDS)) - {HANGING}
+
+
+def test_a_fail_that_the_broker_refuses_is_an_error_and_not_taken_for_sent(cluster: WorkerCluster) -> None:
+    """The producer's queue is empty afterwards, too: what was refused waits no more."""
+    cluster.apply(first=(["a"], ["b"]))
+    cluster.emit([7], 0)
+    cluster.set_topic("ack", max_message_bytes="100")
+    (record,) = cluster.read(cluster.topic("a"))
+    header = find_header(record.headers())
+    assert header is not None
+    tup = Tuple(record, header[HEAD_BYTES:], None)
+    consumer = make_consumer(consumer_settings(cluster.bootstrap, f"{cluster.name}.first", {}))
+    acts = LastActs(cluster.bootstrap, {}, cluster.history, "first@h:1", consumer, consumer.committed)
+    with pytest.raises(DeliveryFailed, match="did not take a record"):
+        acts.fail([tup], "it hangs", "a stack")
+    assert cluster.acks() == []
+    consumer.close()
 
 
 class Sleeper(AsyncBolt):

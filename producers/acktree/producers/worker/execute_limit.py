@@ -12,22 +12,29 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
+from acktree.producers.errors import DeliveryFailed
+from acktree.producers.kafka.deadline_call import call_with_deadline, close_consumer
 from acktree.producers.kafka.done_above import decode_done, decode_owner, encode_done
+from acktree.producers.kafka.member_commit import commit_offsets
+from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.tuple_batch import TupleBatch
-from acktree.producers.tuples import IN_HAND, Tuple
+from acktree.producers.tuples import Tuple
 from acktree.producers.worker.bolt_reports import BoltReports
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.execution import Execution
 from acktree.producers.worker.fails import Fails
+from acktree.producers.worker.traces import named
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import make_producer, metadata_of
+from acktree.schemas.clients import metadata_of
 from acktree.schemas.control_records import BACK_OFF
+from acktree.schemas.errors import AcktreeError
 from acktree.schemas.progress import Progress
 from acktree.schemas.registry import History
 from acktree.schemas.stats import Report
@@ -42,7 +49,13 @@ MAX_CHECK_INTERVAL_S = 1.0
 
 log = logging.getLogger("acktree.bolt")
 
+_ACTION = {"action": "execute_timeout"}
+
 Committed = Callable[[list[TopicPartition]], Sequence[TopicPartition]]
+
+
+class NotMarked(AcktreeError):
+    """A tuple that took too long could not be marked as done: the next worker executes it again."""
 
 
 class ExecuteWatch:
@@ -94,51 +107,44 @@ class LastActs:
         consumer: Consumer,
         fetch_committed: Committed,
     ) -> None:
-        self._producer = make_producer(producer_settings(bootstrap, user))
+        self._producer = BufferedProducer(producer_settings(bootstrap, user))
         self._consumer, self._fetch_committed = consumer, fetch_committed
-        self._packer = AckPacker(history, task, self._send)
+        self._packer = AckPacker(history, task, self._producer.send)
 
-    def _send(self, topic: str, partition: int, value: bytes) -> None:
-        self._producer.produce(topic, value, partition=partition)
-
-    def fail(self, tuples: Iterable[Tuple], reason: str, stack: str) -> bool:
-        """Fail tuples; return whether the broker has all of it."""
+    def fail(self, tuples: Iterable[Tuple], reason: str, stack: str) -> None:
+        """Fail tuples, and wait until the broker has all of it. Raises DeliveryFailed, MissingPartition."""
         fails = Fails(self._packer, Counters())
         for tup in tuples:
             fails.pack(tup, reason, BACK_OFF, stack)
         self._packer.flush()
-        return self._flush()
+        self._producer.flush(SEND_S)
 
     def report(self, topic: str, report: Report) -> None:
         """Say on ``topic`` what has happened; it may get lost."""
-        self._producer.produce(topic, report.encode(), report.key())
-        self._flush()
-
-    def _flush(self) -> bool:
-        return not self._producer.flush(SEND_S)
+        with suppress(DeliveryFailed):
+            self._producer.produce(topic, report.encode(), report.key())
+            self._producer.flush(SEND_S)
 
     def mark_done(self, tuples: Sequence[Tuple]) -> None:
-        """Commit that these tuples are done, and nothing else; the others of their partitions stay open."""
+        """Commit that these tuples are done, and nothing else; the others of their partitions stay open.
+
+        Raises:
+            NotMarked: the group did not take it. CallTimedOut: the broker does not answer.
+            KafkaException: it refused.
+        """
         offsets: dict[tuple[str, int], set[int]] = {}
         for tup in tuples:
             offsets.setdefault((tup.topic, tup.partition), set()).add(tup.offset)
-        found = self._in_time(lambda: list(self._fetch_committed([TopicPartition(*at) for at in offsets])))
+        places = [TopicPartition(*at) for at in offsets]
+        found = call_with_deadline(partial(self._fetch_committed, places), may_wait_for(SEND_S))
         for place in found:
+            if place.error is not None:
+                raise KafkaException(place.error)
             if place.offset < 0:  # nothing is committed yet: everything that is there is open
                 place.offset, _ = self._consumer.get_watermark_offsets(place, timeout=SEND_S)
         marked = [with_done(place, offsets[place.topic, place.partition]) for place in found]
-        self._in_time(lambda: self._consumer.commit(offsets=marked, asynchronous=False))
-
-    def _in_time(self, call: Callable[[], list[TopicPartition] | None]) -> list[TopicPartition]:
-        until_s = world.monotonic_s() + SEND_S
-        try:
-            answers = call_with_deadline(call, lambda: world.monotonic_s() < until_s) or []
-        except CallTimedOut:
-            raise TimeoutError(f"the broker has not answered for {SEND_S:g} s") from None
-        for answer in answers:
-            if answer.error is not None:
-                raise RuntimeError(answer.error.str())
-        return answers
+        if not commit_offsets(self._consumer, marked, may_wait_for(SEND_S)):
+            raise NotMarked("a rebalance, or a broker that is away, kept the group from taking the offset")
 
     def leave(self) -> None:
         """Leave the group, so that others get the partitions at once."""
@@ -176,19 +182,22 @@ class ExecuteLimit:
         stack, tuples = stack_of_thread(self._execution.thread), tuples_of(executing)
         reason = reason_for(self.limit_s)
         text = "%d tuples, first %s: %s; the process ends with exit code %d, its thread stands at\n%s"
-        first = tuples[0] if tuples else executing
-        action = {"action": "execute_timeout"}
-        log.error(text, len(tuples), first, reason, EXIT_EXECUTE_TIMEOUT, stack, extra=action)
+        log.error(text, len(tuples), named(tuples[0]), reason, EXIT_EXECUTE_TIMEOUT, stack, extra=_ACTION)
         try:
             acts = self._make_last_acts()
-            if acts.fail(tuples, reason, stack):
+            try:
+                acts.fail(tuples, reason, stack)
                 acts.mark_done(tuples)
+            except Exception as error:
+                text = "not marked as done, so the next worker executes it again: %s"
+                log.error(text, error, exc_info=error, extra=_ACTION)
             self._reports.failed(reason)
             acts.report(self._reports.stats_topic, self._reports.make_of_standstill())
             self._on_giving_up()
             acts.leave()
         except Exception as error:
-            log.error("the next worker executes it again: %s", error, exc_info=error, extra=action)
+            text = "the group removes this worker after its session timeout: %s"
+            log.error(text, error, exc_info=error, extra=_ACTION)
         finally:
             sys.stdout.flush()
             world.end_process(EXIT_EXECUTE_TIMEOUT)
@@ -227,6 +236,14 @@ def stack_of_thread(thread_id: int | None) -> str:
 
 
 def tuples_of(executing: Tuple | TupleBatch) -> list[Tuple]:
-    """Return the tuples in hand of what is executed: of a batch all that it has neither acked nor failed."""
-    every = [executing] if isinstance(executing, Tuple) else list(executing)
-    return [tup for tup in every if tup._state is IN_HAND]
+    """Return the tuples of what is executed, also those that the bolt has acked or failed in this call.
+
+    What it said of them is not sent yet, and never will be.
+    """
+    return [executing] if isinstance(executing, Tuple) else list(executing)
+
+
+def may_wait_for(seconds: float) -> Callable[[], bool]:
+    """Return what says whether a call may take longer, for so long from now on."""
+    until_s = world.monotonic_s() + seconds
+    return lambda: world.monotonic_s() < until_s
