@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acktree.console.flow import NoSuchSpout
+from acktree.console.flow import no_such_spout
 from acktree.console.operator_records import OperatorRecord, write_records, written_or_raised
 from acktree.console.view.breakers import BreakerStatus
 from acktree.schemas import world
@@ -57,8 +57,7 @@ def plan_close(published: Published, spout: str | None, found: Mapping[str, Brea
         NoSuchSpout: the topology has none of that name. NoBreaker: none of them has a breaker.
     """
     if spout is not None and spout not in published.spouts:
-        known = ", ".join(published.spouts) or "none"
-        raise NoSuchSpout(f"topology {published.name} has no spout {spout!r}; it has: {known}")
+        raise no_such_spout(published, spout)
     names = published.spouts if spout is None else (spout,)
     wanted = [name for name in names if breaker_policy(published, name).is_on]
     if not wanted:

@@ -28,6 +28,12 @@ class NoSuchSpout(AcktreeError):
     """The topology has no spout of that name."""
 
 
+def no_such_spout(published: Published, spout: str) -> NoSuchSpout:
+    """Return the error for a spout that a topology does not have."""
+    known = ", ".join(published.spouts) or "none"
+    return NoSuchSpout(f"topology {published.name} has no spout {spout!r}; it has: {known}")
+
+
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
     """What ``execute_flow`` would write: by spout, what it does now; and what all shall do."""
@@ -66,9 +72,7 @@ def plan_flow(history: History, spout: str | None, flow: Flow) -> FlowPlan:
     """
     spouts = tuple(history.latest.spouts)
     if not spouts or (spout is not None and spout not in spouts):
-        raise NoSuchSpout(
-            f"topology {history.name} has no spout {spout or ''!r}; it has: {', '.join(spouts) or 'none'}"
-        )
+        raise no_such_spout(history.latest, spout or "")
     wanted = spouts if spout is None else (spout,)
     return FlowPlan(history.name, flow, {name: history.flow(name).flow for name in wanted})
 

@@ -75,20 +75,45 @@ class GivenUp:
     failed_value: FailedValue = FailedValue()
 
 
+def why_headers(
+    attempts: int, cause: Cause, task: str, reason: str, first_failed_ms: int, given_up_ms: int
+) -> Headers:
+    """Return what every dead letter says of its failures; times in ms since 1970."""
+    return [
+        ("acktree-attempts", str(attempts).encode()),
+        ("acktree-cause", cause.name.encode()),
+        ("acktree-task", task.encode()),
+        ("acktree-reason", reason.encode("utf-8", "backslashreplace")),
+        ("acktree-first-time-ms", str(first_failed_ms).encode()),
+        ("acktree-last-time-ms", str(given_up_ms).encode()),
+    ]
+
+
+def headers_of_tools(group: str, cause: Cause, reason: str) -> Headers:
+    """Return what every dead letter says to tools that know the ``kafka_dlt-*`` headers."""
+    return [
+        ("kafka_dlt-original-consumer-group", group.encode()),
+        ("kafka_dlt-exception-fqcn", f"acktree.{cause.name}".encode()),
+        ("kafka_dlt-exception-message", reason.encode("utf-8", "backslashreplace")),
+    ]
+
+
 def dead_letter_headers(given_up: GivenUp) -> Headers:
     """Return the headers that follow those of the source record."""
-    failed, value, cause = given_up.failed_tuple, given_up.failed_value, given_up.cause.name
+    failed, value = given_up.failed_tuple, given_up.failed_value
     place = f"{given_up.topic}/{given_up.partition}/{given_up.offset}"
     failed_place = "" if failed is None else f"{failed.topic}/{failed.partition}/{failed.offset}"
     stack = "" if failed is None or not failed.stack else f"{failed.stack}{given_up.reason}\n"
     return [
         (ORIGIN, place.encode()),
-        ("acktree-attempts", str(given_up.attempts).encode()),
-        ("acktree-cause", cause.encode()),
-        ("acktree-task", given_up.task.encode()),
-        ("acktree-reason", given_up.reason.encode()),
-        ("acktree-first-time-ms", str(given_up.first_failed_ms).encode()),
-        ("acktree-last-time-ms", str(given_up.given_up_ms).encode()),
+        *why_headers(
+            given_up.attempts,
+            given_up.cause,
+            given_up.task,
+            given_up.reason,
+            given_up.first_failed_ms,
+            given_up.given_up_ms,
+        ),
         (FAILED_TUPLE, failed_place.encode()),
         (FAILED_VALUE, value.value),
         (FAILED_VALUE_NOTE, value.note.encode()),
@@ -100,9 +125,7 @@ def dead_letter_headers(given_up: GivenUp) -> Headers:
             "kafka_dlt-original-timestamp-type",
             b"LogAppendTime" if given_up.is_log_append_time else b"CreateTime",
         ),
-        ("kafka_dlt-original-consumer-group", given_up.group.encode()),
-        ("kafka_dlt-exception-fqcn", f"acktree.{cause}".encode()),
-        ("kafka_dlt-exception-message", given_up.reason.encode()),
+        *headers_of_tools(given_up.group, given_up.cause, given_up.reason),
         (STACK, stack.encode("utf-8", "replace")),
     ]
 

@@ -98,7 +98,6 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: dict[int, int] = {}
         self._written: WrittenBatches | None = None
         self._scanned: dict[str, Any] | None = None
-        self._is_shape_checked = False
 
     def _settled(self) -> SourceOptions:
         """Return the options with those of the topology, as it is published when this is first asked."""
@@ -155,10 +154,10 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_written(logged)
         if not self._has_begun and self._first not in (None, logged):
             self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it
-        self._has_begun = True
+        is_first, self._has_begun = not self._has_begun, True
         driver = self._opened(logged)
         driver.written(logged)
-        if self._must_check_shape(logged):
+        if is_first and self._must_check_shape(logged):
             self._begun.planned(end := driver.shape_check().to_json())
             return end
         if self._options.available_now and self._targets is None:
@@ -188,14 +187,13 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver.progress(self._ends) if self._driver is not None else None
 
     def _must_check_shape(self, logged: PlannedBatch) -> bool:
-        """Return whether the plan is to be tried on a batch without records: once per start, if declared.
+        """Return whether a start tries the plan on a batch without records: if it is declared.
 
         A join without a key reads the first partition of a table in the tasks that a narrow plan has: these
         would commit their part of the rows before a later task is refused. Not twice in a row, or a query
         that Spark gives one batch a run would read nothing.
         """
-        is_first, self._is_shape_checked = not self._is_shape_checked, True
-        return bool(self._options.plan) and is_first and not logged.checks_shape
+        return bool(self._options.plan) and not logged.checks_shape
 
     def _check_written(self, logged: PlannedBatch) -> None:
         """Check that a batch which Spark has ended was written. Raises NotWritten."""

@@ -1,11 +1,9 @@
 """`acktree breaker close`: close the breakers of spouts by hand."""
 
-import json
-
 import click
 
 from acktree.console.breaker import execute_close, plan_close
-from acktree.console.commands.flow import REPORTED_SPAN_S
+from acktree.console.commands.flow import REPORTED_SPAN_S, show_plan
 from acktree.console.commands.options import bootstrap_option, client_settings_option, format_option
 from acktree.console.view.breakers import breaker_of
 from acktree.console.view.cluster import Cluster
@@ -41,10 +39,4 @@ def close(
     found = {name: breaker_of(reports.alive("spout", name, now_ms)) for name in published.spouts}
     plan = plan_close(published, spout, found)
     written = execute_close(bootstrap, plan, published, settings) if execute else None
-    if style == "json":
-        click.echo(json.dumps(plan.to_json(written)))
-    else:
-        for line in plan.lines():
-            click.echo(line)
-    if written is None:
-        click.echo("nothing was changed; add --execute to do it", err=True)
+    show_plan(plan, written, style)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import click
 
@@ -98,6 +99,19 @@ def _carry_out(
     history = read_history(bootstrap, topology, settings)
     plan = plan_flow(history, spout, flow)
     written = execute_flow(bootstrap, plan, history.latest, settings) if execute else None
+    show_plan(plan, written, style)
+    return plan, history.latest, written
+
+
+class Plan(Protocol):
+    """What an operator would change of a topology's spouts."""
+
+    def lines(self) -> list[str]: ...
+    def to_json(self, written: Mapping[str, int] | None = None) -> dict[str, Any]: ...
+
+
+def show_plan(plan: Plan, written: Mapping[str, int] | None, style: str) -> None:
+    """Print a plan, with the offsets by spout where it was carried out."""
     if style == "json":
         click.echo(json.dumps(plan.to_json(written)))
     else:
@@ -105,7 +119,6 @@ def _carry_out(
             click.echo(line)
     if written is None:
         click.echo("nothing was changed; add --execute to do it", err=True)
-    return plan, history.latest, written
 
 
 def _await_drained(

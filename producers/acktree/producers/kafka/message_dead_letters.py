@@ -10,6 +10,7 @@ from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
 from acktree.producers.pending import Message
 from acktree.producers.spout import Failure
 from acktree.schemas import world
+from acktree.schemas.dead_letter import Headers, headers_of_tools, why_headers
 
 MAX_ID_CHARACTERS = 1_000
 
@@ -48,23 +49,21 @@ class MessageDeadLetters:
             # Its own time is that of the write: with an old one the topic's retention would remove it.
             self._produce(self._topic(), emitted.value, emitted.key, headers, NO_TIMESTAMP, on_delivery)
 
-    def _headers(
-        self, message: Message, failure: Failure, now_s: float
-    ) -> list[tuple[str, bytes | str | None]]:
+    def _headers(self, message: Message, failure: Failure, now_s: float) -> Headers:
         last_ms = world.wall_ms()
         failing_s = now_s - (now_s if message.first_failed_s is None else message.first_failed_s)
         return [
             ("acktree-spout", self._spout.encode()),
             ("acktree-message-id", text_of(message.id).encode("utf-8", "backslashreplace")),
-            ("acktree-attempts", str(failure.attempts).encode()),
-            ("acktree-cause", failure.cause.name.encode()),
-            ("acktree-task", failure.task.encode()),
-            ("acktree-reason", failure.reason.encode("utf-8", "backslashreplace")),
-            ("acktree-first-time-ms", str(last_ms - int(failing_s * 1000)).encode()),
-            ("acktree-last-time-ms", str(last_ms).encode()),
-            ("kafka_dlt-original-consumer-group", self._group.encode()),
-            ("kafka_dlt-exception-fqcn", f"acktree.{failure.cause.name}".encode()),
-            ("kafka_dlt-exception-message", failure.reason.encode("utf-8", "backslashreplace")),
+            *why_headers(
+                failure.attempts,
+                failure.cause,
+                failure.task,
+                failure.reason,
+                last_ms - int(failing_s * 1000),
+                last_ms,
+            ),
+            *headers_of_tools(self._group, failure.cause, failure.reason),
         ]
 
     def pop_written(self) -> list[tuple[Message, Failure]]:
