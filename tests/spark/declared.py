@@ -60,9 +60,11 @@ def options(tester: StageTester, **more: str) -> dict[str, str]:
     return tester.options(**({"spout": "in"} | more)) | {"plan": "narrow", "topic": f"{tester.name}.a"}
 
 
-def lines(tester: StageTester, **more: str) -> DataFrame:
+def lines(tester: StageTester, *, is_endless: bool = False, **more: str) -> DataFrame:
+    """Return the source's rows; for a query that ends when all that is there is done, unless it is endless."""
     register(tester.spark)
-    given = options(tester, **{"availableNow": f"{not HAS_ADMISSION_CONTROL}"} | more)
+    is_ended_by_source = not (is_endless or HAS_ADMISSION_CONTROL)
+    given = options(tester, **{"availableNow": f"{is_ended_by_source}"} | more)
     return tester.spark.readStream.format(FORMAT).options(**given).load()
 
 

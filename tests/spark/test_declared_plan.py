@@ -103,7 +103,7 @@ def test_a_bolt_acks_what_it_has_read_in_the_transaction_of_its_tuples(tester: S
 def test_a_bolt_that_starts_before_there_is_a_tuple_waits_for_one(tester: StageTester) -> None:
     """Its first batch has no task that reads; Spark makes one that writes."""
     of_bolt = options(tester, bolt="two", spout="") | {"topic": f"{tester.name}.c"}
-    rows = words(declared.lines(tester, bolt="two", spout="")).writeStream.format("acktree")
+    rows = words(declared.lines(tester, is_endless=True, bolt="two", spout="")).writeStream.format("acktree")
     folder = str(tester.folder / "checkpoint")
     tester.query = rows.options(**of_bolt).option("checkpointLocation", folder).start()
     tester.until(lambda: any(each["batchId"] >= 0 for each in tester.query.recentProgress))
@@ -115,7 +115,9 @@ def test_a_bolt_that_starts_before_there_is_a_tuple_waits_for_one(tester: StageT
 def test_a_batch_is_written_for_the_newest_version_of_the_topology(tester: StageTester) -> None:
     """The query's tasks know no version that is older than their batch."""
     tester.send(["a"])
-    rows = same(declared.lines(tester)).writeStream.format("acktree").options(**options(tester))
+    rows = (
+        same(declared.lines(tester, is_endless=True)).writeStream.format("acktree").options(**options(tester))
+    )
     tester.query = rows.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
     tester.until(lambda: len(tester.headers) == 1)
     text = TOPOLOGY.format(name=tester.name, timeout_s=60, block=1)
