@@ -61,7 +61,7 @@ def options(tester: StageTester, **more: str) -> dict[str, str]:
 
 
 def lines(tester: StageTester, *, is_endless: bool = False, **more: str) -> DataFrame:
-    """Return the source's rows; for a query that ends when all that is there is done, unless it is endless."""
+    """Return the rows of a source that ends when all that is there is done, unless it is endless."""
     register(tester.spark)
     is_ended_by_source = not (is_endless or HAS_ADMISSION_CONTROL)
     given = options(tester, **{"availableNow": f"{is_ended_by_source}"} | more)
