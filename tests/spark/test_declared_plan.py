@@ -1,5 +1,7 @@
 """``writeStream.format("acktree")`` on a plan that is narrow, as the options say: exact, whatever fails."""
 
+import re
+import time
 from collections import Counter
 
 import pytest
@@ -79,15 +81,23 @@ def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_tw
     assert (len(tester.inits), tester.failed, tester.committed()) == (RECORDS, {}, [RECORDS, 0])
 
 
-def test_a_function_that_does_not_take_all_its_rows_is_refused_and_commits_nothing(
+def test_rows_that_a_function_does_not_take_are_filtered_out_or_its_batch_is_refused(
     tester: StageTester,
 ) -> None:
+    """Which of both depends on how far Spark reads ahead; never is a part of the records done."""
     tester.send([value * 5 for value in VALUES])
     start(tester, lambda rows: same(rows).mapInArrow(first_batch_only, declared.SCHEMA))
-    with pytest.raises(Exception, match=r"must take all rows|were cut off"):
-        tester.query.awaitTermination(DEADLINE_S)
-    tester.read()
-    assert (tester.inits, tester.tuples, tester.committed()) == ({}, [], [0, 0])
+    deadline = time.monotonic() + DEADLINE_S
+    while tester.query.isActive and len(tester.inits) < RECORDS:
+        assert time.monotonic() < deadline, len(tester.inits)
+        tester.read()
+    if refusal := tester.query.exception():
+        tester.read()
+        assert re.search(r"must take all rows|were cut off", str(refusal))
+        assert (tester.inits, tester.tuples, tester.committed()) == ({}, [], [0, 0])
+    else:
+        assert (len(tester.inits), tester.committed()) == (RECORDS, [0, 0])
+        assert 0 < len(tester.tuples) < RECORDS
 
 
 def test_a_bolt_acks_what_it_has_read_in_the_transaction_of_its_tuples(tester: StageTester) -> None:
