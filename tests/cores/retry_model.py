@@ -37,10 +37,12 @@ class RetriesModel:
         if block is None:
             emitted = generation % self.in_a_run
             block = self.blocks[first] = FailedBlock(generation, emitted, emitted, now_s, emitted, emitted)
-        elif block.generation < generation < (block.generation // 16 + 1) * 16 and not block.in_flight:
+        elif 0 < block.generation < generation and not block.in_flight:
             self.answered.append((first, block.generation))
-            more = (generation - block.generation) % self.in_a_run
-            block.emissions, block.in_run = block.emissions + more, block.in_run + more
+            is_new_run = generation // 16 != block.generation // 16
+            more = (generation - block.generation) % self.in_a_run or self.in_a_run
+            block.emissions, block.in_run = block.emissions + more, -1 if is_new_run else block.in_run
+            block.in_run += more
             if block.in_run >= self.in_a_run - 1:
                 self.full_run = generation // 16
             block.generation, block.in_flight, block.due_s = generation, True, None

@@ -83,7 +83,8 @@ class SpoutTester:
 
     def options(self, **more: str) -> SourceOptions:
         role = {"kafka.bootstrap.servers": self.bootstrap, "topology": self.name, "spout": "in"}
-        return SourceOptions.parse({**role, **self.more, **more})
+        soon = {"kafka.fetch.wait.max.ms": "20"}  # how long after its last record the end of a log is seen
+        return SourceOptions.parse({**role, **soon, **self.more, **more})
 
     def start(self) -> SpoutDriver:
         """Start a driver as Spark would after a crash: with the last batch that it has logged."""
@@ -152,9 +153,12 @@ class SpoutTester:
         self.producer.flush()
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Serve the driver, a second of its clock a time, until something holds."""
+        """Serve the driver, a second of its clock a time, until it has read all results and something holds.
+
+        Before it has read them it replays nothing.
+        """
         deadline = time.monotonic() + DEADLINE_S
-        while not holds():
+        while not (self.driver.has_caught_up and holds()):
             assert time.monotonic() < deadline, self.driver.tasks[0]
             self.driver.service(0.1)
             self.now_s += 1.0

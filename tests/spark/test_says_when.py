@@ -224,16 +224,21 @@ def test_a_delay_holds_the_result_position_and_begins_anew_after_a_crash() -> No
     made.end()
 
 
+@pytest.mark.parametrize("run", [RUN, RUN + 1])
 @pytest.mark.parametrize(
     ("said", "outcome"), [(60_000, "waits"), (NEVER, "given up"), (BACK_OFF, "backs off")]
 )
 def test_what_a_later_emission_says_counts_where_the_failure_before_it_is_read_again(
-    said: int, outcome: str
+    said: int, outcome: str, run: int
 ) -> None:
-    """The driver before had emitted the record again, and died before it committed that."""
+    """A driver before had emitted the record again, and died before it committed that.
+
+    Its run may have been another one than that of the emission which had failed.
+    """
     spout = Spout(1, max_attempts=5)
+    spout.task.run = RUN + 2
     spout.fail(0, BACK_OFF)
-    effect = spout.fail(0, said, generation_of(RUN, 1))
+    effect = spout.fail(0, said, generation_of(run, 1))
     if outcome == "given up":
         assert [each.cause for each in effect.exhausted] == [Cause.REJECTED]
         assert spout.due(1e6) == []

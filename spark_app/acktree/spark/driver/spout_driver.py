@@ -153,8 +153,10 @@ class SpoutDriver:
     def next_batch(self, ends: Mapping[int, int], limit: int | None) -> PlannedBatch | None:
         """Return the next batch with offsets below ``ends`` by slot, None if there is nothing to emit.
 
-        Replays come first and are never held back by max pending or by ``limit``; what replay commands open
-        is held only by what is in flight of it. A paused spout emits nothing, one that drains nothing new.
+        Replays come first and are never held back by max pending or by ``limit``, but none is emitted before
+        all results that are there have been read once: a later one may say that it is rejected, or when it is
+        due. What replay commands open is held only by what is in flight of it. A paused spout emits nothing,
+        one that drains nothing new.
         With an open breaker it emits a probe now and then.
 
         Raises:
@@ -183,7 +185,9 @@ class SpoutDriver:
     def _plan_probe(
         self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float
     ) -> PlannedBatch:
-        """Emit a probe if one is due: nothing else while the breaker is open."""
+        """Emit a probe if one is due, and all results are read: nothing else while the breaker is open."""
+        if not self._results.are_read:
+            return self.position()
         for task in self.tasks.values():
             task.fail_overdue(now_s - self.topology.control_retention_s, now_s, MAX_REPLAYS)
         max_pending = self.topology.spouts[self._options.spout].max_pending
@@ -192,6 +196,11 @@ class SpoutDriver:
         ranges, replays = plan_probe(tasks, self.breaker, ends, room, limit, now_s)
         return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays))
 
+    @property
+    def _max_replays(self) -> int:
+        """Return how many blocks that failed may be emitted again: none before all results are read."""
+        return MAX_REPLAYS if self._results.are_read else 0
+
     def _plan(self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float) -> PlannedBatch:
         """Emit what is due again, what commands ask for, and what is new."""
         ranges: list[Range] = []
@@ -199,7 +208,7 @@ class SpoutDriver:
         replays: list[Replays] = []
         room, largest_block = self.topology.spouts[self._options.spout].max_pending, limit
         for task in self.tasks.values():
-            budget = MAX_REPLAYS - sum(len(group.offsets) for group in replays)
+            budget = self._max_replays - sum(len(group.offsets) for group in replays)
             task.fail_overdue(now_s - self.topology.control_retention_s, now_s, budget)
             replays += task.replay_due(now_s, budget)
             again += task.emit_again(room, now_s)

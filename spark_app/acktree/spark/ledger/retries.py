@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-from acktree.schemas.ids import ATTEMPT_MASK, generation_of
+from acktree.schemas.ids import ATTEMPT_MASK, generation_of, run_at_least
 from acktree.schemas.retry_policy import RetryPolicy
 
 
@@ -133,7 +133,9 @@ class Retries:
             # The driver before has emitted it again, and died before it committed that: the failure that was
             # read again is answered, and what the newer one says of when, or never, counts.
             self._replayed.append((first, attempt.generation))
-            attempt.emissions += (generation - attempt.generation) & ATTEMPT_MASK
+            if generation >> 4 != attempt.generation >> 4:  # its first emission in that run, at the earliest
+                attempt.first_in_run = attempt.emissions + 1
+            attempt.emissions += (generation - attempt.generation) & ATTEMPT_MASK or ATTEMPT_MASK + 1
             if attempt.emissions - attempt.first_in_run >= ATTEMPT_MASK:
                 self._used_up = generation >> 4
             attempt.generation, attempt.in_flight, attempt.in_halves = generation, True, False
@@ -254,9 +256,13 @@ class Retries:
 
 
 def _is_newer(generation: int, attempt: Attempt) -> bool:
-    """Return whether a generation is a later emission, in one run, than the one that has failed."""
-    of_one_run = generation >> 4 == attempt.generation >> 4
-    return of_one_run and generation > attempt.generation and not attempt.in_flight
+    """Return whether a generation is a later emission than the one that has failed, of any driver's run.
+
+    Of what was overdue no run is known, so nothing is later.
+    """
+    run, run_before = generation >> 4, attempt.generation >> 4
+    is_later = run_at_least(run, run_before) if run != run_before else generation > attempt.generation
+    return bool(attempt.generation) and is_later and not attempt.in_flight
 
 
 def name_of_rest(left_at: Callable[[int], BitMap64], taken: BitMap64, first: int) -> int | None:

@@ -2,8 +2,7 @@
 
 Invariant: it knows the log's order only. A record may be emitted again too early, or after it was rejected,
 only if the last emission of it had failed before for another reason, an operator has moved the offsets, or a
-driver has begun without a checkpoint, which emits again whatever is not done. One that was rejected may also
-be emitted again by the next driver, if the one before died between the dead letter and its commit.
+driver has begun without a checkpoint, which emits again whatever is not done.
 """
 
 from collections import Counter, defaultdict
@@ -41,8 +40,6 @@ class Retries:
     """Promises that are broken."""
     is_time_true: bool = True
     """Whether no clock was stepped; a delay is measured by two of them."""
-    driver_began_s: float = 0.0
-    """When the newest driver began."""
     has_breaker: bool = False
     """Whether an open breaker takes a rejection for a plain failure."""
     _said: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -108,8 +105,7 @@ class Retries:
     def _check_again(self, place: Place, failed: _Failed | None, now_s: float) -> None:
         if failed is None or failed.retry_after_ms == BACK_OFF:
             return
-        is_forgotten = failed.at_s < self.driver_began_s
-        if failed.retry_after_ms == NEVER and (self.has_breaker or is_forgotten):
+        if failed.retry_after_ms == NEVER and self.has_breaker:
             return
         if failed.retry_after_ms == NEVER:
             self.found.append(

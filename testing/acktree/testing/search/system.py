@@ -204,7 +204,6 @@ class System:
         process = self.kernel.current.process
         if not self.checkpoint.offsets:
             self.judge.retries.forgive_all()
-        self.judge.retries.driver_began_s = self.kernel.now_s
         application = WatchedApplication(self.kernel, process, options, self._stage, self.checkpoint)
         # Somebody upgrades Spark, and goes back.
         application.calls = self.version_draw.choice([Calls.WITH_START, Calls.WITHOUT_START])

@@ -1,0 +1,32 @@
+"""A driver that takes over reads the results that are there before it emits anything again."""
+
+from collections.abc import Callable
+
+import pytest
+
+from acktree.schemas.control_records import NEVER, Cause
+from acktree.spark.driver import result_topics
+from spark.spouts import DEADLINE_S, SpoutTester
+
+
+def test_nothing_is_replayed_before_all_results_are_read_which_may_reject_it(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver before had written the dead letter, and two batches, and died before it committed that."""
+    t = spout(records=1)
+    (first,) = t.emitted(t.next_batch())
+    t.send_result(failed=[(*first, Cause.FAILED)], retry_after_ms=0)
+    t.until(lambda: t.count("failed") == 1)
+    (replay,) = t.emitted(t.next_batch())
+    t.send_result(failed=[(*replay, Cause.FAILED)], retry_after_ms=NEVER)
+    t.send(1)
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [1]
+    t.start()
+    monkeypatch.setattr(result_topics, "MAX_RESULTS_PER_POLL", 2)  # one failure, said in two ways
+    t.driver.service(DEADLINE_S)
+    assert t.count("failed") == 1
+    assert not t.driver.has_caught_up
+    assert t.driver.next_batch(t.driver.log_ends(), None) is None
+    t.until(lambda: t.count("rejected") == 1)
+    assert t.next_batch() is None
+    assert t.pending == 1, "the other record is in flight"
