@@ -27,6 +27,7 @@ from acktree.schemas.errors import AcktreeError, BrokerUnreachable
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
+from unreadable import write_with_bad_name
 
 WAIT_S = 30
 CITY, SLOW = "no such city", "too slow\r\n\x1b[2J"
@@ -436,3 +437,17 @@ def test_dead_letters_are_listed_by_time_and_key(topology: GivenUp) -> None:
     assert topology.acktree("dead-letter", "list", "--since", "soon").exit_code == 2
     unknown = topology.acktree("dead-letter", "list", "--key", "k")
     assert (unknown.exit_code, "has the key 'k'" in unknown.output) == (2, True)
+
+
+# Records of others.
+
+
+def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(topology: GivenUp, page: TestClient):
+    write_with_bad_name(topology.bootstrap, f"{topology.name}.dead-letter", b"foreign")
+    listed = json.loads(topology.acktree("dead-letter", "list", "--format", "json").output)["dead_letters"]
+    assert sorted(each["offset"] for each in listed) == list(range(len(LETTERS) + 1))
+    (foreign,) = [each for each in listed if each["offset"] == len(LETTERS)]
+    assert (foreign["topic"], foreign["value"]) == ("", "foreign")
+    assert page.get("/dead-letters").status_code == 200
+    assert page.get(f"/dead-letters/0/{len(LETTERS)}").status_code == 200
+    assert topology.acktree("trace", topology.source, "0", "5").exit_code == 0
