@@ -18,7 +18,7 @@ class Kept(Sink):
         self.values.append(tup.value)
 
 
-def test_a_worker_sets_a_record_with_unreadable_headers_aside_and_goes_on(cluster: WorkerCluster):
+def test_a_worker_rejects_a_record_with_unreadable_headers_and_goes_on(cluster: WorkerCluster):
     cluster.apply(sink=(["a"], []))
     bolt = Kept()
     running = cluster.start(bolt, "sink")
