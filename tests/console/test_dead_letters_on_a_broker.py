@@ -2,112 +2,25 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 import httpx2
 import pytest
-from click.testing import CliRunner
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from starlette.testclient import TestClient
 
-from acktree.console import dead_letter_edit
-from acktree.console.dead_letter_edit import carry_out, correct, read_open_dead_letter
-from acktree.console.main import main
 from acktree.console.page import actions
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
-from acktree.console.view.cluster import Cluster
-from acktree.schemas.codec import decode_result_record
-from acktree.schemas.control_records import ReplayCommand, Span
-from acktree.schemas.errors import AcktreeError, BrokerUnreachable
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
-
-WAIT_S = 30
-CITY, SLOW = "no such city", "too slow\r\n\x1b[2J"
-LETTERS = [(0, CITY), (5, CITY), (6, CITY), (6, SLOW), (99, CITY), (7, SLOW)]
-"""Source offset and reason of each dead letter; offset 0 is removed, 99 was never there."""
-
-
-@dataclass
-class GivenUp:
-    """A topology with dead letters and the verbs of its operator."""
-
-    bootstrap: str
-    name: str
-
-    @property
-    def source(self) -> str:
-        return f"{self.name}.lines"
-
-    def create(self) -> None:
-        self.publish(self.source)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.delete_records([TopicPartition(self.source, 0, 1)]).values():
-            future.result(WAIT_S)
-        for offset, reason in LETTERS:
-            self.give_up(offset, reason)
-
-    def publish(self, topic: str, partitions: int = 1) -> None:
-        """Publish the topology with one more source topic, of ten records."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, partitions)])[topic].result(WAIT_S)
-        topics = json.dumps(list(dict.fromkeys((self.source, topic))))
-        text = f'name = "{self.name}"\n[spouts.lines]\ntopics = {topics}\nemits = ["{self.name}.w"]\n'
-        text += f"tasks = {partitions}\n"
-        text += f'[bolts.count]\nreads = ["{self.name}.w"]\n'
-        apply_topology(self.bootstrap, parse_topology(text), {})
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        for number in range(10 * partitions):
-            producer.produce(topic, b"line", partition=number % partitions)
-        assert producer.flush(WAIT_S) == 0
-
-    def give_up(self, offset: int, reason: str, partition: int = 0) -> None:
-        headers = {
-            "origin": f"{self.source}/{partition}/{offset}",
-            "attempts": "3",
-            "cause": "FAILED",
-            "task": "count@vm:1",
-            "reason": reason,
-        }
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        named = [(f"acktree-{name}", text.encode()) for name, text in headers.items()]
-        producer.produce(f"{self.name}.dead-letter", b"line", headers=named)
-        assert producer.flush(WAIT_S) == 0
-
-    def commands(self) -> list[tuple[Span, ...]]:
-        """Return the spans of every replay command that was written."""
-        latest = read_history(self.bootstrap, self.name, {}).latest
-        place = TopicPartition(latest.result_topic(latest.task_of(latest.slots[0])), 0, 0)
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.name})
-        _, end = reader.get_watermark_offsets(place, WAIT_S)
-        reader.assign([place])
-        found = [decode_result_record(each.value()) for each in (reader.consume(end, WAIT_S) if end else [])]
-        reader.close()
-        assert len(found) == end
-        return [each.spans for each in found if isinstance(each, ReplayCommand)]
-
-    def acktree(self, *arguments: str) -> Any:
-        return CliRunner().invoke(main, [*arguments, "--topology", self.name, "-b", self.bootstrap])
-
-
-@pytest.fixture
-def topology(bootstrap: str, unique: str) -> GivenUp:
-    made = GivenUp(bootstrap, unique)
-    made.create()
-    return made
-
-
-@pytest.fixture
-def page(topology: GivenUp) -> Iterator[TestClient]:
-    settings = PageSettings(topology.bootstrap, topology.name, {}, allow_actions=True)
-    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
-        yield client
+from acktree.schemas.control_records import Span
+from acktree.schemas.errors import BrokerUnreachable
+from console.given_up import (
+    CITY,
+    WAIT_S,
+    GivenUp,
+)
 
 
 def form_of(answer: httpx2.Response) -> dict[str, str]:
@@ -313,126 +226,3 @@ def test_a_replay_that_cannot_be_is_refused_in_one_sentence(
     done = topology.acktree("dead-letter", "replay", *arguments, "--execute")
     assert (done.exit_code, sentence in done.stderr) == (2, True), done.output
     assert topology.commands() == []
-
-
-# Corrected values.
-
-
-def source_records(topology: GivenUp) -> list[Any]:
-    """Return the records of the source partition, those of aborted transactions left out."""
-    settings = {
-        "bootstrap.servers": topology.bootstrap,
-        "group.id": topology.name,
-        "enable.partition.eof": True,
-    }
-    reader = Consumer(settings)
-    reader.assign([TopicPartition(topology.source, 0, 1)])
-    found = []
-    while (record := reader.poll(WAIT_S)) is not None and record.error() is None:
-        found.append(record)
-    reader.close()
-    return found
-
-
-def edit(topology: GivenUp, value: bytes, *more: str, letter: str = "1") -> Any:
-    arguments = ["dead-letter", "replay", letter, "--edit", "--value-file", "-", *more]
-    return CliRunner().invoke(
-        main, [*arguments, "--topology", topology.name, "-b", topology.bootstrap], input=value
-    )
-
-
-def test_a_corrected_value_is_a_new_record_and_its_dead_letter_is_closed(topology: GivenUp) -> None:
-    before = len(source_records(topology))
-    planned = edit(topology, b"right")
-    assert planned.exit_code == 0, planned.output
-    assert "nothing was changed" in planned.output
-    assert len(source_records(topology)) == before
-    done = edit(topology, b"right", "--execute", "--format", "json")
-    assert done.exit_code == 0, done.output
-    new = source_records(topology)[-1]
-    place = f"{topology.source}/0/{new.offset()}"
-    assert json.loads(done.output)["corrected_as"] == place
-    assert (new.value(), new.headers()) == (
-        b"right",
-        [("acktree-corrects", f"{topology.source}/0/5".encode())],
-    )
-    listed = json.loads(topology.acktree("dead-letter", "list", "--format", "json").output)["dead_letters"]
-    assert {each["offset"]: each["corrected_as"] for each in listed if each["corrected_as"]} == {1: place}
-    assert len(listed) == len(LETTERS), "what closes a dead letter is none"
-    assert f"corrected as     {place}" in topology.acktree("dead-letter", "show", "1").output
-    assert f"corrected as {place}" in topology.acktree("trace", topology.source, "0", "5").output
-    assert f"it corrects {topology.source}/0/5" in topology.acktree("trace", *place.rsplit("/", 2)).output
-
-
-def test_a_dead_letter_is_corrected_once_and_not_replayed_afterwards(topology: GivenUp) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(corrected_directly, topology, value) for value in (b"one", b"two")]
-        outcomes = [run.result() for run in runs]
-    corrections = [each for each in source_records(topology) if each.value() in (b"one", b"two")]
-    assert len(corrections) == 1
-    assert sorted(outcome == "done" for outcome in outcomes) == [False, True]
-    again = edit(topology, b"three", "--execute")
-    assert again.exit_code != 0
-    assert (again.exit_code, "is closed" in again.output) == (2, True)
-    replay = topology.acktree("dead-letter", "replay", "1", "--execute")
-    assert (replay.exit_code, "it is closed" in replay.output) == (2, True)
-    assert topology.commands() == []
-
-
-def corrected_directly(topology: GivenUp, value: bytes) -> str:
-    cluster = Cluster(topology.bootstrap, topology.name, {})
-    try:
-        letter, record = read_open_dead_letter(cluster, 0, 1)
-        carry_out(cluster, correct(letter, record, value), {})
-    except AcktreeError as error:
-        return str(error)
-    finally:
-        cluster.close()
-    return "done"
-
-
-def test_whoever_dies_before_the_commit_leaves_the_dead_letter_open(
-    topology: GivenUp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def die(*_: Any, **record: Any) -> None:
-        if record["topic"].endswith(".dead-letter"):
-            raise Killed
-        return send(*_, **record)
-
-    send = dead_letter_edit._send
-    cluster = Cluster(topology.bootstrap, topology.name, {})
-    letter, record = read_open_dead_letter(cluster, 0, 1)
-    before = len(source_records(topology))
-    with monkeypatch.context() as patch:
-        patch.setattr(dead_letter_edit, "_send", die)
-        with pytest.raises(Killed):
-            carry_out(cluster, correct(letter, record, b"right"), {})
-    assert len(source_records(topology)) == before
-    carry_out(cluster, correct(letter, record, b"right"), {})
-    cluster.close()
-    assert [each.value() for each in source_records(topology)[before:]] == [b"right"]
-
-
-def test_what_cannot_be_corrected_is_refused(topology: GivenUp) -> None:
-    for value, letter, why in ((b"line", "1", "the value is unchanged"), (b"right", "77", "holds no record")):
-        refused = edit(topology, value, "--execute", letter=letter)
-        assert (refused.exit_code, why in refused.output) == (2, True), refused.output
-    two = topology.acktree("dead-letter", "replay", "1", "2", "--edit")
-    assert two.exit_code == 2
-
-
-def test_dead_letters_are_listed_by_time_and_key(topology: GivenUp) -> None:
-    def listed(*filters: str) -> list[int]:
-        done = topology.acktree("dead-letter", "list", "--format", "json", *filters)
-        assert done.exit_code == 0, done.output
-        return [each["offset"] for each in json.loads(done.output)["dead_letters"]]
-
-    assert sorted(listed("--since", "1h")) == list(range(len(LETTERS)))
-    assert listed("--until", "1h") == []
-    assert listed("--since", "2099-01-01") == []
-    assert topology.acktree("dead-letter", "list", "--since", "soon").exit_code == 2
-    unknown = topology.acktree("dead-letter", "list", "--key", "k")
-    assert (unknown.exit_code, "has the key 'k'" in unknown.output) == (2, True)

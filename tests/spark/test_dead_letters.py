@@ -12,6 +12,7 @@ from acktree.console.page.frame import PageSettings
 from acktree.schemas.control_records import Cause
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from spark.spouts import SpoutTester
+from unreadable import write_with_bad_name
 
 WITH_NULLS = [("null", None), ("empty", b""), ("acktree-note", None), ("text", b"yes")]
 
@@ -53,3 +54,25 @@ def test_a_header_without_a_value_stays_null_when_listed_shown_and_replayed(
     (row,) = [row for task in reading for rows in read_offsets(task) for row in rows.to_pylist()]
     assert row["value"] == b"poison"
     assert [(header["key"], header["value"]) for header in row["headers"]] == WITH_NULLS
+
+
+def test_a_source_record_with_unreadable_headers_is_read_given_up_and_replayed(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=0, max_attempts=1)
+    write_with_bad_name(t.bootstrap, f"{t.name}.source", b"poison", text=b"yes")
+    (emitted,) = t.emitted(t.next_batch())
+    t.send_result(failed=[(*emitted, Cause.FAILED)])
+    t.until(lambda: t.count("dead_lettered") == 1)
+
+    (listed,) = json.loads(dead_letter(t, "list", "--format", "json"))["dead_letters"]
+    assert (listed["value"], listed["source_offset"]) == ("poison", 0)
+    assert "not UTF-8" in listed["headers"]["acktree-headers-note"]
+
+    dead_letter(t, "replay", "0/0", "--execute")
+    t.until(lambda: t.count("commands") == 1)
+    batch = t.next_batch()
+    assert batch is not None
+    reading = read_tasks(t.options(includeHeaders="true"), t.driver.topology, batch)
+    (row,) = [row for task in reading for rows in read_offsets(task) for row in rows.to_pylist()]
+    assert (row["value"], row["headers"]) == (b"poison", None)

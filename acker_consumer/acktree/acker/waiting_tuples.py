@@ -8,7 +8,6 @@ fold.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -20,7 +19,7 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, make_produc
 from acktree.schemas.codec import encode_ack
 from acktree.schemas.control_records import Ack
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
-from acktree.schemas.header import Anchor, decode_header, find_header
+from acktree.schemas.header import Anchor, decode_header, find_header, read_headers
 from acktree.schemas.ids import IdArray
 from acktree.schemas.outages import log_retry
 from acktree.schemas.registry import History
@@ -177,10 +176,10 @@ class WaitingTuples:
 
     def _anchors_of(self, bolt: str, message: Message) -> tuple[Anchor, ...]:
         """Return the anchors of a record in the trees where the bolt owns an edge of it."""
-        header = find_header(cast(Any, message.headers()))
-        if header is None:
-            return ()
         try:
+            header = find_header(read_headers(message))
+            if header is None:
+                return ()
             version, anchors = decode_header(header)
             is_reader = bolt in self._history.readers(version, message.topic() or "").names
         except (MalformedRecord, UnknownVersion):

@@ -22,7 +22,7 @@ from acktree.console.view.search import headers_of
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
 from acktree.schemas.dead_letter import CLOSES, CORRECTED_AS, CORRECTS, source_headers
-from acktree.schemas.errors import AcktreeError, BrokerUnreachable
+from acktree.schemas.errors import AcktreeError, BrokerUnreachable, NotAuthorized
 from acktree.schemas.header import HEADER
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
@@ -68,14 +68,28 @@ def read_open_dead_letter(cluster: Cluster, partition: int, offset: int) -> tupl
         raise NotCorrectable(f"dead letter {letter.name} does not say which source record it is")
     if not letter.spout:
         raise NotCorrectable(f"no spout of topology {cluster.topology.name} reads {letter.topic}")
+    if (letter.topic, letter.source_partition) not in cluster.partitions([letter.topic]):
+        raise NotCorrectable(f"topic {letter.topic} has no partition {letter.source_partition}")
     if closed := find_closing(cluster, letter):
         raise NotCorrectable(f"dead letter {letter.name} is closed: it was corrected as {closed}")
     return letter, record
 
 
-def correct(letter: DeadLetter, record: Message, value: bytes) -> Correction:
-    """Return the correction of a dead letter. Raises NotCorrectable where the value is the old one."""
-    if value == record.value():
+def is_source_gone(cluster: Cluster, letter: DeadLetter) -> bool:
+    """Return whether the source record is no longer in its topic, so that no replay can emit it again."""
+    try:
+        return cluster.record(letter.topic, letter.source_partition, letter.source_offset) is None
+    except NotAuthorized:
+        return False
+
+
+def correct(letter: DeadLetter, record: Message, value: bytes, is_gone: bool = False) -> Correction:
+    """Return the correction of a dead letter; ``is_gone``: its source record is no longer in its topic.
+
+    Raises:
+        NotCorrectable: the value is the old one, and the source record is there.
+    """
+    if value == record.value() and not is_gone:
         raise NotCorrectable("the value is unchanged; to emit the record again, replay it without --edit")
     return Correction(letter, record, value)
 
@@ -84,7 +98,7 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
     """Write the new record and close the dead letter; return the record's TOPIC/PARTITION/OFFSET.
 
     Raises:
-        NotCorrectable: somebody else has closed it meanwhile.
+        NotCorrectable: somebody else has closed it meanwhile, or its topic was created anew.
         BrokerUnreachable: it is not known whether it was done; a second run finds out, and does it once.
         BrokerRefused: nothing was done.
     """
@@ -94,7 +108,11 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
     producer = make_producer(producer_settings(cluster.bootstrap, user, **ours))
     with clear_errors(cluster.bootstrap, f"transactional id {name}"):
         producer.init_transactions(BROKER_TIMEOUT_S)
-        read_open_dead_letter(cluster, letter.partition, letter.offset)
+        again, record = read_open_dead_letter(cluster, letter.partition, letter.offset)
+        if again != letter or record.value() != correction.record.value():
+            raise NotCorrectable(
+                f"dead letter {letter.name} is another one by now: its topic was created anew"
+            )
         producer.begin_transaction()
         try:
             place = _write(cluster, producer, correction)

@@ -11,10 +11,13 @@ from acktree.schemas.control_records import Cause, FailedTuple
 
 Headers = list[tuple[str, bytes | None]]
 
-ORIGIN = "acktree-origin"
+ORIGIN, SPOUT = "acktree-origin", "acktree-spout"
+"""One of them is on every dead letter: of a source record, or of a Python spout's message."""
 FAILED_TUPLE, FAILED_VALUE = "acktree-failed-tuple", "acktree-failed-value"
 FAILED_VALUE_NOTE = "acktree-failed-value-note"
 STACK = "kafka_dlt-exception-stacktrace"
+HEADERS_NOTE = "acktree-headers-note"
+"""Says in a sentence why a dead letter has none of the headers of its source record."""
 CLOSES, CORRECTED_AS = "acktree-closes", "acktree-corrected-as"
 """On a record of the dead-letter topic that closes a dead letter: which one, and what replaces its record."""
 CORRECTS = "acktree-corrects"
@@ -26,8 +29,8 @@ OWN_HEADERS = frozenset(
             f"acktree-{name}"
             for name in ("attempts", "cause", "task", "reason", "first-time-ms", "last-time-ms")
         ),
-        *(f"acktree-{name}" for name in ("spout", "message-id", "topic", "tuple")),
-        *(ORIGIN, FAILED_TUPLE, FAILED_VALUE_NOTE, CORRECTS, CLOSES, CORRECTED_AS),
+        *(f"acktree-{name}" for name in ("message-id", "topic", "tuple")),
+        *(ORIGIN, SPOUT, FAILED_TUPLE, FAILED_VALUE_NOTE, HEADERS_NOTE, CORRECTS, CLOSES, CORRECTED_AS),
     }
 )
 """Those that say nothing of what records hold; others, and FAILED_VALUE, are payload."""

@@ -6,7 +6,8 @@ Invariant: no header and a header without anchors both mean untracked. Broken by
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,16 @@ HEADER = "acktree"
 FORMAT = 1
 MAX_VERSION = (1 << 16) - 1
 
+_headers_of: Callable[[Any], Any] = methodcaller("headers")
+"""Calls ``Message.headers`` so that its errors are raised, as ``map`` does.
+
+For a name that is not UTF-8 confluent-kafka sets an error, and returns a list with a null pointer all the
+same. It keeps that list: to look at it again ends the process. Where the call is written in Python code, its
+interpreter may take the list and miss the error.
+"""
+_UNREADABLE_ERRORS = (SystemError, UnicodeDecodeError)
+_UNREADABLE: list[Any] = []
+"""Replaces headers that could not be read, so that nobody looks again."""
 _HEAD = struct.Struct("<BH")
 _ANCHOR = struct.Struct("<HQQ")
 ANCHOR_BYTES = _ANCHOR.size
@@ -72,6 +83,34 @@ def single_headers(version: int, root_version: Any, roots: IdArray, edges: IdArr
     rows["format"], rows["emission"], rows["version"] = FORMAT, version, root_version
     rows["root"], rows["edge"] = roots, edges
     return rows
+
+
+def read_headers(record: Any) -> list[tuple[str, Any]]:
+    """Return all headers of a record, in order; null is a value, too.
+
+    Raises:
+        MalformedRecord: the name of one is not UTF-8, as another tool may write it. Then none can be read.
+    """
+    try:
+        headers = _headers_of(record)
+    except _UNREADABLE_ERRORS:
+        record.set_headers(_UNREADABLE)
+        headers = _UNREADABLE
+    if headers is _UNREADABLE:
+        raise MalformedRecord("a header whose name is not UTF-8")
+    return headers or []
+
+
+def headers_of_all(records: Sequence[Any]) -> list[list[tuple[str, Any]] | None] | None:
+    """Return the headers of records of one class; None if some cannot be read: ask for those of each then."""
+    found: list[list[tuple[str, Any]] | None] = []
+    try:
+        if records:
+            found.extend(map(type(records[0]).headers, records))
+    except _UNREADABLE_ERRORS:
+        records[len(found)].set_headers(_UNREADABLE)
+        return None
+    return found
 
 
 def find_header(headers: Sequence[tuple[str, bytes | None]] | None) -> bytes | None:

@@ -19,8 +19,9 @@ from acktree.schemas import world
 from acktree.schemas.breaker_close import decode_breaker_close
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
-from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
+from acktree.schemas.errors import BrokerUnreachable, MalformedRecord, UnknownTopology, UnknownVersion
 from acktree.schemas.flow import SetFlow, decode_flow
+from acktree.schemas.header import read_headers
 from acktree.schemas.ids import fnv1a64
 from acktree.schemas.kafka_errors import (
     as_clear_error,
@@ -148,8 +149,8 @@ class History:
             self._flows[spout] = flow
             return
         try:
-            published = decode_version(record.value() or b"", dict(record.headers() or ()))
-        except ValidationError:
+            published = decode_version(record.value() or b"", dict(read_headers(record)))
+        except (ValidationError, MalformedRecord):
             return
         if key == str(published.version).encode():
             self.versions.setdefault(published.version, published)

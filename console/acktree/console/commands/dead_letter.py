@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -21,18 +21,18 @@ from acktree.console.commands.options import (
 )
 from acktree.console.commands.replay import carry_out
 from acktree.console.dead_letter_edit import carry_out as carry_out_correction
-from acktree.console.dead_letter_edit import correct, read_open_dead_letter
+from acktree.console.dead_letter_edit import correct, is_source_gone, read_open_dead_letter
 from acktree.console.dead_letter_replay import read_and_plan_dead_letters
 from acktree.console.replay import NotReplayable
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letter_filter import (
     DeadLetterFilter,
-    SelectedDeadLetters,
     component_of,
     select,
 )
 from acktree.console.view.dead_letters import (
     DeadLetter,
+    NewestDeadLetters,
     UnknownDeadLetter,
     dead_letter_of,
     find_closing,
@@ -119,18 +119,19 @@ def list_dead_letters(
     """List dead letters, the newest first. Filters and counts take all of them, the list a number."""
     cluster = Cluster(bootstrap, topology, settings)
     is_whole = by_reason or wanted != DeadLetterFilter()
-    selected = _select(cluster, wanted, MAX_DEAD_LETTERS if is_whole else limit)
+    found = read_newest(cluster, MAX_DEAD_LETTERS if is_whole else limit)
     cluster.close()
+    selected = select(found.dead_letters, wanted, found.spouts)
     shown = selected.dead_letters[:limit]
     if style == "json":
         lists = {"reasons": to_json(selected.reasons), "dead_letters": to_json(shown)}
-        click.echo(json.dumps({"topology": topology, **lists}))
+        click.echo(json.dumps({"topology": topology, "has_older": found.has_older, **lists}))
     elif by_reason:
         counts = [(each.count, short_reason(each.reason)) for each in selected.reasons]
         click.echo(columns(("DEAD_LETTERS", "REASON"), counts))
     else:
         head = (
-            "LETTER",
+            "DEAD_LETTER",
             "STATE",
             "TIME",
             "TOPIC",
@@ -142,11 +143,15 @@ def list_dead_letters(
             "REASON",
         )
         click.echo(columns(head, map(_row, shown)))
+    _say_older(found)
 
 
-def _select(cluster: Cluster, wanted: DeadLetterFilter, limit: int) -> SelectedDeadLetters:
-    found = read_newest(cluster, limit)
-    return select(found.dead_letters, wanted, found.spouts)
+def _say_older(found: NewestDeadLetters) -> None:
+    if found.has_older:
+        text = (
+            f"note: only the newest {len(found.dead_letters):,} dead letters were read; there are older ones"
+        )
+        click.echo(text, err=True)
 
 
 def _row(found: DeadLetter) -> tuple[object, ...]:
@@ -244,7 +249,12 @@ def _failed(found: DeadLetter) -> list[tuple[str, str]]:
 @click.option("--all", "every", is_flag=True, help="All dead letters, instead of those named.")
 @filter_options
 @click.option("--edit", is_flag=True, help="Correct the value of one dead letter, in an editor.")
-@click.option("--value-file", metavar="FILE", help="With --edit: the corrected value, - for standard input.")
+@click.option(
+    "--value-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="With --edit: the corrected value, - for standard input.",
+)
 @click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
 @format_option
 @bootstrap_option
@@ -266,7 +276,8 @@ def replay(
     The dead letters stay where they are. A record that has several of them is replayed once. Of --all and of
     a filter those that cannot be replayed are named, and the others are.
 
-    With --edit a corrected value becomes a new record of the source topic, and the dead letter is closed.
+    With --edit a corrected value becomes a new record of the source topic, and the dead letter is closed. The
+    value may be the old one if the source record is gone.
     """
     if edit or value_file is not None:
         if len(names) != 1 or every or wanted != DeadLetterFilter():
@@ -276,11 +287,13 @@ def replay(
     if bool(names) + every + (wanted != DeadLetterFilter()) != 1:
         raise click.UsageError("name the dead letters to replay, or give --all, or a filter")
     cluster = Cluster(bootstrap, topology, settings)
-    found = (
-        [read_dead_letter(cluster, *parse_dead_letter(name)) for name in names]
-        if names
-        else _select(cluster, wanted, MAX_DEAD_LETTERS).dead_letters
-    )
+    found: Sequence[DeadLetter]
+    if names:
+        found = [read_dead_letter(cluster, *parse_dead_letter(name)) for name in names]
+    else:
+        newest = read_newest(cluster, MAX_DEAD_LETTERS)
+        _say_older(newest)
+        found = select(newest.dead_letters, wanted, newest.spouts).dead_letters
     if not found:
         raise UnknownDeadLetter(f"topology {topology} has no such dead letters")
     plan = read_and_plan_dead_letters(cluster, found, settings)
@@ -302,8 +315,17 @@ def _edit(
     """Print a correction and, where asked to, carry it out."""
     cluster = Cluster(bootstrap, topology, settings)
     letter, record = read_open_dead_letter(cluster, *parse_dead_letter(name))
-    correction = correct(letter, record, read_value(value_file, record.value()))
-    new = carry_out_correction(cluster, correction, settings) if execute else None
+    value = read_value(value_file, record.value())
+    is_gone = value == record.value() and is_source_gone(cluster, letter)
+    correction = correct(letter, record, value, is_gone)
+    new = None
+    if execute:
+        try:
+            new = carry_out_correction(cluster, correction, settings)
+        except BaseException:
+            if value_file in (None, "-"):
+                click.echo(f"the value is kept in {keep_value(value)}", err=True)
+            raise
     cluster.close()
     if style == "json":
         about = {"dead_letter": letter.name, "corrects": letter.source, "value_bytes": len(correction.value)}

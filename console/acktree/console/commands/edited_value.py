@@ -1,7 +1,7 @@
 """The corrected value of a dead letter: from a file, from standard input, or from an editor.
 
-Invariant: what a file holds is taken byte for byte; an editor is given text only, and a line end that it adds
-to the last line is taken away.
+Invariant: what a file holds, or an editor has saved, is taken byte for byte, but for a line end that the editor
+adds to the last line. An editor is given text only.
 """
 
 import os
@@ -24,18 +24,19 @@ def read_value(value_file: str | None, old: bytes | None) -> bytes:
         return sys.stdin.buffer.read()
     if value_file is not None:
         return Path(value_file).read_bytes()
+    old = old or b""
     try:
-        text = (old or b"").decode()
+        old.decode()
     except UnicodeDecodeError as error:
         raise click.ClickException(
             "the value is not UTF-8 text; give the new one with --value-file"
         ) from error
-    edited = click.edit(text)
+    edited: bytes | None = click.edit(old)  # of a str it would change line ends
     if edited is None:
         raise click.ClickException("nothing was saved in the editor, so nothing is corrected")
-    if edited.endswith("\n") and not text.endswith("\n"):
-        edited = edited.removesuffix("\n")
-    return edited.encode()
+    if old.endswith(b"\n"):
+        return edited
+    return edited.removesuffix(b"\r\n" if b"\r\n" in old else b"\n")
 
 
 def keep_value(value: bytes) -> str:

@@ -183,11 +183,12 @@ class Cluster:
         return found
 
     def scan(
-        self, spans: Mapping[Place, OffsetRange], deadline_s: float | None = None
+        self, spans: Mapping[Place, OffsetRange], deadline_s: float | None = None, whole: bool = False
     ) -> Iterator[list[Message]]:
         """Yield the records of some partitions in batches, each partition in order.
 
-        Ends early at ``deadline_s`` of the monotonic clock. Aborted transactions are not seen.
+        Ends early at ``deadline_s`` of the monotonic clock. Aborted transactions are not seen. A partition
+        ends before its span where a transaction is open; with ``whole`` it is waited for.
 
         Raises:
             BrokerUnreachable: nothing arrives for BROKER_TIMEOUT_S.
@@ -198,12 +199,14 @@ class Cluster:
         with clear_errors(self.bootstrap):
             self._consumer.assign([TopicPartition(*place, span.start) for place, span in left.items()])
             try:
-                yield from self._read(left, deadline_s)
+                yield from self._read(left, deadline_s, whole)
             finally:
                 self._consumer.unassign()
 
-    def _read(self, left: dict[Place, OffsetRange], deadline_s: float | None) -> Iterator[list[Message]]:
-        last_message_s = world.monotonic_s()
+    def _read(
+        self, left: dict[Place, OffsetRange], deadline_s: float | None, whole: bool
+    ) -> Iterator[list[Message]]:
+        last_message_s, held_back = world.monotonic_s(), ""
         while left:
             messages = self._consumer.consume(BATCH, 0) or self._consumer.consume(1, SILENCE_S)
             now_s = world.monotonic_s()
@@ -211,13 +214,19 @@ class Cluster:
                 last_message_s = now_s
             elif now_s - last_message_s > BROKER_TIMEOUT_S:
                 raise BrokerUnreachable(
-                    f"no answer from {self.bootstrap} while reading {next(iter(left))[0]}"
+                    held_back or f"no answer from {self.bootstrap} while reading {next(iter(left))[0]}"
                 )
             batch = []
             for message in messages:
                 place = message.topic() or "", message.partition() or 0
                 if (error := message.error()) is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
+                        if whole and place in left and (message.offset() or 0) < left[place].end:
+                            held_back = (
+                                f"an open transaction hides what {place[0]}/{place[1]} holds from offset "
+                                f"{message.offset()} on; try again when it has ended or timed out"
+                            )
+                            continue
                         left.pop(place, None)
                     elif not error.retriable():
                         what = f"topic {message.topic()}, read as group {self._group}"

@@ -3,6 +3,7 @@
 Invariant: a record whose headers are not ours is listed with what is known of it; nothing in it is trusted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,13 +20,18 @@ from acktree.schemas.dead_letter import (
     FAILED_TUPLE,
     FAILED_VALUE,
     FAILED_VALUE_NOTE,
+    ORIGIN,
     OWN_HEADERS,
+    SPOUT,
     STACK,
 )
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Published
 
 PREVIEW_BYTES = 200
+MAX_HEADER_BYTES = 20_000
+MAX_HEADERS = 200
+"""So much of a header, and so many of them, are shown; acktree writes less."""
 MAX_DIGITS = 19
 NEWEST = 1_000
 """So many dead letters the page reads."""
@@ -94,32 +100,48 @@ def spouts_by_topic(published: Published) -> dict[str, str]:
 
 
 def read_newest(cluster: Cluster, limit: int) -> NewestDeadLetters:
-    """Return the newest dead letters, at most ``limit``."""
+    """Return the newest dead letters, at most ``limit``.
+
+    Raises:
+        BrokerUnreachable: see ``Cluster.scan``.
+    """
     cluster.refresh()
     places = cluster.partitions([cluster.topology.dead_letter_topic])
     starts, ends = cluster.starts(places), cluster.ends(places)
-    spans = {
-        place: OffsetRange(max(starts[place], ends[place] - limit), ends[place])
-        for place in places
-        if place in ends
-    }
     spouts = spouts_by_topic(cluster.topology)
-    records = list(_records(cluster, spans))
-    closed = closed_by(records)
-    found = [
-        replace(each, corrected_as=closed.get(each.name, ""))
-        for each in (
-            dead_letter_of(record, spouts, cluster.schemas) for record in records if not closed_name(record)
-        )
-    ]
+    begins, counts = {place: ends[place] for place in starts if place in ends}, Counter[int]()
+    found: list[DeadLetter] = []
+    closed: dict[str, str] = {}
+    size = limit
+    # Not every offset holds a dead letter: read back until there are enough, or the log begins.
+    while unread := {
+        place: OffsetRange(max(starts[place], begin - size), begin)
+        for place, begin in begins.items()
+        if counts[place[1]] < limit and starts[place] < begin
+    }:
+        for batch in cluster.scan(unread, whole=True):
+            closed |= closed_by(batch)
+            read = [dead_letter_of(each, spouts, cluster.schemas) for each in batch if not closed_name(each)]
+            counts.update(each.partition for each in read)
+            found += read
+        begins |= {place: span.start for place, span in unread.items()}
+        size *= 2
     found.sort(key=lambda each: (-each.time_ms, -each.offset))
-    has_older = len(found) > limit or any(span.start > starts[place] for place, span in spans.items())
-    return NewestDeadLetters(tuple(found[:limit]), has_older, tuple(cluster.topology.spouts))
+    has_older = len(found) > limit or any(begin > starts[place] for place, begin in begins.items())
+    newest = (replace(each, corrected_as=closed.get(each.name, "")) for each in found[:limit])
+    return NewestDeadLetters(tuple(newest), has_older, tuple(cluster.topology.spouts))
 
 
 def closed_name(record: Record) -> str:
-    """Return the name of the dead letter that a record closes, "" if it is a dead letter itself."""
-    return (dict(headers_of(record)).get(CLOSES) or b"").decode("utf-8", "replace")
+    """Return the name of the dead letter that a record closes, "" if it is a dead letter itself.
+
+    A source record may bring the header that closes one, from whatever it was copied from: its dead letter
+    says what record it is, which nothing that closes one does.
+    """
+    headers = dict(headers_of(record))
+    if ORIGIN in headers or SPOUT in headers:
+        return ""
+    return (headers.get(CLOSES) or b"").decode("utf-8", "replace")
 
 
 def closed_by(records: Iterable[Record]) -> dict[str, str]:
@@ -132,7 +154,7 @@ def closed_by(records: Iterable[Record]) -> dict[str, str]:
 
 
 def _records(cluster: Cluster, spans: dict[Place, OffsetRange]) -> Iterator[Record]:
-    for batch in cluster.scan(spans):
+    for batch in cluster.scan(spans, whole=True):
         yield from batch
 
 
@@ -176,16 +198,16 @@ def why_without_source(found: DeadLetter) -> str:
 def dead_letter_of(record: Record, spouts: Mapping[str, str], schemas: Schemas = NO_SCHEMAS) -> DeadLetter:
     """Return what a record of the dead-letter topic says; ``spouts`` by source topic."""
     headers = {
-        key: None if value is None else value.decode("utf-8", "replace") for key, value in headers_of(record)
+        key: None if value is None else value[:MAX_HEADER_BYTES].decode("utf-8", "replace")
+        for key, value in headers_of(record)
     }
-    headers_in_order = [name for name, _ in headers_of(record)]
     texts = {name: text or "" for name, text in headers.items()}
-    place, _, offset = texts.get("acktree-origin", "").rpartition("/")
+    place, _, offset = texts.get(ORIGIN, "").rpartition("/")
     topic, _, partition = place.rpartition("/")
     source_partition, source_offset = _number(partition), _number(offset)
     failed_value = dict(headers_of(record)).get(FAILED_VALUE)
-    named = [name for name in headers_in_order if name in ("acktree-origin", "acktree-spout")]
-    is_message = bool(named) and named[-1] == "acktree-spout"
+    named = [name for name, _ in headers_of(record) if name in (ORIGIN, SPOUT)]
+    is_message = bool(named) and named[-1] == SPOUT
     is_ours = not is_message and bool(topic) and source_partition is not None and source_offset is not None
     value = record.value()
     key = record.key()
@@ -205,10 +227,10 @@ def dead_letter_of(record: Record, spouts: Mapping[str, str], schemas: Schemas =
         value_bytes=len(value or b""),
         headers={
             name: text
-            for name, text in headers.items()
+            for name, text in list(headers.items())[-MAX_HEADERS:]
             if not name.startswith("kafka_dlt-") and name != FAILED_VALUE
         },
-        spout=texts["acktree-spout"] if is_message else spouts.get(topic, "") if is_ours else "",
+        spout=texts[SPOUT] if is_message else spouts.get(topic, "") if is_ours else "",
         message_id=texts.get("acktree-message-id", "") if is_message else None,
         failed_tuple=texts.get(FAILED_TUPLE, ""),
         failed_value=None if failed_value is None else failed_value.decode("utf-8", "replace"),

@@ -8,7 +8,7 @@ Invariant: reading stops at a deadline, and the notes say what was left unread.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 from confluent_kafka import Message as Record
@@ -21,7 +21,7 @@ from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
 from acktree.schemas.control_records import AckInit, Fail, Result
 from acktree.schemas.errors import MalformedRecord, NotAuthorized
-from acktree.schemas.header import HEADER, decode_header
+from acktree.schemas.header import HEADER, decode_header, read_headers
 from acktree.schemas.ids import IdArray, acker_partition, origin_of, root_id, unmix, unmix_array
 from acktree.schemas.registry import Published, Slot
 
@@ -109,8 +109,11 @@ def _at(record: Record) -> At:
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a record, in order; null is a value, too."""
-    return cast(list[tuple[str, bytes | None]], record.headers() or [])
+    """Return the headers of a record, in order; null is a value, too. None where they cannot be read."""
+    try:
+        return read_headers(record)
+    except MalformedRecord:
+        return []
 
 
 def may_be_emissions(target: TraceTarget, roots: IdArray) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from acktree.producers.collector import Collector
 from acktree.producers.tuples import Record
 from acktree.producers.worker.traces import about_record
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
-from acktree.schemas.header import HEADER, SINGLE, decode_header, find_header
+from acktree.schemas.header import HEADER, SINGLE, decode_header, find_header, headers_of_all, read_headers
 from acktree.schemas.registry import History
 from acktree.schemas.trace_context import has_context
 
@@ -50,10 +50,11 @@ class Intake:
         Return None for any other batch, which needs ``anchors_of`` for each record. This works on columns and
         costs a third of that.
         """
-        found = [record.headers() or () for record in records]
+        if (found := headers_of_all(records)) is None:
+            return None
         headers = [pairs[-1][1] for pairs in found if pairs and pairs[-1][0] == HEADER and pairs[-1][1]]
-        if not self.has_seen_traces and sum(map(len, found)) != len(headers):
-            self.has_seen_traces = any(map(has_context, found))
+        if not self.has_seen_traces and sum(map(len, filter(None, found))) != len(headers):
+            self.has_seen_traces = any(map(has_context, filter(None, found)))
         if len(headers) < len(found) or set(map(len, headers)) != {_SINGLE_BYTES}:
             return None
         packed = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _SINGLE_BYTES)
@@ -70,11 +71,11 @@ class Intake:
         """Return the anchors in a record's header, 18 bytes each; empty if the record is untracked here.
 
         Raises:
-            MalformedRecord: the header is malformed.
+            MalformedRecord: the header is malformed, or the record's headers cannot be read.
             UnknownVersion: it names a version that is not published.
         """
         # Life of an ack, step 1.
-        headers = record.headers()
+        headers = read_headers(record)
         if not headers:
             return b""
         header = headers[-1][1] if headers[-1][0] == HEADER else find_header(headers)

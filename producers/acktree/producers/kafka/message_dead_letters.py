@@ -10,7 +10,7 @@ from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
 from acktree.producers.pending import Message
 from acktree.producers.spout import Failure
 from acktree.schemas import world
-from acktree.schemas.dead_letter import Headers, headers_of_tools, why_headers
+from acktree.schemas.dead_letter import SPOUT, Headers, headers_of_tools, why_headers
 
 MAX_ID_CHARACTERS = 1_000
 
@@ -53,7 +53,7 @@ class MessageDeadLetters:
         last_ms = world.wall_ms()
         failing_s = now_s - (now_s if message.first_failed_s is None else message.first_failed_s)
         return [
-            ("acktree-spout", self._spout.encode()),
+            (SPOUT, self._spout.encode()),
             ("acktree-message-id", text_of(message.id).encode("utf-8", "backslashreplace")),
             *why_headers(
                 failure.attempts,

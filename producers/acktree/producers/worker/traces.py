@@ -9,6 +9,8 @@ from typing import Any
 
 from acktree.producers.native.columns import Pairs
 from acktree.producers.tuples import Record, Tuple
+from acktree.schemas.errors import MalformedRecord
+from acktree.schemas.header import read_headers
 from acktree.schemas.trace_context import TraceContext, child_headers, context_of, span_of_execution
 
 
@@ -33,7 +35,10 @@ def about(tup: Tuple, action: str) -> dict[str, Any]:
 
 def about_record(record: Record, action: str) -> dict[str, Any]:
     """Return the ``extra`` of a log line about a record that may be no tuple."""
-    context = context_of(record.headers())
+    try:
+        context = context_of(read_headers(record))
+    except MalformedRecord:
+        context = None
     return {"action": action} if context is None else {"action": action, "trace_id": context.trace_id}
 
 

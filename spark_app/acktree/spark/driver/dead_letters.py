@@ -18,8 +18,9 @@ from confluent_kafka import (
 
 from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
-from acktree.schemas.dead_letter import GivenUp, Headers, dead_letter_headers
-from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
+from acktree.schemas.dead_letter import HEADERS_NOTE, GivenUp, Headers, dead_letter_headers
+from acktree.schemas.errors import BrokerRefused, BrokerUnreachable, MalformedRecord
+from acktree.schemas.header import read_headers
 from acktree.schemas.kafka_errors import as_clear_error
 from acktree.spark.driver.failed_values import FailedValues
 from acktree.spark.ledger.task import ExhaustedRecord
@@ -51,7 +52,7 @@ class DeadLetterWriter:
         message = read_record(self._consumer, place, self._bootstrap)
         if message is None:
             return False
-        headers = cast(Headers, message.headers() or [])
+        headers = _source_headers(message)
         if not self._produce(message, [*headers, *self._headers(record, message)]):
             short = record._replace(failed_tuple=None)
             if not self._produce(message, [*headers, *self._headers(short, message)]):
@@ -101,3 +102,11 @@ class DeadLetterWriter:
             failed_value=self._values.read(record.failed_tuple, record.root),
         )
         return dead_letter_headers(given_up)
+
+
+def _source_headers(message: Message) -> Headers:
+    """Return the headers of the source record; a note in their place where they cannot be read."""
+    try:
+        return read_headers(message)
+    except MalformedRecord as error:
+        return [(HEADERS_NOTE, f"the headers of the source record are left out: {error}".encode())]

@@ -4,15 +4,13 @@ Invariant: a value belongs to the tree that failed, or it is not shown; where it
 why, and the dead letter is written without it. Nothing waits long for a value.
 """
 
-from typing import cast
-
 from confluent_kafka import Consumer, TopicPartition
 
 from acktree.schemas import world
 from acktree.schemas.control_records import FailedTuple
-from acktree.schemas.dead_letter import FailedValue, Headers
+from acktree.schemas.dead_letter import FailedValue
 from acktree.schemas.errors import AcktreeError, MalformedRecord
-from acktree.schemas.header import decode_header, find_header
+from acktree.schemas.header import decode_header, find_header, read_headers
 from acktree.spark.tasks.reading.one_record import read_record
 
 READ_TIMEOUT_S = 3.0
@@ -44,8 +42,8 @@ class FailedValues:
             return FailedValue(None, note)
         if record is None:
             return FailedValue(None, "the tuple is no longer in its topic")
-        header = find_header(cast(Headers, record.headers() or []))
         try:
+            header = find_header(read_headers(record))
             roots = {anchor.root for anchor in decode_header(header).anchors} if header else set()
         except MalformedRecord:
             roots = set()

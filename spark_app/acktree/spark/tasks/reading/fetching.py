@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from acktree.producers.native.librdkafka import NoColumns
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import find_header
+from acktree.schemas.errors import AcktreeError, MalformedRecord
+from acktree.schemas.header import find_header, read_headers
 from acktree.schemas.trace_context import TraceContext, context_of
 from acktree.spark.options import SourceOptions
 from acktree.spark.tasks.per_process import PerProcess
@@ -145,7 +145,7 @@ class Fetching:
         errors = _errors(messages)
         rows = [m for m in messages if m.error() is None] if errors else messages
         fields = np.array([(m.offset(), *reversed(m.timestamp())) for m in rows], np.int64).reshape(-1, 3)
-        all_headers: list[Any] = [m.headers() for m in rows]
+        all_headers: list[Any] = list(map(_headers_of, rows))
         own = [find_header(headers) for headers in all_headers] if self._is_for_bolt else None
         contexts = ((m.offset() or 0, context_of(h)) for m, h in zip(rows, all_headers, strict=True) if h)
         return Fetched(
@@ -207,6 +207,16 @@ def _stamps(milliseconds: NDArray[np.int64]) -> pa.Array:
 def _timestamp_types(kinds: NDArray[np.int64]) -> pa.Array:
     """Return Spark's timestampType: librdkafka counts from 1."""
     return pa.array(kinds - 1, pa.int32())
+
+
+def _headers_of(message: Message) -> list[Any] | None:
+    """Return a record's headers; None if it has none, or if they cannot be read, which is logged."""
+    try:
+        return read_headers(message) or None
+    except MalformedRecord as error:
+        place = f"{message.topic()}/{message.partition()}/{message.offset()}"
+        log.warning("%s goes without headers: %s", place, error, extra={"action": "headers_unread"})
+        return None
 
 
 def _header_rows(headers: Any) -> list[dict[str, Any]] | None:

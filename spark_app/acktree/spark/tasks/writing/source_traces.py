@@ -10,13 +10,13 @@ import logging
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import make_consumer
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import ANCHOR, Anchor, first_anchor
+from acktree.schemas.errors import AcktreeError, MalformedRecord
+from acktree.schemas.header import ANCHOR, Anchor, first_anchor, read_headers
 from acktree.schemas.ids import origin_of
 from acktree.schemas.registry import Published
 from acktree.schemas.trace_context import TraceContext, context_of
@@ -101,7 +101,7 @@ class SourceTraces:
                         continue
                     offset = message.offset() or 0
                     if offset in wanted:
-                        self._known[topic, partition, offset] = context_of(message.headers())  # type: ignore[arg-type]
+                        self._known[topic, partition, offset] = _context_of(message)
                     if offset >= last:
                         return
         finally:
@@ -134,3 +134,10 @@ def _clusters(places: list[Place]) -> Iterator[list[Place]]:
         cluster.append(place)
     if cluster:
         yield cluster
+
+
+def _context_of(message: Message) -> TraceContext | None:
+    try:
+        return context_of(read_headers(message))
+    except MalformedRecord:
+        return None
