@@ -12,21 +12,21 @@ pytestmark = pytest.mark.simulated
 COUNT, BAD = 6, b"3"
 
 
-class Panic(BaseException):
+class RustPanic(BaseException):
     """What an extension in Rust raises that panics: no Exception."""
 
 
-class Unreadable:
+class WithoutRepr:
     def __repr__(self) -> str:
         raise ZeroDivisionError
 
 
 def panics():
-    raise Panic("index out of bounds")
+    raise RustPanic("index out of bounds")
 
 
 def waits_for_ever():
-    raise RetryLater(Unreadable(), "later")  # type: ignore[arg-type]
+    raise RetryLater(WithoutRepr(), "later")  # type: ignore[arg-type]
 
 
 async def later():
@@ -37,12 +37,12 @@ def generates():
     yield 1
 
 
-class Does:
+class CarelessOne:
     def __init__(self, does) -> None:
         self.does = does
 
 
-class ByHand(Does, Bolt):
+class CarelessByHand(CarelessOne, Bolt):
     def execute(self, tup, collector):
         if tup.value == BAD:
             return self.does()
@@ -50,21 +50,21 @@ class ByHand(Does, Bolt):
         return collector.ack(tup)
 
 
-class Basic(Does, BasicBolt):
+class CarelessBasic(CarelessOne, BasicBolt):
     def execute(self, tup, emit):
         if tup.value == BAD:
             return self.does()
         return emit(tup.value)
 
 
-class Concurrent(Does, AsyncBolt):
+class CarelessAsync(CarelessOne, AsyncBolt):
     async def execute(self, tup, emit):
         if tup.value == BAD:
             return self.does()
         return emit(tup.value)
 
 
-class Batch(Does, BatchBolt):
+class CarelessBatch(CarelessOne, BatchBolt):
     def execute(self, tuples, collector):
         for tup in tuples:
             if tup.value == BAD:
@@ -73,16 +73,16 @@ class Batch(Does, BatchBolt):
         return None
 
 
-class Table(Does, ArrowBolt):
+class CarelessTable(CarelessOne, ArrowBolt):
     def execute(self, table, collector):
         if BAD in table["value"].to_pylist():
             return self.does()
         return collector.emit(table)
 
 
-KINDS = [ByHand, Basic, Concurrent, Batch, Table]
+KINDS = [CarelessByHand, CarelessBasic, CarelessAsync, CarelessBatch, CarelessTable]
 DOES = [
-    (panics, "Panic: index out of bounds"),
+    (panics, "RustPanic: index out of bounds"),
     (waits_for_ever, "InvalidRetry: retry_after_s must be a number of seconds"),
     (later, "BadHandler: execute returned a coroutine, which nobody awaits: it has not run"),
     (generates, "BadHandler: execute returned a generator, which nobody iterates: it has not run"),
@@ -102,20 +102,21 @@ def check_the_bad_one_alone_fails(outcome, reason: str) -> None:
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_raises_or_returns_fails_its_tuple_and_no_other(kind, exactly_once: bool, does, reason: str):
-    if does is waits_for_ever and kind in (Batch, Table):
+    if does is waits_for_ever and kind in (CarelessBatch, CarelessTable):
         pytest.skip("a delay is never split: the whole batch waits")
     check_the_bad_one_alone_fails(in_memory(exactly_once)(kind(does), COUNT), reason)
 
 
 @pytest.mark.parametrize(
-    ("kind", "does", "reason"), [(ByHand, *DOES[0]), (Concurrent, *DOES[0]), (Batch, *DOES[2])]
+    ("kind", "does", "reason"),
+    [(CarelessByHand, *DOES[0]), (CarelessAsync, *DOES[0]), (CarelessBatch, *DOES[2])],
 )
 def test_a_worker_fails_that_tuple_as_the_double_does(cluster: WorkerCluster, kind, does, reason: str):
     check_the_bad_one_alone_fails(on_broker(cluster, True)(kind(does), COUNT), reason)
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("kind", [ByHand, Basic, Batch, Table])
+@pytest.mark.parametrize("kind", [CarelessByHand, CarelessBasic, CarelessBatch, CarelessTable])
 def test_what_is_meant_for_the_process_ends_it_and_fails_nothing(kind, ends):
     def end():
         raise ends
@@ -162,7 +163,7 @@ REASONS = [
     (ValueError("no such word"), "ValueError: no such word"),
     (None, ""),
     (b"bytes", "b'bytes'"),
-    (Unreadable(), "a value of Unreadable, whose repr raised ZeroDivisionError"),
+    (WithoutRepr(), "a value of WithoutRepr, whose repr raised ZeroDivisionError"),
 ]
 
 

@@ -126,7 +126,7 @@ def test_an_execute_that_would_never_run_is_refused(bolt):
         Worker("127.0.0.1:1", "t", bolt)
 
 
-class Generates(BasicBolt):
+class GeneratesChildren(BasicBolt):
     def execute(self, tup, emit):
         yield emit(tup.value)
 
@@ -144,25 +144,25 @@ class TicksAsync(Bolt):
         pass
 
 
-@pytest.mark.parametrize("kind", [Generates, GeneratesAsync, TicksAsync])
+@pytest.mark.parametrize("kind", [GeneratesChildren, GeneratesAsync, TicksAsync])
 def test_a_bolt_whose_method_would_only_make_a_generator_or_coroutine_is_refused(kind):
     with pytest.raises(BadHandler, match=rf"{kind.__name__}\.(execute|tick) is "):
         Worker("127.0.0.1:1", "t", kind())
 
 
-class Source(Spout):
+class IdleSource(Spout):
     def next_tuple(self, emitter):
         pass
 
 
-async def told(self, *arguments):
+async def never_run(self, *arguments):
     raise AssertionError
 
 
 @pytest.mark.parametrize("method", ["next_tuple", "ack", "fail", "gave_up", "prepare"])
-def test_a_spout_that_would_never_hear_of_a_message_because_a_method_is_async_is_refused(method: str):
-    with pytest.raises(BadHandler, match=rf"Deaf\.{method} is async, but would never be awaited"):
-        SpoutWorker("127.0.0.1:1", "t", type("Deaf", (Source,), {method: told})())
+def test_a_spout_with_an_async_method_that_nobody_would_await_is_refused(method: str):
+    with pytest.raises(BadHandler, match=rf"Unrun\.{method} is async, but would never be awaited"):
+        SpoutWorker("127.0.0.1:1", "t", type("Unrun", (IdleSource,), {method: never_run})())
 
 
 def test_a_bare_spout_is_refused():
