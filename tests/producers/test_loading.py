@@ -126,6 +126,45 @@ def test_an_execute_that_would_never_run_is_refused(bolt):
         Worker("127.0.0.1:1", "t", bolt)
 
 
+class GeneratesChildren(BasicBolt):
+    def execute(self, tup, emit):
+        yield emit(tup.value)
+
+
+class GeneratesAsync(BasicBolt):
+    async def execute(self, tup, emit):
+        yield emit(tup.value)
+
+
+class TicksAsync(Bolt):
+    def execute(self, tup, collector):
+        collector.ack(tup)
+
+    async def tick(self, collector):
+        pass
+
+
+@pytest.mark.parametrize("kind", [GeneratesChildren, GeneratesAsync, TicksAsync])
+def test_a_bolt_whose_method_would_only_make_a_generator_or_coroutine_is_refused(kind):
+    with pytest.raises(BadHandler, match=rf"{kind.__name__}\.(execute|tick) is "):
+        Worker("127.0.0.1:1", "t", kind())
+
+
+class IdleSource(Spout):
+    def next_tuple(self, emitter):
+        pass
+
+
+async def never_run(self, *arguments):
+    raise AssertionError
+
+
+@pytest.mark.parametrize("method", ["next_tuple", "ack", "fail", "gave_up", "prepare"])
+def test_a_spout_with_an_async_method_that_nobody_would_await_is_refused(method: str):
+    with pytest.raises(BadHandler, match=rf"Unrun\.{method} is async, but would never be awaited"):
+        SpoutWorker("127.0.0.1:1", "t", type("Unrun", (IdleSource,), {method: never_run})())
+
+
 def test_a_bare_spout_is_refused():
     with pytest.raises(BadHandler, match="next_tuple"):
         SpoutWorker("127.0.0.1:1", "t", Spout())

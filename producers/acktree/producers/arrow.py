@@ -80,7 +80,9 @@ class ArrowCollector:
         for value, key, anchors in zip(*columns, strict=True):
             self._collector.emit(value, anchors=anchors, topic=topic, key=key, headers=headers)
 
-    def fail(self, row: int, reason: str, *, retry_after_s: float | None = None, retry: bool = True) -> None:
+    def fail(
+        self, row: int, reason: str | BaseException, *, retry_after_s: float | None = None, retry: bool = True
+    ) -> None:
         """Fail one tuple by its row, as ``BatchCollector.fail``."""
         for tup in self._parents(row):
             self._collector.fail(tup, reason, retry_after_s=retry_after_s, retry=retry)
@@ -123,9 +125,10 @@ class ArrowExecution(BatchExecution):
             raise MissingExtra("an ArrowBolt needs pyarrow: pip install 'acktree[arrow]'")
         super().prepare(context)
 
-    def give(self, batch: TupleBatch) -> None:
+    def give(self, batch: TupleBatch) -> object:
         """Let the bolt handle a batch as a table."""
-        self._arrow_bolt.execute(make_table(batch), ArrowCollector(batch, self._batch))
+        collector = ArrowCollector(batch, self._batch)
+        return self._arrow_bolt.execute(make_table(batch), collector)  # type: ignore[func-returns-value]
 
 
 def make_table(tuples: TupleBatch) -> "Table":

@@ -226,7 +226,12 @@ class BatchCollector:
         return self._current.in_hand()
 
     def fail(
-        self, tup: Tuple, reason: str, *, retry_after_s: float | None = None, retry: bool = True
+        self,
+        tup: Tuple,
+        reason: str | BaseException,
+        *,
+        retry_after_s: float | None = None,
+        retry: bool = True,
     ) -> None:
         """Fail one tuple of the batch, as ``Collector.fail``; what was emitted for it is replayed with it."""
         self._collector.fail(tup, reason, retry_after_s=retry_after_s, retry=retry)

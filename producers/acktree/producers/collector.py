@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
 
-from acktree.producers.errors import Misuse, Unwritable, reason_of
+from acktree.producers.errors import Misuse, Unwritable, reason_given, reason_of
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import (
     NO_TIMESTAMP,
@@ -269,9 +269,16 @@ class Collector:
         self.counters.acked += 1
 
     def fail(
-        self, tup: Tuple, reason: str, *, retry_after_s: float | None = None, retry: bool = True
+        self,
+        tup: Tuple,
+        reason: str | BaseException,
+        *,
+        retry_after_s: float | None = None,
+        retry: bool = True,
     ) -> None:
         """Fail a tuple: its source records are replayed, or become dead letters with the reason.
+
+        An exception as the reason gives its type and text, as one that ``execute`` raises.
 
         They are replayed after the spout's back-off, or after ``retry_after_s``; without ``retry`` they
         become dead letters at once. Where several tuples of a record fail, the first fail counts. In an
@@ -286,7 +293,8 @@ class Collector:
             self.faults.refuse_call(misuse, (tup,))
             self.fail_for_fault(tup, reason_of(misuse))
         else:
-            self._fail(tup, reason, retry_after_ms, stack_of(sys.exception()))
+            error = sys.exception() or (reason if isinstance(reason, BaseException) else None)
+            self._fail(tup, reason_given(reason), retry_after_ms, stack_of(error))
 
     def _fail(self, tup: Tuple, reason: str, retry_after_ms: int, stack: str) -> None:
         if self._finish(tup, "fail"):

@@ -1,6 +1,9 @@
 """The errors of workers and spouts. Each message says what is wrong and what to do."""
 
+from acktree.schemas import world
 from acktree.schemas.errors import AcktreeError
+
+MAX_SHOWN_CHARS = 80
 
 
 class Misuse(AcktreeError):
@@ -124,3 +127,37 @@ def reason_of(error: BaseException) -> str:
     except Exception as no_text:
         text = f"no text, its __str__ raised {type(no_text).__name__}"
     return text if type(error) in (RetryLater, Reject) else f"{type(error).__name__}: {text}"
+
+
+def reason_given(given: object) -> str:
+    """Return the reason that a bolt gives with a fail: text, an exception, or anything: the fail must go out.
+
+    >>> reason_given("no such word"), reason_given(ValueError("no such word")), reason_given(None)
+    ('no such word', 'ValueError: no such word', '')
+    """
+    if isinstance(given, str):
+        return given
+    if isinstance(given, BaseException):
+        return reason_of(given)
+    return "" if given is None else shown(given)
+
+
+def is_of_tuple(error: BaseException) -> bool:
+    """Return whether an exception is a fault of the tuple during which it is raised, not for the process.
+
+    An extension in Rust that panics raises no Exception, nor does an await that was cancelled.
+    """
+    return not isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, world.ProcessEnds))
+
+
+def shown(wrong: object) -> str:
+    """Return how an error shows a wrong argument: its ASCII form, shortened.
+
+    >>> shown(7), len(shown("a" * 100)), shown(10**5000)
+    ('7', 81, 'a value of int, whose repr raised ValueError')
+    """
+    try:
+        text = ascii(wrong)
+    except Exception as error:
+        text = f"a value of {type(wrong).__name__}, whose repr raised {type(error).__name__}"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"

@@ -4,6 +4,8 @@ Invariant: what is returned can run: it is of the wanted kind and overrides the 
 without one, every tuple would fail. Anything else raises BadHandler.
 """
 
+import inspect
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from acktree.producers.errors import BadHandler
@@ -37,6 +39,30 @@ def make_handler(place: str, kinds: tuple[type[Made], ...], does: str) -> Made:
         raise BadHandler(f"{place} returned {made!r}, which is not a {wanted}: subclass one of them")
     check_written(made, kinds, does)
     return made
+
+
+def check_returned(found: object) -> None:
+    """Raise BadHandler for a call that has not run: nobody would await or iterate what it returned.
+
+    >>> check_returned(word for word in "ab")
+    Traceback (most recent call last):
+    acktree.producers.errors.BadHandler: execute returned a generator, which nobody iterates: it has not run
+    """
+    if inspect.iscoroutine(found):
+        found.close()  # else Python warns that nobody has awaited it
+        raise BadHandler("execute returned a coroutine, which nobody awaits: it has not run")
+    if inspect.isgenerator(found) or inspect.isasyncgen(found):
+        raise BadHandler("execute returned a generator, which nobody iterates: it has not run")
+
+
+def check_plain(made: object, methods: Iterable[str]) -> None:
+    """Raise BadHandler for a method that is async or a generator: a call of it would run nothing."""
+    for name in methods:
+        found = getattr(type(made), name, None)
+        if inspect.iscoroutinefunction(found):
+            raise BadHandler(f"{type(made).__name__}.{name} is async, but would never be awaited")
+        if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+            raise BadHandler(f"{type(made).__name__}.{name} is a generator, but would never be iterated")
 
 
 def check_written(made: object, kinds: tuple[type[Any], ...], does: str) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from acktree.producers.errors import NotSerializable, ReservedHeader
+from acktree.producers.errors import NotSerializable, ReservedHeader, shown
 from acktree.producers.native.columns import Column, plain
 from acktree.schemas.header import HEADER
 
 _PLAIN = (bytes, type(None))
 _ARROW_TYPES = frozenset(("binary", "string", "large_binary", "large_string", "null"))
 _TIMES_MS = range(-(1 << 63), 1 << 63)
-_MAX_SHOWN_CHARS = 80
 
 
 def check_payload(value: Any, key: Any, timestamp_ms: Any = None) -> None:
@@ -35,7 +34,7 @@ def check_payload(value: Any, key: Any, timestamp_ms: Any = None) -> None:
         kind = type(timestamp_ms).__name__
         raise NotSerializable(
             f"a timestamp must be an int of 64 bits, milliseconds since 1970, not {kind}: "
-            f"{_shown(timestamp_ms)}"
+            f"{shown(timestamp_ms)}"
         )
 
 
@@ -45,29 +44,24 @@ def _check(what: str, part: Any) -> None:
             part.encode()
         except UnicodeEncodeError as error:
             raise NotSerializable(
-                f"a {what} is text without a UTF-8 form, {_shown(part)}: {error.reason} at character "
+                f"a {what} is text without a UTF-8 form, {shown(part)}: {error.reason} at character "
                 f"{error.start}; encode it to bytes as its reader expects"
             ) from None
     elif part is not None and not isinstance(part, bytes):
         kind = type(part).__name__
         raise NotSerializable(
-            f"a {what} must be bytes, str or None, not {kind}: {_shown(part)}; encode it"
+            f"a {what} must be bytes, str or None, not {kind}: {shown(part)}; encode it"
         ) from None
-
-
-def _shown(part: object) -> str:
-    text = ascii(part)
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
 
 
 def check_headers(headers: Any) -> None:
     """Raise NotSerializable for anything but a list of (str, value) pairs, ReservedHeader for ``acktree``."""
     if not isinstance(headers, list | tuple):
         kind = type(headers).__name__
-        raise NotSerializable(f"headers must be a list of pairs (name, value), not {kind}: {_shown(headers)}")
+        raise NotSerializable(f"headers must be a list of pairs (name, value), not {kind}: {shown(headers)}")
     for pair in headers:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise NotSerializable(f"a header must be a pair (name, value), its name a str: {_shown(pair)}")
+            raise NotSerializable(f"a header must be a pair (name, value), its name a str: {shown(pair)}")
         name, value = pair
         if name == HEADER:
             raise ReservedHeader(f"the header {HEADER!r} is reserved for the anchors, leave it out")

@@ -22,6 +22,10 @@ from confluent_kafka.admin import AdminClient
 Answer = TypeVar("Answer")
 
 
+class ProcessEnds(BaseException):
+    """Raised in a simulated process that was killed; no code may go on after it."""
+
+
 class Thread(Protocol):
     """A thread that has been started."""
 

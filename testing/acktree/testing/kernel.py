@@ -19,6 +19,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
+from acktree.schemas.world import ProcessEnds
 from acktree.testing.errors import NothingCanHappen, NotSimulated, TookTooLong
 
 START_S = 1_700_000_000.0
@@ -27,7 +28,7 @@ FOREVER_S = float("inf")
 PAUSE = "a pause"
 
 
-class Killed(BaseException):
+class Killed(ProcessEnds):
     """The simulated process was killed; raised in it from everything that waits."""
 
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from acktree.producers.bolt import AsyncBolt, Context, Emit
 from acktree.producers.collector import Collector, UserHeaders
-from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread
+from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread, is_of_tuple
 from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
+from acktree.producers.loading import check_returned
 from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuples import DROPPED, IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
@@ -217,8 +218,11 @@ class AsyncExecution(Execution):
                 tup._since_s = began_s
                 self._executing[tup] = task
                 try:
-                    await self._bolt.execute(tup, emit)
-                except (asyncio.CancelledError, Exception) as error:
+                    if (found := await self._bolt.execute(tup, emit)) is not None:  # type: ignore[func-returns-value]
+                        check_returned(found)
+                except BaseException as error:
+                    if not is_of_tuple(error):
+                        raise
                     ended_by = error
                 del self._executing[tup]
                 while task.cancelling():  # even if the bolt caught it: it must not cancel the next tuple

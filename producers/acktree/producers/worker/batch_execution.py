@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import BatchBolt, SyncBolt
 from acktree.producers.collector import Collector
-from acktree.producers.errors import Misuse, RetryLater, reason_of
+from acktree.producers.errors import Misuse, RetryLater, is_of_tuple, reason_of
 from acktree.producers.kafka.intake import CheckError, Intake
+from acktree.producers.loading import check_returned
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
@@ -43,8 +44,8 @@ class BatchExecution(SyncExecution):
         self._batch = BatchCollector(collector)
 
     @abstractmethod
-    def give(self, batch: TupleBatch) -> None:
-        """Let the bolt handle a batch."""
+    def give(self, batch: TupleBatch) -> object:
+        """Let the bolt handle a batch; return what it returns, which should be None."""
 
     def process_weight(self, count: int) -> int:
         """Return how often a run's duration counts as process time: for each tuple of the batch."""
@@ -91,24 +92,27 @@ class BatchExecution(SyncExecution):
         elif error is not None:
             self._fail_all(batch, error)
 
-    def _try(self, batch: TupleBatch) -> Exception | None:
-        """Execute a batch; return what it raised, with nothing of it sent. Raises the fatal error."""
+    def _try(self, batch: TupleBatch) -> BaseException | None:
+        """Execute a batch; return what it raised, with nothing of it sent. Raises what is no fault of it."""
         self._collector.faults.executing = batch
         self._batch.begin(batch)
         try:
-            self.give(batch)
-        except Exception as error:
+            if (found := self.give(batch)) is not None:
+                check_returned(found)
+        except BaseException as error:
             self._collector.check()
+            if not is_of_tuple(error):
+                raise
             self._batch.discard()
             return error
         self._batch.finish()
         return None
 
-    def _may_split(self, error: Exception) -> bool:
+    def _may_split(self, error: BaseException) -> bool:
         """Return whether a part of what failed may succeed: not if it broke a rule, or asks to wait."""
         return not isinstance(error, Misuse | RetryLater) and not self._batch.was_sent
 
-    def _fail_all(self, tuples: Iterable[Tuple], error: Exception) -> None:
+    def _fail_all(self, tuples: Iterable[Tuple], error: BaseException) -> None:
         for tup in tuples:
             if tup._state is IN_HAND:
                 fail(tup, error, self._collector)
@@ -123,6 +127,6 @@ class ListExecution(BatchExecution):
         super().__init__(bolt, collector, intake, check, turn)
         self._bolt = bolt
 
-    def give(self, batch: TupleBatch) -> None:
+    def give(self, batch: TupleBatch) -> object:
         """Let the bolt handle a batch."""
-        self._bolt.execute(batch, self._batch)
+        return self._bolt.execute(batch, self._batch)  # type: ignore[func-returns-value]

@@ -12,7 +12,7 @@ from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, BatchBolt, Bol
 from acktree.producers.collector import Collector
 from acktree.producers.errors import BadHandler, UnknownComponent
 from acktree.producers.kafka.intake import CheckError, Intake
-from acktree.producers.loading import check_written
+from acktree.producers.loading import check_plain, check_written
 from acktree.producers.serdes.payloads import Payloads, find_serdes
 from acktree.producers.worker.async_execution import AsyncExecution
 from acktree.producers.worker.batch_execution import ListExecution
@@ -25,16 +25,19 @@ from acktree.schemas.topology import BoltTable
 from acktree.schemas.user_code import load_callable
 
 BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt, ArrowBolt, AsyncBolt)
+SYNC_METHODS = ("prepare", "execute", "tick", "timed_out", "drop", "cleanup")
 
 
 def check_bolt(bolt: AnyBolt) -> None:
-    """Raise BadHandler for a bolt without execute, or with one that is async where it must not be."""
+    """Raise BadHandler for a bolt without execute, or with a method that a call of it would not run."""
     check_written(bolt, BOLTS, "execute")
     kind, is_async = type(bolt).__name__, inspect.iscoroutinefunction(type(bolt).execute)  # type: ignore[attr-defined]
     if is_async and not isinstance(bolt, AsyncBolt):
         raise BadHandler(f"{kind}.execute is async, but would never be awaited: subclass AsyncBolt")
     if isinstance(bolt, AsyncBolt) and not is_async:
         raise BadHandler(f"{kind}.execute cannot be awaited: write async def execute, or subclass BasicBolt")
+    if not isinstance(bolt, AsyncBolt):
+        check_plain(bolt, SYNC_METHODS)
     reads = find_serdes(bolt.reads_as, f"{kind}.reads_as")
     emits = find_serdes(bolt.emits_as, f"{kind}.emits_as")
     if isinstance(bolt, ArrowBolt) and (reads or emits):

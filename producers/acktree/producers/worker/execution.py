@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from acktree.producers.bolt import BasicBolt, Bolt, Context, Emit, SyncBolt
 from acktree.producers.collector import Collector
-from acktree.producers.errors import InvalidRetry, Misuse, Reject, RetryLater, reason_of
+from acktree.producers.errors import InvalidRetry, Misuse, Reject, RetryLater, is_of_tuple, reason_of
 from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
+from acktree.producers.loading import check_returned
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
@@ -201,8 +202,9 @@ class BasicExecution(SyncExecution):
             faults.executing = emit.current = tup = Tuple(record, own, collector)
             if not decodes or read_payload(tup, collector):
                 try:
-                    execute(tup, emit)
-                except Exception as error:
+                    if (found := execute(tup, emit)) is not None:
+                        check_returned(found)
+                except BaseException as error:
                     fail(tup, error, collector)
                 else:
                     collector.ack(tup)
@@ -258,7 +260,7 @@ class HandExecution(SyncExecution):
             faults.executing = tup
             try:
                 self._bolt.timed_out(tup, collector)
-            except Exception as error:
+            except BaseException as error:
                 fail(tup, error, collector)
             finally:
                 faults.executing = None
@@ -278,8 +280,9 @@ class HandExecution(SyncExecution):
             collector.counters.executed += 1
             if not decodes or read_payload(tup, collector):
                 try:
-                    self._bolt.execute(tup, collector)
-                except Exception as error:
+                    if (found := self._bolt.execute(tup, collector)) is not None:  # type: ignore[func-returns-value]
+                        check_returned(found)
+                except BaseException as error:
                     fail(tup, error, collector)
             done += 1
             now_s = monotonic_s()
@@ -301,10 +304,12 @@ def find_late(tuples: Iterable[Tuple], timeout_s: float) -> list[Tuple]:
 def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
     """Fail a tuple with an exception, unless the bolt has already acked or failed it.
 
-    The exception says when its record is emitted again. Raises the collector's fatal error, which is no
-    tuple's fault.
+    The exception says when its record is emitted again. Raises the collector's fatal error, or this one, if
+    it is no tuple's fault.
     """
     collector.check()
+    if not is_of_tuple(error):
+        raise error
     try:
         retry_after_ms = collector.retry_rules.of_error(error)
     except InvalidRetry as invalid:
@@ -324,7 +329,7 @@ def read_payload(tup: Tuple, collector: Collector) -> bool:
     """
     try:
         tup._payload = collector.payloads.read(tup._record)
-    except Exception as error:
+    except BaseException as error:
         fail(tup, error, collector)
         return False
     return True

@@ -16,11 +16,11 @@ Item = TypeVar("Item")
 
 def execute_in_halves(
     items: Sequence[Item],
-    error: Exception,
-    execute: Callable[[Sequence[Item]], Exception | None],
-    fail: Callable[[Sequence[Item], Exception], None],
+    error: BaseException,
+    execute: Callable[[Sequence[Item]], BaseException | None],
+    fail: Callable[[Sequence[Item], BaseException], None],
     *,
-    may_split: Callable[[Exception], bool],
+    may_split: Callable[[BaseException], bool],
     may_go_on: Callable[[], bool],
     in_hand: Callable[[Item], bool] = lambda _item: True,
 ) -> None:

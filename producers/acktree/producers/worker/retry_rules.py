@@ -7,7 +7,7 @@ records' retention; anything else that a bolt says is refused.
 import math
 from typing import Any
 
-from acktree.producers.errors import InvalidRetry, Reject, RetryLater
+from acktree.producers.errors import InvalidRetry, Reject, RetryLater, shown
 from acktree.schemas.control_records import BACK_OFF, NEVER
 from acktree.schemas.registry import History
 
@@ -27,11 +27,13 @@ class RetryRules:
     def of_call(self, retry: Any, after_s: Any) -> int:
         """Return what ``fail(…, retry=…, retry_after_s=…)`` asks for. Raises InvalidRetry."""
         if not isinstance(retry, bool):
-            raise InvalidRetry(f"retry must be True or False, not {retry!r}")
+            raise InvalidRetry(f"retry must be True or False, not {shown(retry)}")
         if after_s is None:
             return BACK_OFF if retry else NEVER
         if not retry:
-            raise InvalidRetry(f"retry_after_s={after_s!r} and retry=False contradict each other; give one")
+            raise InvalidRetry(
+                f"retry_after_s={shown(after_s)} and retry=False contradict each other; give one"
+            )
         return self._delay_ms(after_s)
 
     def of_error(self, error: BaseException) -> int:
@@ -45,6 +47,6 @@ class RetryRules:
         if not is_number or not 0 <= after_s <= self.max_after_s:
             raise InvalidRetry(
                 f"retry_after_s must be a number of seconds from 0 to {self.max_after_s:g}, half of the "
-                f"topology's control_retention_s, not {after_s!r}"
+                f"topology's control_retention_s, not {shown(after_s)}"
             )
         return math.ceil(float(after_s) * 1000)

@@ -20,7 +20,7 @@ from acktree.producers.kafka.message_dead_letters import MessageDeadLetters
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.kafka.spout_output import SpoutOutput
-from acktree.producers.loading import check_written
+from acktree.producers.loading import check_plain, check_written
 from acktree.producers.spout import AnySpout, Failure, Spout, SpoutContext, SpoutEmitter, ValueSpout
 from acktree.producers.worker.retry_choice import RetryChoice, find_retry
 from acktree.producers.worker.spout_claim import SpoutClaim
@@ -48,6 +48,7 @@ from acktree.schemas.stats import STATS_INTERVAL_S
 from acktree.schemas.topology import SpoutTable
 
 SPOUTS: tuple[type[AnySpout], ...] = (Spout, ValueSpout)
+SPOUT_METHODS = ("prepare", "next_tuple", "ack", "fail", "gave_up", "deactivate", "activate", "cleanup")
 CALLS_PER_TURN = 1_000
 IDLE_WAIT_S = 0.01
 BUSY_WAIT_S = 0.001
@@ -82,6 +83,7 @@ class SpoutWorker:
             UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler: there.
         """
         check_written(spout, SPOUTS, "next_tuple")
+        check_plain(spout, SPOUT_METHODS)
         retry = find_retry(spout)
         user = user or {}
         self._bootstrap, self._spout, self._ready = bootstrap, spout, ready
