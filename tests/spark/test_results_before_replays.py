@@ -30,3 +30,16 @@ def test_nothing_is_replayed_before_all_results_are_read_which_may_reject_it(
     t.until(lambda: t.count("rejected") == 1)
     assert t.next_batch() is None
     assert t.pending == 1, "the other record is in flight"
+
+
+def test_replays_go_on_though_ackers_write_faster_than_the_newest_end_is_reached(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    """A consumer says that it is at the end only after a wait without records; here after all patience."""
+    t = spout(records=1, options={"kafka.fetch.wait.max.ms": "60000", "kafka.socket.timeout.ms": "100000"})
+    (first,) = t.emitted(t.next_batch())
+    t.send_result(failed=[(*first, Cause.FAILED)])
+    t.start()
+    t.until(lambda: t.count("failed") == 1)
+    t.now_s += 100
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [0]

@@ -13,7 +13,7 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.codec import decode_result_record
 from acktree.schemas.control_records import Absent, ReplayCommand, Result
 from acktree.schemas.errors import BrokerUnreachable, MalformedRecord
-from acktree.schemas.kafka_errors import as_clear_error
+from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
 MAX_RESULTS_PER_POLL = 1_000
 WAIT_S = 0.05
@@ -33,21 +33,28 @@ class ResultTopics:
 
     def __init__(self, consumer: Consumer, bootstrap: str) -> None:
         self._consumer, self._bootstrap = consumer, bootstrap
-        self._unread: set[str] = set()
+        self._unread: dict[str, int] = {}
+        """By topic where it ended when it was added; only of those that are not read so far."""
 
     @property
     def are_read(self) -> bool:
-        """Return whether the end of every topic has been reached once."""
+        """Return whether all is read that was in a topic when it was added.
+
+        No more than that: ackers may write faster than the newest end can be reached.
+        """
         return not self._unread
 
     def follow(self, places: Iterable[TopicPartition]) -> None:
-        """Add these to the topics read."""
+        """Add these to the topics read. Raises BrokerUnreachable, BrokerRefused, NotAuthorized."""
         added = list(places)
-        self._unread |= {place.topic for place in added}
+        with clear_errors(self._bootstrap):
+            for place in added:
+                _, end = self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S)
+                self._unread[place.topic] = end
         self._consumer.incremental_assign(added)
 
     def read_to_ends(self) -> Iterator[ResultRecord]:
-        """Yield all that is there, until the end of every topic has been reached once.
+        """Yield what is there, until all is read that was in a topic when it was added.
 
         Raises:
             BrokerUnreachable: nothing came for a while, and not every end was reached. Else as ``read``.
@@ -71,7 +78,7 @@ class ResultTopics:
             topic = message.topic() or ""
             if (error := message.error()) is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
-                    self._unread.discard(topic)
+                    self._unread.pop(topic, None)
                 elif not error.retriable():
                     raise as_clear_error(error, self._bootstrap)
                 continue
@@ -80,4 +87,7 @@ class ResultTopics:
             except MalformedRecord:
                 record = None
             age_s = max(0.0, world.wall_s() - message.timestamp()[1] / 1000)
-            yield ResultRecord(int(topic.rpartition("-")[2]), message.offset() or 0, record, age_s)
+            offset = message.offset() or 0
+            yield ResultRecord(int(topic.rpartition("-")[2]), offset, record, age_s)
+            if offset + 1 >= self._unread.get(topic, offset + 2):
+                del self._unread[topic]

@@ -44,7 +44,7 @@ class SpoutResults:
 
     @property
     def are_read(self) -> bool:
-        """Return whether the end of every result topic has been reached once."""
+        """Return whether all results are read that were there when their topics were added."""
         return self._topics.are_read
 
     def follow(self, tasks: Iterable[int]) -> None:
