@@ -6,11 +6,12 @@ from acktree.schemas.breaker import Breaker, BreakerPolicy
 from acktree.schemas.control_records import BACK_OFF, Cause, Failure, Result
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.retry_policy import RetryPolicy
+from acktree.spark.ledger.blocks import BlockRange
 from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import Replays
+from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT, Replays
 
 RUN = 1
 FIRST = generation_of(RUN, 0)
@@ -131,3 +132,58 @@ def test_a_task_without_room_leaves_its_quota_to_the_others():
     tasks = [task_of(0, number=0, records=10), task_of(1, number=1)]
     emit_new(tasks, {0: 10_000, 1: 30}, 10, 20, 0.0)
     assert [task.pending for task in tasks] == [10, 10]
+
+
+def probe(
+    tasks: list[TaskLedger], breaker: Breaker, ends: dict[int, int], now_s: float
+) -> list[tuple[int, int]]:
+    """Let the next probe be emitted, and fail; return it as (slot, first offset)."""
+    ranges, replays = plan_probe(tasks, breaker, ends, 100_000, None, now_s)
+    fresh = [(each.slot, each.start, FIRST) for each in ranges if each.start < each.end]
+    again = [(each.slot, first, each.generation) for each in replays for first in each.offsets]
+    for slot, first, generation in fresh + again:
+        task = next(task for task in tasks if slot in task.slots)
+        fail(task, slot, first, now_s=now_s, generation=generation)
+    return [(slot, first) for slot, first, _ in fresh + again]
+
+
+def open_breaker(*tasks: TaskLedger) -> Breaker:
+    breaker = Breaker(BreakerPolicy(max_consecutive=1, probe_max_s=MAX_S))
+    for task in tasks:
+        task.breaker = breaker
+    breaker.failed(0.0, "b", "no")
+    return breaker
+
+
+@pytest.mark.parametrize("slots", [[(0, 1)], [(0,), (1,)]])
+def test_probes_go_to_every_slot_in_which_something_failed(slots: list[tuple[int, ...]]):
+    """The few that have failed in one of them may be poison, and fail for ever."""
+    tasks = [task_of(*each, number=number, records=100) for number, each in enumerate(slots)]
+    for task in tasks:
+        for slot in task.slots:
+            fail(task, slot, *range(2 + 50 * slot), now_s=0.0)
+    breaker = open_breaker(*tasks)
+    probed = [each for turn in range(1, 9) for each in probe(tasks, breaker, {}, 1_000.0 * turn)]
+    assert {slot for slot, _ in probed} == {0, 1}
+
+
+def test_probes_go_to_every_slot_that_has_something_new():
+    task = task_of(0, 1, records=0)
+    breaker = open_breaker(task)
+    probed = [each for turn in range(1, 9) for each in probe([task], breaker, {0: 9, 1: 9}, 1_000.0 * turn)]
+    assert {slot for slot, first in probed if first == 1} == {0, 1}
+
+
+def test_a_slot_that_may_emit_nothing_new_keeps_no_breaker_open():
+    """Its blocks in flight were cut short in too many places, so the next probe is of what failed."""
+    task = task_of(0, records=0)
+    ledger = task.slots[0]
+    ledger.block = 2
+    for end in range(1, 2 * MAX_BLOCK_RANGES_PER_SLOT, 2):
+        ledger.blocks.ranges.append(BlockRange(end, end + 2, 2, RUN))
+    ledger.next_offset = 2 * MAX_BLOCK_RANGES_PER_SLOT + 1
+    fail(task, 0, 1, 3, 5, 7, now_s=0.0)
+    breaker = open_breaker(task)
+    ends = {0: ledger.next_offset + 100}
+    probed = [probe([task], breaker, ends, 1_000.0 * turn) for turn in range(1, 5)]
+    assert [len(each) for each in probed] == [2, 2, 2, 2]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from acktree.schemas.control_records import Span
 from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import Replay
 from acktree.spark.ledger.quotas import quota_of
+from acktree.spark.ledger.retries import Replay
 
 HALVES = 2
 """Both halves of a block are emitted at once, so a smaller quota would be none."""

@@ -5,7 +5,7 @@ current run. Pure: the Kafka side (spout_driver) calls it.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -20,10 +20,10 @@ from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.held import HeldFailure, is_probe_acked, release, take_over
 from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.quotas import in_turn, quota_of
 from acktree.spark.ledger.replays import emit_due, end_back_offs, spans_left
 from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure
 from acktree.spark.ledger.retries import FailureOutcome
-from acktree.spark.ledger.quotas import in_turn, quota_of
 from acktree.spark.runtime.logged_batch import (
     MAX_BLOCK_RANGES_PER_SLOT,
     MAX_RANGES_PER_SLOT,
@@ -93,8 +93,7 @@ class TaskLedger:
     breaker: Breaker = field(default_factory=Breaker)
     """That of the spout, which all its tasks share."""
     held: Held[HeldFailure] = field(default_factory=Held)
-    _openings_over: int = 0
-    """How many openings of the breaker were over when back-offs were ended."""
+    _openings_over: int = 0  # when back-offs were ended
     _last_acked_s: float | None = None
     _pending_at_s: float | None = None
 
@@ -297,13 +296,14 @@ class TaskLedger:
             for each in ledger.blocks.ranges
         ]
 
-    def replay_due(self, now_s: float, limit: int) -> list[Replays]:
-        """Emit again what is due, at most ``limit`` blocks; what backs off is if the breaker has closed."""
+    def replay_due(self, now_s: float, limit: int, of: Iterable[int] | None = None) -> list[Replays]:
+        """Emit again what is due ``of`` some slots, at most ``limit`` blocks; no back-off outlives a breaker."""
         if not self.breaker.is_open and self.breaker.openings > self._openings_over:
             self._openings_over = self.breaker.openings
             end_back_offs(self.slots.values(), now_s)
         replays: list[Replays] = []
-        for slot, due in emit_due(self.slots, now_s, self.run, limit).items():
+        slots = self.slots if of is None else {slot: self.slots[slot] for slot in of}
+        for slot, due in emit_due(slots, now_s, self.run, limit).items():
             source, spans_of = self.sources[slot], partial(spans_left, self.slots[slot])
             replays += group_replays(source.topic, source.partition, slot, due, spans_of)
         self.counters["replayed"] += sum(group.records for group in replays)
@@ -341,10 +341,11 @@ class TaskLedger:
             state[f"frontier.{place}"] = ledger.frontier
             state[f"next.{place}"] = ledger.next_offset
             state[f"held_s.{place}"] = round(ledger.held_s(now_s), 3)
-        state |= {"pending": self.pending, "pending_s": round(self.pending_s, 3)}
-        return {name: self.counters[name] for name in COUNTED} | state | {"task": self.task, "run": self.run}
+        counted = {name: self.counters[name] for name in COUNTED}
+        pending = {"pending": self.pending, "pending_s": round(self.pending_s, 3)}
+        return {**counted, **pending, "task": self.task, "run": self.run, **state}
 
     def is_open(self, emission: BlockEmission) -> bool:
         """Return whether some record of an emission is not done."""
-        ledger = self.slots.get(emission.slot)
-        return ledger is not None and bool(ledger.left_of(*emission[1:]))
+        slot, *root = emission
+        return slot in self.slots and bool(self.slots[slot].left_of(*root))
