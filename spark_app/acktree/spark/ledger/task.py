@@ -297,7 +297,7 @@ class TaskLedger:
         ]
 
     def replay_due(self, now_s: float, limit: int, of: Iterable[int] | None = None) -> list[Replays]:
-        """Emit again what is due ``of`` some slots, at most ``limit`` blocks; no back-off outlives a breaker."""
+        """Emit again at most ``limit`` blocks that are due, ``of`` some slots; no breaker leaves back-offs."""
         if not self.breaker.is_open and self.breaker.openings > self._openings_over:
             self._openings_over = self.breaker.openings
             end_back_offs(self.slots.values(), now_s)
@@ -347,5 +347,4 @@ class TaskLedger:
 
     def is_open(self, emission: BlockEmission) -> bool:
         """Return whether some record of an emission is not done."""
-        slot, *root = emission
-        return slot in self.slots and bool(self.slots[slot].left_of(*root))
+        return emission.slot in self.slots and bool(self.slots[emission.slot].left_of(*emission[1:]))
