@@ -297,7 +297,7 @@ class TaskLedger:
         ]
 
     def replay_due(self, now_s: float, limit: int, of: Iterable[int] | None = None) -> list[Replays]:
-        """Emit again at most ``limit`` blocks that are due, ``of`` some slots; no breaker leaves back-offs."""
+        """Emit again at most ``limit`` blocks that are due, ``of`` some slots; a breaker ends back-offs."""
         if not self.breaker.is_open and self.breaker.openings > self._openings_over:
             self._openings_over = self.breaker.openings
             end_back_offs(self.slots.values(), now_s)
