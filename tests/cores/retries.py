@@ -1,4 +1,4 @@
-"""Retries against a dict of blocks: failures, back-off, replays, overdue emissions, runs that are used up."""
+"""Retries against a dict of blocks: failures, back-off, rounds of replays, overdue emissions, full runs."""
 
 from random import Random
 
@@ -38,7 +38,11 @@ class RetriesScript:
             self.fail()
         elif kind < 0.8:
             self.emit_due()
-        elif kind < 0.9:
+        elif kind < 0.85:
+            self.did("end_back_offs", self.now_s)
+            self.retries.end_back_offs(self.now_s)
+            self.model.end_back_offs(self.now_s)
+        elif kind < 0.92:
             self.fail_overdue()
         else:
             self.discard()

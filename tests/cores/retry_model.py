@@ -31,6 +31,8 @@ class RetriesModel:
         self.blocks: dict[int, FailedBlock] = {}
         self.answered = []
         self.full_run = None
+        self.round: list[tuple[int, int]] = []
+        """First offsets and generations of what was due when it began and is not emitted yet."""
 
     def fail(self, generation, first, now_s, counts):
         block = self.blocks.get(first)
@@ -58,11 +60,14 @@ class RetriesModel:
 
     def emit_due(self, now_s, run, limit, name_of):
         """``name_of`` says by which offset what is left of a block goes on, None if nothing is left."""
-        due = sorted((b.due_s, first) for first, b in self.blocks.items() if b.due_s is not None)
         taken = []
-        for due_s, first in due:
-            if due_s > now_s or len(taken) == limit:
+        while len(taken) < limit:
+            waiting = {(o, b.generation): b.due_s for o, b in self.blocks.items() if b.due_s is not None}
+            self.round = [each for each in self.round if each in waiting]
+            self.round = self.round or sorted(each for each, due_s in waiting.items() if due_s <= now_s)
+            if not self.round:
                 break
+            first, _ = self.round.pop(0)
             block = self.blocks.pop(first)
             name = name_of(first)
             if name is None:
@@ -79,6 +84,11 @@ class RetriesModel:
             self.blocks[name] = block
             taken.append((name, block.generation, block.attempts))
         return taken
+
+    def end_back_offs(self, now_s):
+        self.round = []
+        for block in self.blocks.values():
+            block.due_s = now_s if block.due_s is not None else None
 
     def fail_overdue(self, blocks, before_s, now_s, limit):
         late = [first for first, b in self.blocks.items() if b.in_flight and b.emitted_s < before_s]

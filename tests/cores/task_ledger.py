@@ -62,10 +62,11 @@ class TaskScript:
         self.did("emit", self.ends, limit, self.now_s)
         ranges = self.task.emit(self.ends, limit, self.now_s)
         waiting = {slot: max(0, self.ends[slot] - model.next) for slot, model in self.models.items()}
-        for number, slot in enumerate(
-            sorted(waiting, key=lambda slot: self.ends[slot] - self.models[slot].next)
-        ):
-            model, quota = self.models[slot], limit // (2 - number)
+        turn = self.counted["emitted"] // self.size
+        order = (1, 0) if turn % 2 else (0, 1)
+        even = (limit + 1) // 2
+        for number, slot in enumerate(sorted(order, key=lambda slot: min(waiting[slot], even))):
+            model, quota = self.models[slot], limit if number else even
             end = model.next + min(quota, waiting[slot])
             if quota < waiting[slot]:
                 end = max(model.next, end - end % self.size)
@@ -155,8 +156,11 @@ class TaskScript:
             for offset, first in group.emitted()
         )
         expected = []
-        for slot, model in self.models.items():
-            due = model.emit_due(self.now_s, self.run, limit)
+        by_failing = sorted(self.models, key=lambda slot: len(self.models[slot].retries.blocks))
+        for place, slot in enumerate(by_failing):
+            model = self.models[slot]
+            quota = limit if place else (limit + 1) // 2
+            due = model.emit_due(self.now_s, self.run, quota)
             limit -= len(due)
             self.roots += [(slot, generation, first) for first, generation, _ in due]
             for first, generation, _ in due:

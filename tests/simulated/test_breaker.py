@@ -11,7 +11,7 @@ from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
 from acktree.console.view.snapshot import read_snapshot
 from acktree.console.view.status import make_status
-from acktree.producers import BasicBolt, Reject, Spout
+from acktree.producers import BasicBolt, Reject, RetryLater, Spout
 from acktree.schemas import world
 from acktree.schemas.flow import Flow
 from acktree.schemas.publish import apply_topology
@@ -234,6 +234,31 @@ def test_a_record_that_alone_is_rejected_is_a_dead_letter_when_the_window_is_ove
     it.tester.run_until_done()
     assert it.done == 5
     assert it.breaker().openings == 0
+
+
+class Later(BadDeploy):
+    """Says of one value when it is tried again."""
+
+    def execute(self, tup, emit):
+        if tup.value == b"value 0" and self.error is not None:
+            raise RetryLater(600, "later")
+        super().execute(tup, emit)
+
+
+@pytest.mark.parametrize(("bolt", "waiting"), [(BadDeploy, 0), (Later, 1)])
+def test_once_it_is_closed_nothing_backs_off_but_what_a_bolt_has_delayed_waits(system, bolt, waiting):
+    text = TEXT.replace("max_attempts = 1", "max_attempts = 1000").replace("failures = 5", "failures = 20")
+    it = system(text.replace("retry_max_s = 8", "retry_max_s = 600"), bolt())
+    it.send(*values(4))
+    it.tester.run_until(lambda: len(it.bolt.seen) >= 18, 400)
+    it.tester.run_until(lambda: it.breaker().is_open, 400)
+    it.bolt.error = None
+    plan = plan_close(it.tester.published, "source", {})
+    it.tester._as_operator(lambda: execute_close("simulated", plan, it.tester.published, {}))
+    it.tester.run_for(8)
+    assert (it.done, it.breaker().is_open) == (4 - waiting, False)
+    it.tester.run_for(600)
+    assert (it.done, it.tester.dead_letters()) == (4, [])
 
 
 def test_what_was_to_be_given_up_when_it_opens_is_emitted_again(system):

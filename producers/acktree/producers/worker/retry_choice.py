@@ -57,6 +57,11 @@ class RetryChoice:
         """``retry`` is the user's function, None for the back-off; ``name`` is that of the spout in logs."""
         self._name, self._retry = name, retry
 
+    @property
+    def is_of_settings(self) -> bool:
+        """Return whether the back-off of the topology says it, and no function."""
+        return self._retry is None
+
     def delay_s(self, attempt: int, reason: str, policy: RetryPolicy, jitter: float) -> float | None:
         """Return how long a message waits after its failed attempt, None where it is given up."""
         back_off_s = policy.delay_s(max(attempt, 1), jitter)

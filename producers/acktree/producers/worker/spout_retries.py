@@ -8,7 +8,7 @@ would be given up is held back for its window first; while it is open nothing is
 import heapq
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from acktree.producers.errors import Misuse, Unwritable, reason_of
 from acktree.producers.pending import Message
@@ -31,6 +31,16 @@ class DeadLetters(Protocol):
         ...
 
 
+class _Due(NamedTuple):
+    """A failed message, and when it is due; ``backs_off``: by the back-off of the settings."""
+
+    at_s: float
+    order: int
+    message: Message
+    failure: Failure
+    backs_off: bool
+
+
 class SpoutRetries:
     """Holds the failed messages of a spout whose class has ``retry``; ``policy`` is that of the topology."""
 
@@ -46,8 +56,10 @@ class SpoutRetries:
         self._emitter, self._dead_letters, self._choice = emitter, dead_letters, choice
         self._policy, self._jitter, self._breaker = policy, jitter, breaker
         self.held: Held[tuple[Message, Failure]] = Held()
-        self._due: list[tuple[float, int, Message, Failure]] = []
+        self._due: list[_Due] = []
         self._order = count()
+        self._openings_over = 0
+        """How many openings of the breaker were over when back-offs were ended."""
         self.replayed = 0
 
     @property
@@ -65,10 +77,11 @@ class SpoutRetries:
             message.first_failed_s = now_s
         policy, after_s = self._policy(), failure.retry_after_s
         if self._breaker.is_open:
-            after_s = after_s or policy.delay_s(max(1, message.attempts), self._jitter())
-            self._wait(message, failure, now_s + min(after_s, policy.max_after_s))
+            delay_s = after_s or policy.delay_s(max(1, message.attempts), self._jitter())
+            self._wait(message, failure, now_s + min(delay_s, policy.max_after_s), backs_off=not after_s)
             return
         message.attempts += counts or not failure.retry
+        backs_off = after_s is None
         if not failure.retry or message.attempts >= policy.max_attempts:
             after_s = None
         elif after_s is None:
@@ -76,10 +89,19 @@ class SpoutRetries:
         if after_s is None:
             self.held.add((message, failure), now_s)
         else:
-            self._wait(message, failure, now_s + min(max(after_s, 0.0), policy.max_after_s))
+            due_s = now_s + min(max(after_s, 0.0), policy.max_after_s)
+            self._wait(message, failure, due_s, backs_off=backs_off and self._choice.is_of_settings)
 
-    def _wait(self, message: Message, failure: Failure, due_s: float) -> None:
-        heapq.heappush(self._due, (due_s, next(self._order), message, failure))
+    def _wait(self, message: Message, failure: Failure, due_s: float, *, backs_off: bool = False) -> None:
+        heapq.heappush(self._due, _Due(due_s, next(self._order), message, failure, backs_off))
+
+    def _end_back_offs(self, now_s: float) -> None:
+        """Make due at once what backs off, when the breaker has closed; a delay that somebody chose stays."""
+        if self._breaker.is_open or self._breaker.openings == self._openings_over:
+            return
+        self._openings_over = self._breaker.openings
+        self._due = [due._replace(at_s=min(due.at_s, now_s)) if due.backs_off else due for due in self._due]
+        heapq.heapify(self._due)
 
     def give_up_held(self, now_s: float) -> None:
         """Give up what was held back for the breaker's window; where it has opened, that is due again."""
@@ -99,9 +121,10 @@ class SpoutRetries:
         A message that can no longer be emitted, such as to a topic that the topology no longer has, is given
         up.
         """
+        self._end_back_offs(now_s)
         emitted = 0
-        while self._due and self._due[0][0] <= now_s and emitted < limit:
-            message, failure = heapq.heappop(self._due)[2:]
+        while self._due and self._due[0].at_s <= now_s and emitted < limit:
+            _, _, message, failure, _ = heapq.heappop(self._due)
             try:
                 self._emitter.emit_again(message, now_s)
             except (Misuse, Unwritable) as error:

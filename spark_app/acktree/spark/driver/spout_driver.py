@@ -27,8 +27,10 @@ from acktree.spark.driver.spout_figures import CrowdedSlots, progress, reports
 from acktree.spark.driver.spout_results import SpoutResults
 from acktree.spark.driver.spout_sources import SpoutSources
 from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers, with_state
+from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.replay_queue import ReplayQueue
+from acktree.spark.ledger.replays import failing, replays_of
 from acktree.spark.ledger.slots import find_ledger, find_task
 from acktree.spark.ledger.task import TaskLedger
 from acktree.spark.options import SourceOptions
@@ -203,20 +205,17 @@ class SpoutDriver:
 
     def _plan(self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float) -> PlannedBatch:
         """Emit what is due again, what commands ask for, and what is new."""
-        ranges: list[Range] = []
         again: list[Range] = []
         replays: list[Replays] = []
-        room, largest_block = self.topology.spouts[self._options.spout].max_pending, limit
-        for task in self.tasks.values():
-            budget = self._max_replays - sum(len(group.offsets) for group in replays)
-            task.fail_overdue(now_s - self.topology.control_retention_s, now_s, budget)
-            replays += task.replay_due(now_s, budget)
+        room, left = self.topology.spouts[self._options.spout].max_pending, self._max_replays
+        by_failing = sorted(self.tasks.values(), key=lambda task: failing(task.slots.values()))
+        for place, task in enumerate(by_failing):
+            task.fail_overdue(now_s - self.topology.control_retention_s, now_s, left)
+            due = task.replay_due(now_s, replays_of(left, len(by_failing) - place))
+            left -= sum(len(group.offsets) for group in due)
+            replays += due
             again += task.emit_again(room, now_s)
-            allowed = 0 if flow is Flow.DRAINING else max(0, room - task.pending)
-            fresh = task.emit(ends, allowed if limit is None else min(allowed, limit), now_s, largest_block)
-            if limit is not None:
-                limit -= sum(range_.end - range_.start for range_ in fresh)
-            ranges += fresh
+        ranges = emit_new(self.tasks.values(), ends, 0 if flow is Flow.DRAINING else room, limit, now_s)
         return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
 
     def service(self, wait_s: float) -> None:

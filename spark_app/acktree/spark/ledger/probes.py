@@ -1,6 +1,7 @@
 """What a spout with an open breaker emits: a block now and then, in turn one that failed and a new one. Pure.
 
 Invariant: a probe is an emission like any other; it is known by its emission, and its ack closes the breaker.
+Slots have their turns, so that poison in one of them does not keep the breaker open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from acktree.schemas.breaker import Breaker
 from acktree.schemas.ids import generation_of
 from acktree.spark.ledger.result_cut import BlockEmission
 from acktree.spark.ledger.task import TaskLedger
-from acktree.spark.runtime.logged_batch import Range, Replays
+from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT, Range, Replays
 
 FAILED_BLOCKS = 2
 """So many blocks that failed are a probe: both halves of one that was rejected are emitted at once."""
@@ -27,16 +28,19 @@ def plan_probe(
 
     With no room, as in a drain, it is a block that failed or nothing.
     """
+    places = [(task, slot) for task in tasks for slot in task.slots]
+    first = breaker.probes_sent // 2 % max(1, len(places))
+    places = places[first:] + places[:first]
     replays: list[Replays] = []
     opened: dict[int, int] = {}
     is_new_first = breaker.probes_sent % 2 == 1
     if breaker.is_probe_due(now_s):
         if not is_new_first:
-            replays = _failed(tasks, now_s)
+            replays = _failed(places, now_s)
         if not replays:
-            opened = _new(tasks, ends, room, largest_block, breaker.probes_sent)
+            opened = _new(places, ends, room, largest_block)
         if not replays and not opened:
-            replays = _failed(tasks, now_s)
+            replays = _failed(places, now_s)
     ranges: list[Range] = []
     for task in tasks:
         mine = {slot: end for slot, end in opened.items() if slot in task.slots}
@@ -48,21 +52,22 @@ def plan_probe(
     return ranges, replays
 
 
-def _failed(tasks: Sequence[TaskLedger], now_s: float) -> list[Replays]:
-    for task in tasks:
-        if replays := task.replay_due(now_s, FAILED_BLOCKS):
+def _failed(places: Sequence[tuple[TaskLedger, int]], now_s: float) -> list[Replays]:
+    """Emit what failed of the first slot in which some of it is due."""
+    for task, slot in places:
+        if replays := task.replay_due(now_s, FAILED_BLOCKS, [slot]):
             return replays
     return []
 
 
 def _new(
-    tasks: Sequence[TaskLedger], ends: Mapping[int, int], room: int, largest_block: int | None, turn: int
+    places: Sequence[tuple[TaskLedger, int]], ends: Mapping[int, int], room: int, largest_block: int | None
 ) -> dict[int, int]:
-    """Return a slot and the end of its next block; nothing where no slot has one, or there is no room."""
-    places = [(task, slot) for task in tasks for slot in task.slots]
-    turn %= max(1, len(places))
-    for task, slot in places[turn:] + places[:turn]:
+    """Return a slot and the end of its next block; nothing where no slot may emit one."""
+    for task, slot in places:
         ledger = task.slots[slot]
+        if len(ledger.blocks.ranges) >= MAX_BLOCK_RANGES_PER_SLOT:
+            continue
         start, size = ledger.next_offset, min(ledger.block, largest_block or ledger.block)
         end = min(ends.get(slot, start), (start // size + 1) * size)
         if start < end and task.pending + end - start <= room:

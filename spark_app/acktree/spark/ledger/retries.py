@@ -1,7 +1,8 @@
 """What failed of one slot and is due again, by the first offset of each block.
 
-Invariant: of a block the newest emission that is known counts alone, and a generation fails once. Pure: time
-and jitter are arguments.
+Invariant: of a block the newest emission that is known counts alone, and a generation fails once. What is due
+is emitted again in rounds: all of it once, the lowest offsets first, since they hold the frontier; so what
+fails again and again keeps nothing else waiting. Pure: time and jitter are arguments.
 """
 
 import heapq
@@ -46,6 +47,16 @@ class Attempt:
     """A bolt has rejected a record of it: which one, its halves under roots of their own will show."""
     was_alone: bool = False
     """The newest emission had one record alone, whatever was in the block before."""
+    backs_off: bool = False
+    """It is due when its back-off says so, and no bolt has said when."""
+
+
+class _Due(NamedTuple):
+    """A failed emission of the block at ``first``, and when it is due."""
+
+    at_s: float
+    first: int
+    generation: int
 
 
 class Replay(NamedTuple):
@@ -61,7 +72,9 @@ class Retries:
     """Attempts by first offset, and when which of them is due."""
 
     attempts: dict[int, Attempt] = field(default_factory=dict)
-    _due: list[tuple[float, int, int]] = field(default_factory=list)
+    _due: list[_Due] = field(default_factory=list)
+    _round: list[_Due] = field(default_factory=list)
+    """What is left of the present round, the lowest offset last."""
     _replayed: list[tuple[int, int]] = field(default_factory=list)
     _used_up: int = 0
 
@@ -85,10 +98,14 @@ class Retries:
         attempt.attempts += counts
         if attempt.attempts >= policy.max_attempts:
             return FailureOutcome.EXHAUSTED
+        attempt.backs_off = after_s is None
         if after_s is None:
             after_s = policy.delay_s(max(attempt.attempts, 1), jitter)
-        heapq.heappush(self._due, (now_s + min(max(after_s, 0.0), policy.max_after_s), first, generation))
+        self._wait(now_s + min(max(after_s, 0.0), policy.max_after_s), first, generation)
         return FailureOutcome.RETRY
+
+    def _wait(self, at_s: float, first: int, generation: int) -> None:
+        heapq.heappush(self._due, _Due(at_s, first, generation))
 
     def reject(self, generation: int, first: int, now_s: float, *, is_alone: bool) -> FailureOutcome:
         """Record that a bolt has rejected a record of an emission; ignored as by ``fail``.
@@ -103,7 +120,7 @@ class Retries:
             attempt.attempts += 1
             return FailureOutcome.REJECTED
         attempt.in_halves = True
-        heapq.heappush(self._due, (now_s, first, generation))
+        self._wait(now_s, first, generation)
         return FailureOutcome.RETRY
 
     def name_of(self, first: int, left: BitMap64) -> int:
@@ -120,7 +137,7 @@ class Retries:
         """Make a block due at once that was about to be given up, with one more attempt."""
         attempt = self.attempts[first]
         attempt.attempts = max(0, min(attempt.attempts, policy.max_attempts) - 1)
-        heapq.heappush(self._due, (now_s, first, attempt.generation))
+        self._wait(now_s, first, attempt.generation)
 
     def _land(self, generation: int, first: int, now_s: float) -> Attempt | None:
         """End an emission; return its attempt, None if it is not the block's newest or has ended before."""
@@ -161,13 +178,13 @@ class Retries:
         cuts a block in two and returns where the second half begins, None where one record is left.
         """
         taken: list[Replay] = []
-        while self._due and self._due[0][0] <= now_s and len(taken) < limit:
-            due_s, first, generation = heapq.heappop(self._due)
+        while len(taken) < limit and (due := self._next_due(now_s)) is not None:
+            _, first, generation = due
             attempt = self.attempts.get(first)
             if attempt is None or attempt.generation != generation or attempt.in_flight:
                 continue
             if attempt.in_halves and len(taken) + 2 > limit:
-                heapq.heappush(self._due, (due_s, first, generation))
+                self._round.append(due)
                 break
             del self.attempts[first]
             if (left := first_left(first)) is None:
@@ -179,6 +196,25 @@ class Retries:
             if second is not None:
                 taken.append(self._emit_half_of(attempt, second))
         return taken
+
+    def _next_due(self, now_s: float) -> _Due | None:
+        """Return the next of the round; when a round is over, all that is due by then is the next one."""
+        if not self._round:
+            while self._due and self._due[0].at_s <= now_s:
+                self._round.append(heapq.heappop(self._due))
+            self._round.sort(key=lambda due: due.first, reverse=True)
+        return self._round.pop() if self._round else None
+
+    def end_back_offs(self, now_s: float) -> None:
+        """Make due at once what backs off, but not what a bolt has delayed; what is due is a new round."""
+        waiting = [*self._due, *self._round]
+        self._round.clear()
+        self._due = [due._replace(at_s=now_s) if self._backs_off(due) else due for due in waiting]
+        heapq.heapify(self._due)
+
+    def _backs_off(self, due: _Due) -> bool:
+        attempt = self.attempts.get(due.first)
+        return attempt is not None and attempt.generation == due.generation and attempt.backs_off
 
     def _emit(self, attempt: Attempt, left: int, now_s: float, run: int) -> Replay:
         attempt.emissions += 1
@@ -227,7 +263,7 @@ class Retries:
         for first in late[:limit]:
             attempt = self.attempts.setdefault(first, Attempt(0, 0, 0, True, before_s))
             attempt.in_flight = False
-            heapq.heappush(self._due, (now_s, first, attempt.generation))
+            self._wait(now_s, first, attempt.generation)
         return len(late[:limit])
 
     def restore(self, replay: Replay, now_s: float) -> None:

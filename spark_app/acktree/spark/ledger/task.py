@@ -5,7 +5,7 @@ current run. Pure: the Kafka side (spout_driver) calls it.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -15,14 +15,15 @@ import numpy as np
 from pyroaring import BitMap64
 
 from acktree.schemas.breaker import Breaker, Held
-from acktree.schemas.control_records import NEVER, Absent, Cause, FailedTuple, Result, Span
+from acktree.schemas.control_records import NEVER, Absent, Cause, FailedTuple, Result
 from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
-from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.held import HeldFailure, is_probe_acked, release, take_over
 from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.quotas import in_turn, quota_of
+from acktree.spark.ledger.replays import emit_due, end_back_offs, spans_left
 from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure
-from acktree.spark.ledger.retries import FailureOutcome, Replay
+from acktree.spark.ledger.retries import FailureOutcome
 from acktree.spark.runtime.logged_batch import (
     MAX_BLOCK_RANGES_PER_SLOT,
     MAX_RANGES_PER_SLOT,
@@ -92,6 +93,7 @@ class TaskLedger:
     breaker: Breaker = field(default_factory=Breaker)
     """That of the spout, which all its tasks share."""
     held: Held[HeldFailure] = field(default_factory=Held)
+    _openings_over: int = 0  # when back-offs were ended
     _last_acked_s: float | None = None
     _pending_at_s: float | None = None
 
@@ -236,12 +238,11 @@ class TaskLedger:
         a whole one the slot waits until there is room.
         """
         ranges: list[Range] = []
-        waiting = sorted(self.slots, key=lambda slot: ends.get(slot, 0) - self.slots[slot].next_offset)
-        for place, slot in enumerate(waiting):
+        waiting = {slot: max(0, ends.get(slot, 0) - each.next_offset) for slot, each in self.slots.items()}
+        for place, slot in enumerate(in_turn(waiting, limit, self.turn(largest_block))):
             ledger, source = self.slots[slot], self.sources[slot]
-            start = ledger.next_offset
-            available = max(0, ends.get(slot, 0) - start)
-            quota = min(limit // (len(waiting) - place), available)
+            start, available = ledger.next_offset, waiting[slot]
+            quota = min(quota_of(limit, len(waiting) - place), available)
             size = min(ledger.block, largest_block or ledger.block)
             stop = start + quota if quota == available else max(start, (start + quota) // size * size)
             max_ranges = min(MAX_RANGES_PER_SLOT, MAX_BLOCK_RANGES_PER_SLOT - len(ledger.blocks.ranges))
@@ -253,6 +254,11 @@ class TaskLedger:
             self.counters["emitted"] += fresh
             limit -= fresh
         return ranges
+
+    def turn(self, largest_block: int | None) -> int:
+        """Return a number that grows with what is emitted, by one a block."""
+        size = max((ledger.block for ledger in self.slots.values()), default=1)
+        return self.counters["emitted"] // min(size, largest_block or size)
 
     def _set_crowded(self, slot: int, *, is_crowded: bool) -> None:
         self.counters["crowded"] += is_crowded
@@ -290,14 +296,15 @@ class TaskLedger:
             for each in ledger.blocks.ranges
         ]
 
-    def replay_due(self, now_s: float, limit: int) -> list[Replays]:
-        """Emit again what is due, at most ``limit`` blocks."""
+    def replay_due(self, now_s: float, limit: int, of: Iterable[int] | None = None) -> list[Replays]:
+        """Emit again at most ``limit`` blocks that are due, ``of`` some slots; a breaker ends back-offs."""
+        if not self.breaker.is_open and self.breaker.openings > self._openings_over:
+            self._openings_over = self.breaker.openings
+            end_back_offs(self.slots.values(), now_s)
         replays: list[Replays] = []
-        for slot, ledger in self.slots.items():
-            due = ledger.emit_due(now_s, self.run, limit)
-            limit -= len(due)
-            source = self.sources[slot]
-            spans_of = partial(_spans_left, ledger)
+        slots = self.slots if of is None else {slot: self.slots[slot] for slot in of}
+        for slot, due in emit_due(slots, now_s, self.run, limit).items():
+            source, spans_of = self.sources[slot], partial(spans_left, self.slots[slot])
             replays += group_replays(source.topic, source.partition, slot, due, spans_of)
         self.counters["replayed"] += sum(group.records for group in replays)
         return replays
@@ -340,13 +347,4 @@ class TaskLedger:
 
     def is_open(self, emission: BlockEmission) -> bool:
         """Return whether some record of an emission is not done."""
-        ledger = self.slots.get(emission.slot)
-        return ledger is not None and bool(ledger.left_of(emission.generation, emission.first))
-
-
-def _spans_left(ledger: PartitionLedger, replay: Replay) -> tuple[Span, ...]:
-    """Return what is to be emitted of a block; nothing where that is its first record alone."""
-    left = ledger.left_of(replay.generation, replay.offset)
-    if len(left) == 1 and replay.offset in left:
-        return ()
-    return tuple(Span(*run) for run in runs(left, 0, len(left)))
+        return emission.slot in self.slots and bool(self.slots[emission.slot].left_of(*emission[1:]))

@@ -1,0 +1,36 @@
+"""What the tasks of a spout emit for the first time: the limit of a batch is shared out over them. Pure.
+
+Invariant: no task keeps another one waiting for ever: what one leaves of its quota goes to those with more.
+"""
+
+from collections.abc import Collection, Mapping
+
+from acktree.spark.ledger.quotas import in_turn, quota_of
+from acktree.spark.ledger.task import TaskLedger
+from acktree.spark.runtime.logged_batch import Range
+
+
+def emit_new(
+    tasks: Collection[TaskLedger], ends: Mapping[int, int], room: int, limit: int | None, now_s: float
+) -> list[Range]:
+    """Emit new offsets below the ends per slot, each slot with a range.
+
+    ``room`` is how many records a task may have pending, ``limit`` how many all of them emit, if any.
+    """
+    by_number = {task.task: task for task in tasks}
+    allowed = {number: max(0, room - task.pending) for number, task in by_number.items()}
+    wanted = {number: min(_available(task, ends), allowed[number]) for number, task in by_number.items()}
+    left = sum(wanted.values()) if limit is None else limit
+    turn = sum(task.turn(limit) for task in tasks)
+    ranges: list[Range] = []
+    for place, number in enumerate(in_turn(wanted, left, turn)):
+        quota = min(allowed[number], quota_of(left, len(wanted) - place))
+        fresh = by_number[number].emit(ends, quota if limit is not None else allowed[number], now_s, limit)
+        left -= sum(range_.end - range_.start for range_ in fresh)
+        ranges += fresh
+    return ranges
+
+
+def _available(task: TaskLedger, ends: Mapping[int, int]) -> int:
+    """Return how many offsets below the ends per slot are not emitted yet."""
+    return sum(max(0, ends.get(slot, 0) - ledger.next_offset) for slot, ledger in task.slots.items())
