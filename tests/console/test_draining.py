@@ -49,6 +49,6 @@ def test_what_a_task_of_an_older_version_has_pending_counts():
 
 
 @pytest.mark.parametrize("more", [{"flow_offset": 6}, {"paused": 0}])
-def test_a_task_that_does_not_obey_this_record_is_not_drained(more):
+def test_a_task_that_reports_under_another_record_is_not_drained(more):
     (found,) = draining(reports(0, **more), published((), (4,)), {"in": 7}, NOW_MS)
     assert not found.is_drained
