@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,11 +17,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from acktree.acker.service import Acker
-from acktree.console.traces import otlp
 from acktree.console.traces.export import TraceExport
 from acktree.console.traces.finished import Selection
-from acktree.console.traces.otlp import OtlpSender, Sent
-from acktree.console.traces.spans import Span
+from acktree.console.traces.otlp import OtlpSender
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.clients import make_consumer
@@ -157,19 +154,6 @@ def topology(bootstrap: str, unique: str) -> Iterator[RunningTopology]:
     made = RunningTopology(bootstrap, unique)
     yield made
     made.close()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Callable[..., OtlpReceiver]]:
-    made: list[OtlpReceiver] = []
-
-    def start(*arguments: Any, **more: Any) -> OtlpReceiver:
-        made.append(OtlpReceiver(*arguments, **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def emission_of(spans: list[Received]) -> Received:
@@ -371,27 +355,3 @@ def test_what_an_exporter_has_done_is_served_as_metrics(
     assert int(spans[1]) > 1
     for name in ("refused", "broken", "failed_exports", "rejected_spans"):
         assert re.search(rf"^acktree_traces_{name}_total{{.*}} 0\.0$", found, re.M), name
-
-
-@pytest.mark.parametrize("bad", [{"start_ms": -1}, {"end_ms": 10**14}])
-def test_a_time_that_no_span_can_have_keeps_no_tree_back(
-    bad: dict[str, Any], receiver: Callable[..., OtlpReceiver]
-):
-    taken = receiver()
-    sender = OtlpSender("t", taken.url, timeout_s=2)
-    span = Span("s", "n", "1" * 32, "2" * 16, "", True, 1, 2)
-    assert sender.send([replace(span, **bad)]) is Sent.SENT
-    sender.close()
-    (sent,) = taken.spans
-    assert sent.start_ns <= sent.end_ns
-
-
-def test_a_request_that_is_too_large_is_refused_so_that_it_is_sent_in_parts(
-    receiver: Callable[..., OtlpReceiver], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(otlp, "MAX_REQUEST_BYTES", 2_000)
-    sender = OtlpSender("t", receiver().url, timeout_s=2)
-    span = Span("s", "n" * 1_000, "1" * 32, "2" * 16, "", True, 1, 2)
-    assert sender.send([span, span, span]) is Sent.REFUSED
-    assert sender.send([span]) is Sent.SENT
-    sender.close()

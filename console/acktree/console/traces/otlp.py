@@ -118,9 +118,9 @@ class OtlpSender:
 
 
 def _is_sendable(spans: Sequence[ReadableSpan]) -> bool:
-    """Return whether spans make a request that can be sent: OpenTelemetry fails for ever where they do not."""
+    """Return whether spans make a request that can be sent; OpenTelemetry does not say that they do not."""
     try:
-        return encode_spans(spans).ByteSize() <= MAX_REQUEST_BYTES
+        return int(encode_spans(spans).ByteSize()) <= MAX_REQUEST_BYTES
     except Exception:
         log.exception("spans cannot be encoded", extra={"action": "tree_broken"})
         return False
