@@ -1,5 +1,6 @@
 """What a script learns of a topology by exit codes: 0 is said only of what was read as a whole."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,9 @@ from click.testing import CliRunner
 
 from acktree.console.commands import describe, pending
 from acktree.console.main import main
+from acktree.console.view.documents import PendingRecord
 
+RECORD = PendingRecord("lines", "orders", 0, 0, 0, "in flight", 1.0, 1.0, 1, 1, 1, "f", 0)
 AT = ["--topology", "t", "-b", "127.0.0.1:1"]
 
 
@@ -36,7 +39,9 @@ def test_pending_list(monkeypatch: pytest.MonkeyPatch, old: int, complete: bool,
     snapshot = SimpleNamespace(views={}, notes=[], is_complete=complete, topology=None)
     monkeypatch.setattr(pending, "read_snapshot", lambda *_, **__: snapshot)
     monkeypatch.setattr(pending, "apply_reported_offsets", lambda *_: None)
-    monkeypatch.setattr(pending, "oldest_pending", lambda *_: ["record"] * old)
+    monkeypatch.setattr(pending, "oldest_pending", lambda *_: [RECORD] * old)
     monkeypatch.setattr(pending, "stuck_after_s", lambda *_: 1.0)
     monkeypatch.setattr(pending, "is_older", lambda *_: True)
     assert CliRunner().invoke(main, ["pending", "list", *AT]).exit_code == code
+    done = CliRunner().invoke(main, ["pending", "list", *AT, "--format", "json"])
+    assert (done.exit_code, json.loads(done.stdout)["complete"]) == (code, complete)

@@ -1,16 +1,20 @@
 """Trees of failed, timed-out and slow records reach a real OTLP receiver, whole, and again after a crash."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
+import requests
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from acktree.acker.service import Acker
 from acktree.console.traces.export import TraceExport
@@ -29,6 +33,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 USER_SPAN = "00f067aa0ba902b7"
 TRACED = [("traceparent", f"00-{TRACE}-{USER_SPAN}-01")]
 SLOW_S = 1.0
+METRICS_PAGE = Path(__file__).parents[2] / "docs/metrics.md"
 
 
 class SplitLines(BasicBolt):
@@ -114,6 +119,12 @@ class RunningTopology:
         self.run(made)
         return made
 
+    def command(self, receiver: OtlpReceiver, *more: str) -> list[str]:
+        """Return the command line of an export in a process of its own."""
+        command = [sys.executable, "-m", "acktree.console.main", "export-traces", "--otlp", receiver.url]
+        command += ["--topology", self.cluster.name, "-b", self.cluster.bootstrap]
+        return [*command, "-X", "session.timeout.ms=6000", *more]
+
     def run(self, role: Any) -> None:
         thread = Thread(target=role.run)
         thread.start()
@@ -143,19 +154,6 @@ def topology(bootstrap: str, unique: str) -> Iterator[RunningTopology]:
     made = RunningTopology(bootstrap, unique)
     yield made
     made.close()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Callable[..., OtlpReceiver]]:
-    made: list[OtlpReceiver] = []
-
-    def start(*arguments: Any, **more: Any) -> OtlpReceiver:
-        made.append(OtlpReceiver(*arguments, **more))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def emission_of(spans: list[Received]) -> Received:
@@ -288,9 +286,7 @@ def test_an_exporter_that_is_killed_between_export_and_commit_sends_the_same_spa
     topology.send(b"one bad", TRACED)
     topology.send(b"two bad")
     until(lambda: len(topology.spout.failed) == 2)
-    command = [sys.executable, "-m", "acktree.console.main", "export-traces", "--otlp", taken.url]
-    command += ["--topology", topology.cluster.name, "-b", topology.cluster.bootstrap]
-    command += ["-X", "session.timeout.ms=6000"]
+    command = topology.command(taken)
     processes.append(subprocess.Popen(command))
     assert processes[0].wait(120) == -signal.SIGKILL
     assert topology.committed() == 0
@@ -300,3 +296,62 @@ def test_an_exporter_that_is_killed_between_export_and_commit_sends_the_same_spa
     assert processes[1].wait(60) == 0
     assert len(seen) == 2
     assert seen[0] == seen[1]
+
+
+@pytest.mark.slow
+def test_an_exporter_that_its_group_has_given_up_meanwhile_goes_on(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
+):
+    processes: list[subprocess.Popen[bytes]] = []
+    group = f"{topology.cluster.name}.traces"
+    admin = AdminClient({"bootstrap.servers": topology.cluster.bootstrap})
+
+    def is_empty() -> bool:
+        return not admin.describe_consumer_groups([group])[group].result(10).members
+
+    def answer(_spans: list[Received]) -> int:
+        if not seen:
+            seen.append(1)
+            os.kill(processes[0].pid, signal.SIGSTOP)
+            until(is_empty)
+            os.kill(processes[0].pid, signal.SIGCONT)
+        return OK
+
+    seen: list[int] = []
+    taken = receiver(answer)
+    topology.send(b"bad", TRACED)
+    until(lambda: topology.spout.failed)
+    processes.append(subprocess.Popen(topology.command(taken)))
+    until(lambda: processes[0].poll() is not None or topology.committed() > 0)
+    assert processes[0].poll() is None
+    processes[0].terminate()
+    assert processes[0].wait(60) == 0
+    assert len(taken.trees()) == 1
+
+
+def test_what_an_exporter_has_done_is_served_as_metrics(
+    topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
+):
+    topology.send(b"bad", TRACED)
+    until(lambda: topology.spout.failed)
+    process = subprocess.Popen(
+        topology.command(receiver(), "--metrics-port", "0"), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        (url,) = re.findall(r"^metrics (http://127\.0\.0\.1:\d+/metrics)$", process.stderr.readline(), re.M)
+        exported = f'acktree_traces_exported_total{{result="failed",topology="{topology.cluster.name}"}} 1.0'
+        until(lambda: exported in requests.get(url, timeout=10).text)
+        found = requests.get(url, timeout=10).text
+        assert requests.get(url.replace("/metrics", "/health"), timeout=10).status_code == 200
+    finally:
+        process.terminate()
+        process.stderr.close()
+    assert process.wait(60) == 0
+    documented = re.findall(r"^(acktree_traces_\w+_total){", METRICS_PAGE.read_text(), re.M)
+    assert set(re.findall(r"^# TYPE (acktree_traces_\w+_total) counter$", found, re.M)) == set(documented)
+    spans = re.search(r"^acktree_traces_spans_total{.*} (\d+)", found, re.M)
+    assert spans is not None
+    assert int(spans[1]) > 1
+    for name in ("refused", "broken", "failed_exports", "rejected_spans"):
+        assert re.search(rf"^acktree_traces_{name}_total{{.*}} 0\.0$", found, re.M), name

@@ -6,11 +6,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 
+from acktree.console.commands import topology
 from acktree.console.main import main
 from acktree.producers.spout import Spout, SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
@@ -136,6 +138,27 @@ def test_a_setting_is_changed_as_the_next_version(bootstrap: str, name: str):
     done = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
     assert done.exit_code == 0, done.output
     assert read_history(bootstrap, name, {}).latest.spouts["ticks"].max_pending == 7
+
+
+def test_a_setting_takes_no_other_back_that_was_set_meanwhile(
+    bootstrap: str, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    def two_at_once(*given: Any) -> Any:
+        monkeypatch.setattr(topology, "with_settings", with_settings)
+        other = acktree(bootstrap, "topology", "set", name, "message_timeout_s=7", "--execute")
+        assert other.exit_code == 0, other.output
+        return with_settings(*given)
+
+    with_settings = topology.with_settings
+    monkeypatch.setattr(topology, "with_settings", two_at_once)
+    done = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
+    assert (done.exit_code, "version 2 was published meanwhile" in done.stderr) == (2, True), done.output
+    latest = read_history(bootstrap, name, {}).latest
+    assert (latest.version, latest.message_timeout_s, latest.spouts["ticks"].max_pending) == (2, 7.0, 100)
+    again = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
+    assert again.exit_code == 0, again.output
+    latest = read_history(bootstrap, name, {}).latest
+    assert (latest.message_timeout_s, latest.spouts["ticks"].max_pending) == (7.0, 7)
 
 
 @pytest.mark.parametrize(

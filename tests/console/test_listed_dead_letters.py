@@ -7,6 +7,8 @@ import pytest
 from confluent_kafka import Producer
 from starlette.testclient import TestClient
 
+from acktree.console.page.app import StatusPage
+from acktree.console.page.frame import PageSettings
 from acktree.console.view import cluster as cluster_module
 from acktree.schemas.control_records import Span
 from console.given_up import (
@@ -104,3 +106,18 @@ def test_a_long_header_of_another_tool_is_cut(topology: GivenUp, page: TestClien
         assert answer.status_code == 200
         assert len(answer.content) < 300_000, path
         assert b"<b>" not in answer.content or path.endswith("json")
+
+
+def test_a_page_without_payloads_does_not_say_which_keys_there_are(topology: GivenUp):
+    producer = Producer({"bootstrap.servers": topology.bootstrap})
+    origin = [("acktree-origin", f"{topology.source}/0/7".encode())]
+    producer.produce(f"{topology.name}.dead-letter", b"v", b"canary", headers=origin)
+    assert producer.flush(WAIT_S) == 0
+    settings = PageSettings(topology.bootstrap, topology.name, {}, allow_actions=True, payloads=False)
+    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        for path in ("/dead-letters?key=", "/dead-letters.json?key=", "/replay?matching=1&key="):
+            answers = [client.get(f"{path}{key}") for key in ("canary", "none")]
+            assert [answer.status_code for answer in answers] == [400, 400], path
+            assert answers[0].text == answers[1].text.replace('value="none"', 'value="canary"'), path
+            assert "served with --no-payloads" in answers[0].text
+        assert "canary" not in client.get("/dead-letters.json").text

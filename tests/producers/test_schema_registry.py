@@ -2,6 +2,7 @@
 
 import json
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from acktree.console.view.payloads import about, make_payload
-from acktree.console.view.wire_format import Schemas
+from acktree.console.view.wire_format import MAX_UNKNOWN, Schemas
 from acktree.producers import (
     AsyncBolt,
     Avro,
@@ -149,7 +150,18 @@ def test_avro_is_read_by_the_schema_it_was_written_with_and_damage_is_rejected(k
 
 @READERS
 @pytest.mark.parametrize(
-    "fault", [(503, b"{}"), (500, b""), (401, b"{}"), (404, b"<html>"), (200, b"<html>"), (200, b"{}")]
+    "fault",
+    [
+        (503, b"{}"),
+        (500, b""),
+        (401, b"{}"),
+        (404, b"<html>"),
+        (200, b"<html>"),
+        (200, b"{}"),
+        (200, b'{"schema": "<html>"}'),
+        (200, b'{"schema": "{\\"type\\": "}'),
+        (200, b'{"schema": "{", "schemaType": "JSON"}'),
+    ],
 )
 def test_a_registry_that_does_not_answer_stops_the_worker_and_fails_no_tuple(fault, kind, registry: Registry):
     (value,) = written(registry, b"a")
@@ -271,6 +283,31 @@ def test_protobuf_messages_are_written_and_read(registry: Registry):
     assert double.rejected == {1}
 
 
+@READERS
+@pytest.mark.parametrize("schema", ['"rekord"', "{}", '{"type": "rekord"}', "[1]"])
+def test_a_schema_that_is_none_rejects_no_value(schema, kind, registry: Registry):
+    (value,) = written(registry, b"a")
+    registry.fault = (200, json.dumps({"schema": schema}).encode())
+    double = BoltDouble(kind(), settings=registry.settings)
+    double.give(value)
+    assert (double.rejected, set(double.failed)) == (set(), {0})
+    assert double.failed[0].startswith("UnknownSchema: ")
+
+
+def test_a_secret_in_the_url_is_in_no_error(registry: Registry):
+    url = registry.settings["schema.registry.url"].replace("http://", "htp://me:canary@")
+    with pytest.raises(RefusedSetting) as refused:
+        BoltDouble(Read(), settings={"schema.registry.url": url})
+    assert "canary" not in str(refused.value)
+    assert "htp://127.0.0.1" in str(refused.value)
+    registry.fault = (500, b"")
+    address = url.replace("htp://", "http://")
+    double = BoltDouble(Read(), settings={**registry.settings, "schema.registry.url": address})
+    with pytest.raises(RegistryUnavailable) as away:
+        double.give(b"\0\0\0\0\1\2")
+    assert "canary" not in "".join(traceback.format_exception(away.value))
+
+
 def test_settings_that_name_no_registry_are_refused_at_the_start(registry: Registry):
     with pytest.raises(RefusedSetting, match=r"set schema\.registry\.url"):
         BoltDouble(Read())
@@ -293,6 +330,21 @@ def test_a_page_decodes_avro_and_waits_once_for_a_registry_that_is_away(registry
     for _ in range(3):
         assert about(make_payload(value, away)) == "hex, schema id 1, 8 bytes"
     assert registry.requests == before + 1
+
+
+def test_a_value_that_names_no_known_schema_keeps_a_page_from_decoding_no_other(registry: Registry):
+    (value,) = written(registry, b"a")
+    schemas = Schemas(registry.settings)
+    foreign = [make_payload(b"\0\0\0\1" + bytes([number]) + b"\2", schemas) for number in range(3)]
+    before = registry.requests
+    assert {each.form for each in foreign} == {"hex"}
+    assert make_payload(value, schemas).form == "avro"
+    for number in range(3):
+        make_payload(b"\0\0\0\1" + bytes([number]) + b"\2", schemas)
+    assert registry.requests == before + 1, "what is not known is not asked for again at once"
+    for number in range(3, 2 * MAX_UNKNOWN):
+        make_payload(b"\0\0\0\1" + bytes([number]) + b"\2", schemas)
+    assert registry.requests == before + 1 + MAX_UNKNOWN - 3
 
 
 def test_a_record_cannot_make_a_page_endless(registry: Registry):

@@ -119,8 +119,13 @@ class Draining:
 def draining(
     reports: Reports, published: Published, written: Mapping[str, int], now_ms: int
 ) -> Iterable[Draining]:
-    """Yield how far each spout is, by what its tasks report under the record written for it, or a later."""
+    """Yield how far each spout is, by what its tasks report under the record written for it, or a later.
+
+    A task that the topology no longer has stands for none that it has; what it has pending counts.
+    """
     for spout, offset in written.items():
+        table = published.spouts[spout]
+        tasks = published.spout_tasks[spout] if table.topics else range(table.tasks)
         pending: dict[int, int] = {}
         for process in reports.alive("spout", spout, now_ms):
             values = process.latest.values
@@ -130,4 +135,5 @@ def draining(
             if obeyed >= offset and values.get("paused") == 1:
                 pending[task] = max(left, pending.get(task, 0))
         found = breaker_of(reports.alive("spout", spout, now_ms))
-        yield Draining(spout, published.spouts[spout].tasks, len(pending), sum(pending.values()), found)
+        obeying = sum(task in pending for task in tasks)
+        yield Draining(spout, table.tasks, obeying, sum(pending.values()), found)

@@ -17,6 +17,10 @@ class UnknownTopology(AcktreeError):
     """No topology of that name is published on this cluster."""
 
 
+class TopologyChanged(AcktreeError):
+    """Another version was published while this change was made: nothing is done; look, and make it again."""
+
+
 class UnknownVersion(AcktreeError):
     """A tuple or root names a topology version that the registry does not hold."""
 

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
-from acktree.schemas.errors import BrokerUnreachable, UnknownTopology
+from acktree.schemas.errors import BrokerUnreachable, TopologyChanged, UnknownTopology
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 from acktree.schemas.registry import History, encode_version, read_history
 from acktree.schemas.topology import Topology
@@ -74,15 +74,26 @@ def describe(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[
     return found
 
 
-def apply_topology(bootstrap: str, topology: Topology, user: Settings, *, dry_run: bool = False) -> Plan:
+def apply_topology(
+    bootstrap: str,
+    topology: Topology,
+    user: Settings,
+    *,
+    dry_run: bool = False,
+    based_on: int | None = None,
+) -> Plan:
     """Apply a topology to the cluster; return what was done, or with ``dry_run`` what would be done.
+
+    ``based_on`` is the version that the topology was made from; a newer one would be taken back by it.
 
     Raises:
         BrokerUnreachable, BrokerRefused: the broker does not answer, or forbids it.
         MissingTopic: a source topic does not exist.
+        TopologyChanged: a version after ``based_on`` is published.
     """
     admin = make_admin(bootstrap, user)
     plan = make_plan(admin, bootstrap, topology, user)
+    _refuse_newer(plan, based_on)
     if dry_run:
         return plan
     _change_topics(admin, bootstrap, plan)
@@ -93,6 +104,7 @@ def apply_topology(bootstrap: str, topology: Topology, user: Settings, *, dry_ru
     with clear_errors(bootstrap):
         producer.init_transactions(BROKER_TIMEOUT_S)
         again = make_plan(admin, bootstrap, topology, user)
+        _refuse_newer(again, based_on)
         _change_topics(admin, bootstrap, again)
         plan = replace(plan, publish=again.publish)
         if (publish := plan.publish) is not None:
@@ -102,6 +114,14 @@ def apply_topology(bootstrap: str, topology: Topology, user: Settings, *, dry_ru
             producer.commit_transaction(BROKER_TIMEOUT_S)
             _await_visible(admin, name)
     return plan
+
+
+def _refuse_newer(plan: Plan, based_on: int | None) -> None:
+    if based_on is not None and plan.current is not None and plan.current.version != based_on:
+        raise TopologyChanged(
+            f"version {plan.current.version} was published meanwhile, and this change was made from version "
+            f"{based_on}: nothing was published; make it again"
+        )
 
 
 def _await_visible(admin: AdminClient, registry_topic: str) -> None:

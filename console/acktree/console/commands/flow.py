@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import click
 
+from acktree.console.columns import printable
 from acktree.console.commands.options import (
     bootstrap_option,
     client_settings_option,
@@ -116,7 +117,7 @@ def show_plan(plan: Plan, written: Mapping[str, int] | None, style: str) -> None
         click.echo(json.dumps(plan.to_json(written)))
     else:
         for line in plan.lines():
-            click.echo(line)
+            click.echo(printable(line))
     if written is None:
         click.echo("nothing was changed; add --execute to do it", err=True)
 
@@ -135,12 +136,15 @@ def _await_drained(
     try:
         while True:
             reports = Reports()
+            cluster.refresh()
+            if cluster.topology.spouts.keys() >= written.keys():
+                published = cluster.topology
             read_reports(cluster, reports, REPORTED_SPAN_S)
             found = list(draining(reports, published, written, world.wall_ms()))
             if (lines := [each.line() for each in found]) != said:
                 said = lines
                 for line in lines:
-                    click.echo(line, err=True)
+                    click.echo(printable(line), err=True)
             if all(each.is_drained for each in found):
                 return True
             if deadline_s is not None and world.monotonic_s() >= deadline_s:

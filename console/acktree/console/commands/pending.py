@@ -15,7 +15,7 @@ from acktree.console.commands.options import (
     topology_option,
 )
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.documents import PendingRecord, to_json
+from acktree.console.view.documents import PendingRecord, pending_document
 from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
 from acktree.console.view.snapshot import LIMIT_S, read_snapshot
@@ -62,7 +62,8 @@ def list_pending(
         snapshot.notes.append(f"up to {block} records share a root, that of the first of them")
     found = oldest_pending(snapshot, limit, older_than or 0.0)
     if style == "json":
-        click.echo(json.dumps({"topology": topology, "pending": to_json(found), "notes": snapshot.notes}))
+        document = pending_document(topology, found, snapshot.notes, snapshot.is_complete)
+        click.echo(json.dumps(document))
     else:
         click.echo(in_text(found))
         for note in snapshot.notes:

@@ -127,9 +127,10 @@ def set_(
     if spout and bolt:
         raise click.UsageError("give --spout or --bolt, not both")
     place = ("spouts", spout) if spout else ("bolts", bolt) if bolt else ()
-    current = read_history(bootstrap, name, settings).latest.file()
+    published = read_history(bootstrap, name, settings).latest
+    current = published.file()
     wanted = with_settings(current, place, changes)
-    plan = apply_topology(bootstrap, wanted, settings, dry_run=not execute)
+    plan = apply_topology(bootstrap, wanted, settings, dry_run=not execute, based_on=published.version)
     found = differences(current.model_dump(), wanted.model_dump())
     if style == "json":
         changed = [{"key": key, "before": old, "after": new} for key, old, new in found]

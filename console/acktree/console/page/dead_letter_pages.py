@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from acktree.console.page.frame import Frame, wants_json
-from acktree.console.page.questions import BadQuery, asked_filter, whole_number
+from acktree.console.page.questions import BadQuery, asked_filter, refuse_key, whole_number
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letter_filter import (
     DeadLetterFilter,
@@ -45,8 +45,7 @@ class DeadLetterPages:
 
     async def _list(self, request: Request) -> Response:
         wanted = asked_filter(request.query_params)
-        if wanted.key and not self._frame.settings.payloads:
-            raise BadQuery("keys are payloads, and this page is served with --no-payloads")
+        refuse_key(wanted, self._frame.settings.payloads)
         page = whole_number(request.query_params.get("page") or "0", "page")
         found = await self._frame.read(lambda cluster: read_newest(cluster, NEWEST))
         selected = select(found.dead_letters, wanted, found.spouts)

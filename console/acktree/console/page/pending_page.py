@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from acktree.console.page.frame import Frame, wants_json
 from acktree.console.page.questions import parse_age, parse_limit
-from acktree.console.view.documents import to_json
+from acktree.console.view.documents import pending_document
 from acktree.console.view.snapshot import read_snapshot
 from acktree.console.view.status import oldest_pending
 
@@ -28,7 +28,7 @@ class PendingPage:
         found = oldest_pending(snapshot, limit, older_s)
         if wants_json(request):
             topology = self._frame.settings.topology
-            return JSONResponse({"topology": topology, "pending": to_json(found), "notes": snapshot.notes})
+            return JSONResponse(pending_document(topology, found, snapshot.notes, snapshot.is_complete))
         twin = f"/pending.json?{request.url.query}" if request.url.query else "/pending.json"
         values: dict[str, Any] = {"limit": limit, "found": found, "notes": snapshot.notes}
         return self._frame.render("pending.html", here="pending", twin=twin, older_than=older_than, **values)

@@ -54,6 +54,12 @@ def asked_filter(parameters: Mapping[str, str]) -> DeadLetterFilter:
     return replace(DeadLetterFilter(**cast(Any, texts)), **cast(Any, times))
 
 
+def refuse_key(wanted: DeadLetterFilter, payloads: bool) -> None:
+    """Raise BadQuery where a filter asks for a key, and the page shows none."""
+    if wanted.key and not payloads:
+        raise BadQuery("keys are payloads, and this page is served with --no-payloads")
+
+
 def whole_number(text: str, name: str, limit: int = HIGHEST_OFFSET) -> int:
     """Return a number from 0. Raises BadQuery."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > limit:

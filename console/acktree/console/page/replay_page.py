@@ -11,7 +11,7 @@ from acktree.console.page.access import FORM_COOKIE, Access
 from acktree.console.page.actions import ASKED, Actions, Outcome, ShownPlan
 from acktree.console.page.forms import read_form
 from acktree.console.page.frame import Frame
-from acktree.console.page.questions import FILTER, BadQuery
+from acktree.console.page.questions import FILTER, BadQuery, asked_filter, refuse_key
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letter_filter import UnknownFilter
 from acktree.schemas.errors import AcktreeError, BrokerRefused, BrokerUnreachable
@@ -51,6 +51,7 @@ class ReplayPage:
 
         def act(cluster: Cluster) -> ShownPlan | Outcome:
             if ticket is None:
+                refuse_key(asked_filter(asked), self._frame.settings.payloads)
                 return self._actions.plan(cluster, asked)
             return self._actions.carry_out(cluster, ticket)
 

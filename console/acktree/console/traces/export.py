@@ -21,7 +21,7 @@ from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.codec import decode_ack_init
 from acktree.schemas.errors import BrokerUnreachable, MalformedRecord
-from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_transient
+from acktree.schemas.kafka_errors import as_clear_error, is_membership_lost, is_transient
 from acktree.schemas.progress import Progress
 
 GROUP = "traces"
@@ -295,9 +295,10 @@ class TraceExport:
         if not offsets:
             return
         try:
-            with clear_errors(self._bootstrap):
-                self._consumer.commit(offsets=offsets, asynchronous=False)
+            self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
+            if not (is_membership_lost(error.args[0]) or is_transient(error.args[0])):
+                raise as_clear_error(error.args[0], self._bootstrap) from error
             log.warning("results are read again: %s", error, extra={"action": "commit_refused"})
 
     def _log_omitted(self) -> None:

@@ -5,12 +5,13 @@ Invariant: ``send`` returns SENT only after the receiver has answered that it to
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import Resource
@@ -24,6 +25,9 @@ from acktree.console.traces.spans import Span
 PATH = "/v1/traces"
 UNUSABLE = (400, 413, 422)
 """Answers that say that the request itself is bad: sending it again changes nothing."""
+MAX_REQUEST_BYTES = 16_000_000
+"""A collector takes requests of 20 MiB, and OpenTelemetry sends none above 64 MiB, without saying why."""
+MAX_TIME_MS = 2**63 // 1_000_000
 
 log = logging.getLogger("acktree.traces")
 
@@ -56,8 +60,16 @@ class OtlpSender:
     def send(self, spans: Iterable[Span]) -> Sent:
         """Send spans in one request, and wait for its answer."""
         self._status = 0
-        if self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS:
-            return Sent.SENT
+        readable = [self._readable(span) for span in spans]
+        if not _is_sendable(readable):
+            return Sent.REFUSED
+        try:
+            if self._exporter.export(readable) is SpanExportResult.SUCCESS:
+                return Sent.SENT
+        except requests.RequestException as error:  # of releases of OpenTelemetry that retry by its type
+            log.warning(
+                "no answer from the receiver: %s", type(error).__name__, extra={"action": "export_failed"}
+            )
         return Sent.REFUSED if self._status in UNUSABLE else Sent.FAILED
 
     def _on_response(self, response: Any, *_: Any, **__: Any) -> None:
@@ -95,14 +107,28 @@ class OtlpSender:
             ],
             kind=SpanKind.PRODUCER if span.is_emission else SpanKind.CONSUMER,
             status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
-            start_time=1_000_000 * span.start_ms,
-            end_time=1_000_000 * span.end_ms,
+            start_time=_nanoseconds(span.start_ms),
+            end_time=_nanoseconds(span.end_ms),
             instrumentation_scope=InstrumentationScope("acktree"),
         )
 
     def close(self) -> None:
         """Close the connections."""
         self._exporter.shutdown()
+
+
+def _is_sendable(spans: Sequence[ReadableSpan]) -> bool:
+    """Return whether spans make a request that can be sent; OpenTelemetry does not say that they do not."""
+    try:
+        return int(encode_spans(spans).ByteSize()) <= MAX_REQUEST_BYTES
+    except Exception:
+        log.exception("spans cannot be encoded", extra={"action": "tree_broken"})
+        return False
+
+
+def _nanoseconds(time_ms: int) -> int:
+    """Return a time as OTLP has it; a producer may give a record any."""
+    return 1_000_000 * min(max(time_ms, 0), MAX_TIME_MS)
 
 
 def with_path(url: str) -> str:

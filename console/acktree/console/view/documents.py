@@ -5,6 +5,7 @@ where the name says so, rates per second (`_per_s`), offsets as Kafka counts the
 exclusive. None is "not known".
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -239,6 +240,14 @@ class Status:
     garbage: int
     notes: tuple[str, ...] = field(default=())
     complete: bool = True
+
+
+def pending_document(
+    topology: str, found: Sequence[PendingRecord], notes: Sequence[str], is_complete: bool
+) -> dict[str, Any]:
+    """Return what `pending list` says as JSON."""
+    about = {"topology": topology, "complete": is_complete}
+    return {**about, "pending": to_json(found), "notes": list(notes)}
 
 
 def to_json(document: Any) -> Any:

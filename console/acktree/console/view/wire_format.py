@@ -13,6 +13,7 @@ from typing import Any
 
 import fastavro
 
+from acktree.producers.errors import UnknownSchema
 from acktree.producers.serdes.schema_registry import registry_client
 from acktree.schemas import world
 from acktree.schemas.client_settings import REGISTRY_PREFIX, Settings
@@ -23,6 +24,8 @@ MAX_AVRO_BYTES = 65_536
 """A longer value is not decoded."""
 RETRY_AFTER_S = 60.0
 MAX_SCHEMAS = 1_000
+MAX_UNKNOWN = 20
+"""After so many ids that the registry does not know it is not asked for RETRY_AFTER_S: they are none."""
 _PATIENCE = {f"{REGISTRY_PREFIX}timeout": "3", f"{REGISTRY_PREFIX}max.retries": "0"}
 
 log = logging.getLogger("acktree.ui")
@@ -46,6 +49,8 @@ class Schemas:
         self._settings = {**_PATIENCE, **settings} if f"{REGISTRY_PREFIX}url" in settings else None
         self._client: Any = None
         self._known: dict[int, tuple[str, Any]] = {}
+        self._unknown: dict[int, float] = {}
+        """Until when an id is not asked for again."""
         self._lock = threading.Lock()
         self._ask_again_s = 0.0
 
@@ -72,10 +77,15 @@ class Schemas:
         with self._lock:
             if number in self._known:
                 return self._known[number]
-            if world.monotonic_s() < self._ask_again_s:
+            now_s = world.monotonic_s()
+            self._unknown = {each: until_s for each, until_s in self._unknown.items() if now_s < until_s}
+            if now_s < self._ask_again_s or number in self._unknown or len(self._unknown) >= MAX_UNKNOWN:
                 return "", None
             try:
                 found = self._ask(number)
+            except UnknownSchema:
+                self._unknown[number] = now_s + RETRY_AFTER_S
+                return "", None
             except AcktreeError as error:
                 self._ask_again_s = world.monotonic_s() + RETRY_AFTER_S
                 log.warning("values are not decoded: %s", error, extra={"action": "schema_registry"})

@@ -10,6 +10,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import fastavro
+
 from acktree.producers.errors import MissingExtra, RegistryUnavailable, UnknownSchema
 from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, Typed
 from acktree.producers.tuples import Headers
@@ -173,6 +175,8 @@ class GuardedClient:
 
     def __init__(self, client: Any, url: str) -> None:
         self._client, self._url = client, url
+        self._usable: set[str] = set()
+        """Schemas that were looked at."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._client, name)
@@ -182,8 +186,10 @@ class GuardedClient:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
                 answer = ask(*args, **kwargs)
-                _check_answer(ask.__name__, answer)
+                self._check_answer(ask.__name__, answer)
                 return answer
+            except UnknownSchema:
+                raise
             except Exception as error:
                 status, code = getattr(error, "http_status_code", None), getattr(error, "error_code", None)
                 if status in _REFUSED_SCHEMA:
@@ -193,18 +199,43 @@ class GuardedClient:
                         f"the schema registry at {self._url} has no such schema: {error}"
                     ) from error
                 raise RegistryUnavailable(
-                    f"the schema registry at {self._url} does not answer: {type(error).__name__}: {error}"
+                    f"the schema registry at {self._url} does not answer: {_kind_of(error)}"
                 ) from error
 
         return guarded
 
+    def _check_answer(self, request: str, answer: Any) -> None:
+        """Raise ValueError for an answer without what was asked for: a proxy's, say.
 
-def _check_answer(request: str, answer: Any) -> None:
-    """Raise ValueError for an answer without what was asked for: a proxy's, say."""
-    if request in ("get_schema", "get_schema_by_guid") and not isinstance(answer.schema_str, str):
-        raise ValueError("the answer holds no schema")
-    if request == "register_schema_full_response" and not isinstance(answer.schema_id, int):
-        raise ValueError("the answer holds no schema id")
+        Raises:
+            UnknownSchema: the schema is one that nothing here can read.
+        """
+        if request in ("get_schema", "get_schema_by_guid"):
+            if not isinstance(answer.schema_str, str):
+                raise ValueError("the answer holds no schema")
+            if answer.schema_str not in self._usable:
+                self._check_schema(answer)
+                self._usable.add(answer.schema_str)
+        if request == "register_schema_full_response" and not isinstance(answer.schema_id, int):
+            raise ValueError("the answer holds no schema id")
+
+    def _check_schema(self, schema: Any) -> None:
+        """Look at a schema before a value is read by it: what is wrong with it, no value must answer for."""
+        text, kind = schema.schema_str, schema.schema_type or "AVRO"
+        if kind == "PROTOBUF":
+            return
+        plain = text if text.isalpha() else json.loads(text)
+        if kind == "AVRO" and not schema.references:
+            try:
+                fastavro.parse_schema(plain)
+            except Exception as error:
+                raise UnknownSchema(
+                    f"the schema registry at {self._url} has a schema that is no Avro: {_kind_of(error)}"
+                ) from error
+
+
+def _kind_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def registry_client(settings: Settings) -> GuardedClient:
@@ -233,7 +264,10 @@ def registry_client(settings: Settings) -> GuardedClient:
         conf |= {key: float(value) if key in _NUMBERS else value for key, value in given.items()}
         client = SchemaRegistryClient.new_client(conf)
     except (ValueError, TypeError, OSError) as error:
-        raise RefusedSetting(f"{REGISTRY_PREFIX}*: {error}") from error
+        text = str(error)
+        for part in map(str.strip, url.split(",")):
+            text = text.replace(part.rstrip("/"), _without_user(part.rstrip("/")))
+        raise RefusedSetting(f"{REGISTRY_PREFIX}*: {text}") from None  # the error has the password of the URL
     return GuardedClient(client, _without_user(url))
 
 
@@ -253,7 +287,7 @@ def _read(made: Callable[..., Any], value: bytes, context: Any) -> Any:
         return _call(made, value, context)
     except Exception as error:
         if type(error).__name__ in _MALFORMED or isinstance(error, _MALFORMED_KINDS):
-            raise ValueError(f"{type(error).__name__}: {error}") from error
+            raise ValueError(_kind_of(error)) from error
         raise
 
 
