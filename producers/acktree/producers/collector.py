@@ -29,7 +29,7 @@ from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrig
 from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
-from acktree.producers.worker.fails import Fails, stack_of
+from acktree.producers.worker.fails import Fails
 from acktree.producers.worker.faults import Faults
 from acktree.producers.worker.retry_rules import RetryRules
 from acktree.producers.worker.targets import Target, Targets
@@ -294,7 +294,7 @@ class Collector:
             self.fail_for_fault(tup, reason_of(misuse))
         else:
             error = sys.exception() or (reason if isinstance(reason, BaseException) else None)
-            self._fail(tup, reason_given(reason), retry_after_ms, stack_of(error))
+            self._fail(tup, reason_given(reason), retry_after_ms, self.fails.stack_of(tup, error))
 
     def _fail(self, tup: Tuple, reason: str, retry_after_ms: int, stack: str) -> None:
         if self._finish(tup, "fail"):
@@ -360,6 +360,7 @@ class Collector:
     def flush(self) -> None:
         """Pack and send all acks and fails. Raises the first fatal error of the output."""
         self.check()
+        self.fails.begin_flush()
         self.sums.pack(self.targets.all())
         self._packer.flush()
 

@@ -17,7 +17,6 @@ from acktree.producers.loading import check_returned
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.fails import stack_of
 from acktree.producers.worker.traces import about, named
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
@@ -319,7 +318,7 @@ def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
         stack = None if isinstance(error, RetryLater | Reject) else error
         text, extra = "%s failed: %s%s", about(tup, "tuple_failed")
         log.warning(text, named(tup), reason, tracked, exc_info=stack, extra=extra)
-    collector.fail_for_fault(tup, reason, retry_after_ms, stack_of(error))
+    collector.fail_for_fault(tup, reason, retry_after_ms, collector.fails.stack_of(tup, error))
 
 
 def read_payload(tup: Tuple, collector: Collector) -> bool:
