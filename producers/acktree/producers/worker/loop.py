@@ -285,15 +285,16 @@ class Worker:
         Raises:
             TransactionAborted: this transaction, or one whose inputs have not been read again yet.
         """
-        if self._must_rewind:
-            raise TransactionAborted("what the last transaction has lost is not read again yet")
-        self._collector.release()
-        offsets = self._inputs.frontiers(leaving)
-        self._collector.flush()
-        with self.progress.waiting():
-            is_committed = self.output.flush_and_commit(self._inputs.consumer, offsets, in_callback)
-        if is_committed:
-            self._inputs.mark_committed(offsets, leaving)
+        with self._limit.gate.passing():
+            if self._must_rewind:
+                raise TransactionAborted("what the last transaction has lost is not read again yet")
+            self._collector.release()
+            offsets = self._inputs.frontiers(leaving)
+            self._collector.flush()
+            with self.progress.waiting():
+                is_committed = self.output.flush_and_commit(self._inputs.consumer, offsets, in_callback)
+            if is_committed:
+                self._inputs.mark_committed(offsets, leaving)
 
     def _commit_or_rewind(self) -> None:
         """Flush and commit; if the transaction was aborted, drop what is in hand and read it again."""
