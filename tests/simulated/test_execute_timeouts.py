@@ -1,11 +1,11 @@
-"""What exceeds ``execute_timeout_s`` fails, and nothing else: in virtual time; the process is started again."""
+"""What exceeds ``execute_timeout_s`` fails, and nothing else: in virtual time, with processes restarted."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from acktree.producers import AsyncBolt, BasicBolt, Spout
+from acktree.producers import AsyncBolt, BasicBolt, Bolt, Serde, Spout
 from acktree.schemas import world
 from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
@@ -102,3 +102,28 @@ def test_an_execute_that_returns_while_its_process_ends_is_done_once_or_fails(la
         values = sorted(tester.values("b"))
         assert (len(tester.failures("orders")), values) in [(0, sorted(messages.acked)), (1, values)]
     assert values == sorted(messages.acked) == ["1", "2", "3", "4", "slow"]
+
+
+class SlowAtFirst(Serde):
+    """Reads as slowly as a schema registry that is away makes it."""
+
+    delay_s = 5.0
+
+    def deserialize(self, value, topic, headers):
+        world.sleep(self.delay_s if value == b"1" else 0.0)
+        return value
+
+
+@pytest.mark.parametrize("kind", [BasicBolt, Bolt])
+def test_the_time_that_reading_a_value_takes_is_not_that_of_execute(kind):
+    def execute(self, tup, emit):
+        if kind is Bolt:
+            emit.ack(tup)
+
+    body = {"reads_as": SlowAtFirst(), "execute_timeout_s": 1.0, "execute": execute}
+    messages = Messages("1", "2")
+    with run(messages, type("Reads", (kind,), body), KeepsValues()) as tester:
+        tester.run_until_done()
+        assert tester.failures("orders") == []
+        assert tester.service("store-0").starts == 1
+    assert sorted(messages.acked) == ["1", "2"]

@@ -232,6 +232,19 @@ def test_a_spout_that_handles_failures_itself_gets_them_and_a_warning_of_its_set
     assert "max_attempts, retry_initial_s, retry_max_s: HandlesFail handles fail itself" in said
 
 
+def test_a_spout_that_does_nothing_with_failures_is_warned_of(caplog):
+    class IgnoresFailures(Spout):
+        def next_tuple(self, emitter):
+            pass
+
+    for kind, expected in ((IgnoresFailures, 1), (Orders, 0)):
+        caplog.clear()
+        with run(kind(), Store()) as tester:
+            tester.run_for(1)
+        said = [each for each in caplog.records if getattr(each, "action", "") == "fail_unhandled"]
+        assert len(said) == expected
+
+
 def test_a_spout_knows_its_task_and_how_many_there_are():
     seen = []
 

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.deadline_call import call_with_deadline, close_consumer
-from acktree.producers.kafka.done_above import decode_done, decode_owner, encode_done
+from acktree.producers.kafka.done_above import WINDOW_OFFSETS, decode_done, decode_owner, encode_done
 from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.kafka.packing import AckPacker
@@ -175,6 +175,13 @@ class LastActs:
         marked = [with_done(place, offsets[place.topic, place.partition]) for place in found]
         if not commit_offsets(self._consumer, marked, may_wait_for(SEND_S)):
             raise NotMarked("a rebalance, or a broker that is away, kept the group from taking the offset")
+        left = [
+            offset for at in marked for offset in offsets[at.topic, at.partition] if not is_done(at, offset)
+        ]
+        if left:
+            raise NotMarked(
+                f"{len(left)} tuples are {WINDOW_OFFSETS} offsets or more above the committed one"
+            )
 
     def leave(self) -> None:
         """Leave the group, so that others get the partitions at once."""
@@ -263,6 +270,17 @@ def with_done(committed: TopicPartition, offsets: set[int]) -> TopicPartition:
     return TopicPartition(
         committed.topic, committed.partition, first, metadata=encode_done(first, end, left, owner)
     )
+
+
+def is_done(committed: TopicPartition, offset: int) -> bool:
+    """Return whether a committed offset says that another one is done.
+
+    >>> place = with_done(TopicPartition("words", 0, 4), {6, 99_999})
+    >>> is_done(place, 3), is_done(place, 4), is_done(place, 6), is_done(place, 99_999)
+    (True, False, True, False)
+    """
+    above = decode_done(metadata_of(committed), committed.offset)
+    return offset < committed.offset or (above is not None and above.holds(offset))
 
 
 def stack_of_thread(thread_id: int | None) -> str:

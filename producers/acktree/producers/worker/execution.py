@@ -198,8 +198,9 @@ class BasicExecution(SyncExecution):
         faults, emit, done = collector.faults, Emit(collector), 0
         decodes = collector.payloads.reads
         for record, own in zip(records, anchors, strict=True):
-            faults.executing = emit.current = tup = Tuple(record, own, collector)
+            tup = Tuple(record, own, collector)
             if not decodes or read_payload(tup, collector):
+                faults.executing = emit.current = tup
                 try:
                     if (found := execute(tup, emit)) is not None:
                         check_returned(found)
@@ -273,11 +274,12 @@ class HandExecution(SyncExecution):
         faults, now_s, decodes = collector.faults, monotonic_s(), collector.payloads.reads
         for record, own in zip(records, anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
-            faults.executing = tup = Tuple(record, own, collector, hand)
+            tup = Tuple(record, own, collector, hand)
             tup._since_s = now_s
             hand[tup.offset] = tup
             collector.counters.executed += 1
             if not decodes or read_payload(tup, collector):
+                faults.executing = tup
                 try:
                     if (found := self._bolt.execute(tup, collector)) is not None:  # type: ignore[func-returns-value]
                         check_returned(found)
@@ -324,8 +326,11 @@ def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
 def read_payload(tup: Tuple, collector: Collector) -> bool:
     """Read a tuple's payload; return False if it failed because that cannot be read.
 
+    Nothing is executed meanwhile: a registry that is away uses up no time limit of ``execute``.
+
     Raises RegistryUnavailable, the collector's fatal error.
     """
+    collector.faults.executing = None
     try:
         tup._payload = collector.payloads.read(tup._record)
     except BaseException as error:
