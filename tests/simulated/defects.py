@@ -107,7 +107,7 @@ DEFECTS = (
     Defect(
         "ack a failed tuple",
         f"{WORKER}/collector.py",
-        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self._pack_fail(tup, reason, retry_after_ms)\n',
+        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self.fails.pack(tup, reason, retry_after_ms, stack)\n',
         "        self.ack(tup)\n",
     ),
     Defect(
@@ -173,8 +173,8 @@ DEFECTS = (
     Defect(
         "commit what was produced for lost partitions",
         f"{WORKER}/worker/loop.py",
-        "            self._drop(places)\n            self.output.must_abort = True\n",
-        "            self._drop(places)\n",
+        "            self._commits.drop(places)\n            self.output.must_abort = True\n",
+        "            self._commits.drop(places)\n",
     ),
     Defect(
         "one part of a joined child for all its parents",

@@ -46,7 +46,7 @@ def slot_of(latest: Published, spout: str, task: int) -> Slot:
 
 
 def warn_of_failures(latest: Published, name: str, spout: AnySpout) -> None:
-    """Say at the start of a spout without ``retry`` what becomes of its failures, and of settings for them."""
+    """Say at the start of a spout without ``retry`` what becomes of failures, and of settings for them."""
     kind = type(spout)
     if getattr(kind, "fail", None) in (Spout.fail, ValueSpout.fail):
         log.warning(
