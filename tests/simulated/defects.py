@@ -125,7 +125,7 @@ DEFECTS = (
     Defect(
         "leave the children out of the ack",
         f"{WORKER}/collector.py",
-        "        if target.hashes:\n            defer_to_ack(parent, target.acked_children, child)\n",
+        "        if is_written and target.hashes:\n            defer_to_ack(parent, target.acked_children, child)\n",
         "",
     ),
     Defect(
@@ -155,8 +155,8 @@ DEFECTS = (
     Defect(
         "send half of what belongs together",
         f"{WORKER}/worker/transactional.py",
-        "        for parents, value, topic, key, headers, timestamp_ms in group.children:\n",
-        "        for parents, value, topic, key, headers, timestamp_ms in group.children[:1]:\n",
+        "        for child in group.children:\n",
+        "        for child in group.children[:1]:\n",
     ),
     Defect(
         "keep records of a revoked partition",
