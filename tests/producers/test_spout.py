@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from acktree.producers import Spout, ValueSpout
-from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent
+from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent, WrongThread
 from acktree.producers.kafka.claim import LostClaim
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
@@ -141,6 +141,25 @@ def test_a_message_id_that_is_pending_is_refused():
     source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
     with pytest.raises(AlreadyPending):
         source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+
+
+def test_an_emission_in_another_thread_than_that_of_next_tuple_is_refused():
+    """Its tree would be neither of this call nor of the next one, and might never get its init."""
+    net, raised = Net(published(one=(["a"], []))), []
+    source = emitter(net, {})
+
+    def emit_in_thread(e):
+        def run():
+            try:
+                e.emit(b"v", "m")
+            except WrongThread as error:
+                raised.append(error)
+
+        world.start_thread(run, "listener").join(10)
+
+    source.call(Calls(emit_in_thread), 0.0)
+    assert [("in thread 'listener'" in str(error)) for error in raised] == [True]
+    assert (len(source.pending), net.topics["a"]) == (0, [])
 
 
 class Values(ValueSpout):

@@ -107,7 +107,7 @@ DEFECTS = (
     Defect(
         "ack a failed tuple",
         f"{WORKER}/collector.py",
-        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self._pack_fail(tup, reason, retry_after_ms)\n',
+        '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self.fails.pack(tup, reason, retry_after_ms, stack)\n',
         "        self.ack(tup)\n",
     ),
     Defect(
@@ -125,7 +125,7 @@ DEFECTS = (
     Defect(
         "leave the children out of the ack",
         f"{WORKER}/collector.py",
-        "        if target.hashes:\n            defer_to_ack(parent, target.acked_children, child)\n",
+        "        if is_written and target.hashes:\n            defer_to_ack(parent, target.acked_children, child)\n",
         "",
     ),
     Defect(
@@ -155,8 +155,8 @@ DEFECTS = (
     Defect(
         "send half of what belongs together",
         f"{WORKER}/worker/transactional.py",
-        "        for parents, value, topic, key, headers, timestamp_ms in group.children:\n",
-        "        for parents, value, topic, key, headers, timestamp_ms in group.children[:1]:\n",
+        "        for child in group.children:\n",
+        "        for child in group.children[:1]:\n",
     ),
     Defect(
         "keep records of a revoked partition",
@@ -173,8 +173,8 @@ DEFECTS = (
     Defect(
         "commit what was produced for lost partitions",
         f"{WORKER}/worker/loop.py",
-        "            self._drop(places)\n            self.output.must_abort = True\n",
-        "            self._drop(places)\n",
+        "            self._commits.drop(places)\n            self.output.must_abort = True\n",
+        "            self._commits.drop(places)\n",
     ),
     Defect(
         "one part of a joined child for all its parents",

@@ -9,6 +9,7 @@ import pytest
 from acktree.producers import BadHandler, BasicBolt, Reject, RetryLater, Spout, SpoutContext, ValueSpout
 from acktree.schemas import world
 from acktree.schemas.control_records import Cause
+from acktree.schemas.dead_letter import source_headers
 from acktree.schemas.flow import Flow
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -74,6 +75,13 @@ class Store(BasicBolt):
     def waits_s(self, value: str) -> list[float]:
         times = [at_s for seen, at_s in self.seen if seen == value]
         return [after - before for before, after in pairwise(times)]
+
+
+class WithoutText(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    __repr__ = __str__
 
 
 def run(spout: Any, store: Any, text: str = TEXT, **more: Any) -> TopologyTester:
@@ -169,7 +177,12 @@ def test_a_function_says_when_and_whether_a_message_is_tried_again():
 
 
 @pytest.mark.parametrize(
-    "said", [-1, float("nan"), float("inf"), "soon", True, 10_801, ZeroDivisionError("!")]
+    "said",
+    [
+        *(-1, float("nan"), float("inf"), "soon", True, 10_801, 10**400, 10**5000),
+        *(ZeroDivisionError("!"), WithoutText()),
+    ],
+    ids=lambda said: type(said).__name__,
 )
 def test_what_a_function_says_that_is_no_delay_is_logged_and_the_back_off_takes_its_place(said, caplog):
     def retry(attempt, reason):
@@ -219,6 +232,19 @@ def test_a_spout_that_handles_failures_itself_gets_them_and_a_warning_of_its_set
     assert "max_attempts, retry_initial_s, retry_max_s: HandlesFail handles fail itself" in said
 
 
+def test_a_spout_that_does_nothing_with_failures_is_warned_of(caplog):
+    class IgnoresFailures(Spout):
+        def next_tuple(self, emitter):
+            pass
+
+    for kind, expected in ((IgnoresFailures, 1), (Orders, 0)):
+        caplog.clear()
+        with run(kind(), Store()) as tester:
+            tester.run_for(1)
+        said = [each for each in caplog.records if getattr(each, "action", "") == "fail_unhandled"]
+        assert len(said) == expected
+
+
 def test_a_spout_knows_its_task_and_how_many_there_are():
     seen = []
 
@@ -257,6 +283,88 @@ def test_timeouts_while_nothing_is_acked_use_up_no_attempt():
         assert {failed.cause for failed in tester.failures("orders")} == {Cause.TIMED_OUT}
         assert len(tester.failures("orders")) > 3
     assert sorted(spout.acked) == ["bad", "good"]
+
+
+def test_a_timeout_while_nothing_is_acked_is_no_attempt_that_a_function_could_give_up():
+    asked = []
+
+    class Schedule(Orders):
+        def retry(self, attempt, reason):  # type: ignore[override]
+            asked.append((attempt, reason))
+            return [1.0, None][attempt - 1]
+
+    spout = Schedule()
+    with run(spout, Store(bad=1)) as tester:
+        tester.lose("ack", times=10)
+        tester.run_until_done()
+        assert tester.dead_letters() == []
+    assert sorted(spout.acked) == ["bad", "good"]
+    assert [attempt for attempt, reason in asked if not reason] == []
+
+
+def test_a_dead_letter_names_the_tuple_that_failed_and_nothing_of_an_older_one_counts():
+    class PassesHeadersOn(Orders):
+        def next_tuple(self, emitter):
+            if self.waiting:
+                value = self.waiting.pop(0)
+                emitter.emit(value, value, headers=older)
+
+    older = [(name, b"older") for name in ("acktree-failed-value", "acktree-failed-value-note")]
+    older += [("acktree-origin", b"lines/0/7"), ("kafka_dlt-exception-stacktrace", b"older")]
+    older += [("acktree-failed-tuple", b"words/0/1")]
+    with run(PassesHeadersOn(), Store(bad=9, good=Reject("never"))) as tester:
+        tester.run_until_done()
+        found = {each.message_id: each for each in tester.dead_letters()}
+        records = tester.records("t.dead-letter")
+    bad, good = found["bad"], found["good"]
+    assert bad.failed_tuple.startswith("a/")
+    assert (bad.topic, bad.failed_value, bad.failed_value_note) == ("", None, "")
+    assert 'raise ValueError(f"no {value}")' in bad.stack
+    assert bad.stack.endswith("ValueError: no bad\n")
+    assert good.stack.endswith("never\n")
+    for record in records:
+        assert source_headers(list(record.headers)) == older, "what the spout emitted"
+
+
+class LargeOrders(Orders):
+    """Emits values alone; the id is the beginning of the value."""
+
+    def next_tuple(self, emitter):
+        if self.waiting:
+            value = self.waiting.pop(0)
+            emitter.emit(value, value[:5])
+
+
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_a_message_that_is_too_large_to_be_a_dead_letter_is_never_given_up_and_others_go_on(
+    is_rejected: bool, caplog
+):
+    large = "large" + "x" * 1_048_150
+    failures = {large: Reject("never") if is_rejected else 8, "worse": Reject("never")}
+    spout, store = LargeOrders(), Store(**failures)
+    spout.waiting = [large, "good", "worse"]
+    with run(spout, store) as tester:
+        tester.run_until(lambda: len(store.waits_s(large)) > 4, 200)
+        assert (spout.acked, [message_id for message_id, _ in spout.ended]) == (["good"], ["worse"])
+        assert [found.message_id for found in tester.dead_letters()] == ["worse"]
+        store.failures.clear()
+        tester.run_until_done()
+    assert spout.acked == ["good", "large"]
+    (said, *_) = [record for record in caplog.records if getattr(record, "action", "") == "no_dead_letter"]
+    assert "is too large for topic t.dead-letter" in said.getMessage()
+
+
+def test_a_dead_letter_that_is_too_large_with_its_stack_goes_without_it():
+    large = "large" + "x" * 1_046_900
+    spout, store = LargeOrders(), Store(**{large: Reject("never")})
+    spout.waiting = [large]
+
+    store.failures[large].__cause__ = ValueError("a long text " * 250)
+    with run(spout, store) as tester:
+        tester.run_until_done()
+        (found,) = tester.dead_letters()
+    assert (found.stack, found.failed_tuple, found.reason) == ("", "", "never")
+    assert len(spout.ended) == 1
 
 
 def test_every_tuple_of_a_message_is_emitted_again_and_is_a_dead_letter_of_its_own():

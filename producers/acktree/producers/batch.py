@@ -44,7 +44,7 @@ class BatchCollector:
         self._emitted_before = 0
         self.was_sent = False
         """Whether children of the batch are sent already, because too much was held."""
-        self._produce, collector._produce = collector._produce, self._hold
+        self._produce, collector.children.produce = collector.children.produce, self._hold
 
     def begin(self, batch: TupleBatch) -> None:
         """Begin with a batch."""
@@ -80,17 +80,17 @@ class BatchCollector:
         collector = self._collector
         for child in self._held.take():
             if isinstance(child, HeldRows):
-                for row, unwritable in collector.produce_rows(child.topic, child.rows):
+                for row, unwritable in collector.children.write_rows(child.topic, child.rows):
                     collector.counters.emitted -= 1
-                    collector.record_unwritable((child.parents[row],), unwritable)
+                    collector.children.record_unwritable((child.parents[row],), unwritable)
                 continue
             try:
                 self._produce(child.topic, child.value, child.key, child.headers, child.timestamp_ms)
             except Unwritable as error:
                 collector.counters.emitted -= 1
-                collector.record_unwritable(child.parents, error)
+                collector.children.record_unwritable(child.parents, error)
             except Exception as error:
-                collector.raise_fatal(error)
+                collector.children.raise_fatal(error)
 
     def _send_if_full(self) -> None:
         if self._held.held_bytes > MAX_HELD_BYTES:

@@ -9,31 +9,27 @@ takes (topic, value, key, headers).
 import logging
 import sys
 from collections.abc import Iterable
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from acktree.producers.errors import Misuse, Unwritable, reason_given, reason_of
+from acktree.producers.errors import Misuse, reason_given, reason_of
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import (
-    NO_TIMESTAMP,
     Pairs,
     Produce,
     ProduceRows,
-    Rows,
-    Unwritten,
-    produce_each,
 )
 from acktree.producers.origins import Origins
 from acktree.producers.serdes.payloads import NO_PAYLOADS
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
 from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
+from acktree.producers.worker.child_output import ChildOutput
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
-from acktree.producers.worker.fails import Fails, stack_of
+from acktree.producers.worker.fails import Fails
 from acktree.producers.worker.faults import Faults
 from acktree.producers.worker.retry_rules import RetryRules
-from acktree.producers.worker.targets import Target, Targets
-from acktree.producers.worker.traces import about, handed_on, named
+from acktree.producers.worker.targets import Targets
+from acktree.producers.worker.traces import handed_on
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -69,11 +65,9 @@ class Collector:
         self.sums = AckSums(bolt, packer)
         self.payloads = NO_PAYLOADS
         self._packer = packer
-        self._produce = produce
-        self._produce_rows = produce_rows or partial(produce_each, produce)
+        self.children = ChildOutput(self.counters, produce, produce_rows)
         self._take_edge = (edges or EdgePool()).take
         self._origins = Origins(history)
-        self._fatal_error: Exception | None = None
         self.fails = Fails(packer, self.counters)
         self._thread_id = world.current().thread_id
 
@@ -102,6 +96,18 @@ class Collector:
         """
         # Life of an ack, step 3.
         parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
+        self._emit_for(parents, value, topic, key, headers, timestamp_ms)
+
+    def _emit_for(
+        self,
+        parents: tuple[Tuple, ...],
+        value: Any,
+        topic: str | None,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Emit a child of several tuples, of one or of none."""
         if len(parents) == 1:
             self.emit_one(parents[0], value, topic, key, headers, timestamp_ms)
             return
@@ -132,7 +138,11 @@ class Collector:
                 holders.setdefault((version, root), {})[parent] = None
         children = [Anchor(*place, int.from_bytes(self._take_edge(), "little")) for place in holders]
         header = target.head + encode_header(0, children)[HEAD_BYTES:] if children else None
-        if self._send(parents, target, header, value, key, headers, timestamp_ms) and target.hashes:
+        if self.hands_on_traces:
+            headers = handed_on(self._bolt, parents, headers)
+        written = [*(headers or ()), (HEADER, header)] if header else list(headers or ()) or None
+        is_written = self.children.write(parents, target.topic, value, key, written, timestamp_ms)
+        if is_written and target.hashes:
             for child, owners in zip(children, holders.values(), strict=True):
                 child_value = emitted_value(child.edge, target.hashes)
                 self.sums.split_value(child, child_value, list(owners), self._take_edge)
@@ -166,8 +176,11 @@ class Collector:
         except Misuse as misuse:
             self.faults.refuse_call(misuse, (parent,))
             return
+        if self.hands_on_traces:
+            headers = handed_on(self._bolt, (parent,), headers)
         if not anchors:
-            self._send((parent,), target, None, value, key, headers, timestamp_ms)
+            written = list(headers) if headers else None
+            self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
             return
         if len(anchors) == _SINGLE_BYTES:
             child = anchors[:_ROOT_BYTES] + self._take_edge()
@@ -175,76 +188,15 @@ class Collector:
             roots = dict.fromkeys(anchor[:2] for anchor in parent.anchors)
             edges = (int.from_bytes(self._take_edge(), "little") for _ in roots)
             child = encode_header(0, (Anchor(*root, next(edges)) for root in roots))[HEAD_BYTES:]
-        if self.hands_on_traces:
-            headers = handed_on(self._bolt, (parent,), headers)
         header = HEADER, target.head + child
         written = [*headers, header] if headers else [header]
-        try:
-            self._produce(target.topic, value, key, written, timestamp_ms or NO_TIMESTAMP)
-        except Unwritable as error:
-            self.record_unwritable((parent,), error)
-            return
-        except Exception as error:
-            self.raise_fatal(error)
-        self.counters.emitted += 1
-        if target.hashes:
+        is_written = self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
+        if is_written and target.hashes:
             defer_to_ack(parent, target.acked_children, child)
-
-    def _send(
-        self,
-        parents: tuple[Tuple, ...],
-        target: Target,
-        header: bytes | None,
-        value: bytes | str | None,
-        key: bytes | str | None,
-        headers: UserHeaders | None,
-        timestamp_ms: int | None,
-    ) -> bool:
-        """Produce a child; return whether it could be written."""
-        if self.hands_on_traces:
-            headers = handed_on(self._bolt, parents, headers)
-        written = [*(headers or ()), (HEADER, header)] if header else list(headers or ())
-        try:
-            self._produce(target.topic, value, key, written or None, timestamp_ms or NO_TIMESTAMP)
-        except Unwritable as error:
-            self.record_unwritable(parents, error)
-            return False
-        except Exception as error:
-            self.raise_fatal(error)
-        self.counters.emitted += 1
-        return True
-
-    def record_unwritable(self, parents: tuple[Tuple, ...], error: Unwritable) -> None:
-        """Log and count a child that can never be written: its parents will fail when the bolt acks them.
-
-        They do not fail now, because the bolt may hold them for long, emit for them again and ack them.
-        """
-        self.counters.unwritable += 1
-        parent_text = (
-            f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none: it is never replayed"
-        )
-        text, action = "a child was not written: %s; its parents: %s", "unwritable"
-        extra = about(parents[0], action) if parents else {"action": action}
-        log.error(text, error, parent_text, extra=extra)
-        for parent in parents:
-            parent._fault = parent._fault or reason_of(error)
-
-    def produce_rows(self, topic: str, rows: Rows) -> Unwritten:
-        """Produce columns; return the rows that can never be written."""
-        try:
-            return self._produce_rows(topic, rows)
-        except Exception as error:
-            self.raise_fatal(error)
-
-    def raise_fatal(self, error: Exception) -> NoReturn:
-        """Raise an error that is no tuple's fault, and keep it: a bolt that swallows it must not ack."""
-        self._fatal_error = self._fatal_error or error
-        raise error
 
     def check(self) -> None:
         """Raise the first fatal error of the output, if there was one."""
-        if self._fatal_error is not None:
-            raise self._fatal_error
+        self.children.check()
 
     def ack(self, tup: Tuple) -> None:
         """Ack a tuple, including its children. A dropped tuple is ignored.
@@ -294,7 +246,7 @@ class Collector:
             self.fail_for_fault(tup, reason_of(misuse))
         else:
             error = sys.exception() or (reason if isinstance(reason, BaseException) else None)
-            self._fail(tup, reason_given(reason), retry_after_ms, stack_of(error))
+            self._fail(tup, reason_given(reason), retry_after_ms, self.fails.stack_of(tup, error))
 
     def _fail(self, tup: Tuple, reason: str, retry_after_ms: int, stack: str) -> None:
         if self._finish(tup, "fail"):
@@ -336,7 +288,7 @@ class Collector:
                 for version, root, _ in tup.anchors:
                     self._packer.reset_at_once(version, root)
             except Exception as error:
-                self.raise_fatal(error)
+                self.children.raise_fatal(error)
 
     def _finish(self, tup: Tuple, verb: str) -> bool:
         if (
@@ -360,6 +312,7 @@ class Collector:
     def flush(self) -> None:
         """Pack and send all acks and fails. Raises the first fatal error of the output."""
         self.check()
+        self.fails.begin_flush()
         self.sums.pack(self.targets.all())
         self._packer.flush()
 

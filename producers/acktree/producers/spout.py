@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from acktree.producers.bolt import Context
 from acktree.producers.collector import UserHeaders
+from acktree.producers.errors import WrongThread
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
 from acktree.producers.payloads import check_headers, check_payload
@@ -18,7 +19,7 @@ from acktree.producers.pending import Emitted, Message, Pending, Tree
 from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.edge_pool import EdgePool
 from acktree.producers.worker.targets import Target, Targets
-from acktree.schemas import control_records
+from acktree.schemas import control_records, world
 from acktree.schemas.control_records import NEVER, Cause
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import MAX_OFFSET, emitted_value, generation_of, root_id
@@ -50,12 +51,14 @@ class Failure(_Why):
     ``task`` is BOLT@HOST:PROCESS and ``reason`` an exception's type and text; both are empty for a timeout.
     As a tuple it has these three. Beside them ``retry`` is False where a bolt says that the message will
     never be processed, and ``retry_after_s`` is the delay that a bolt asks for, None if it asks for none.
-    ``attempts`` is how many attempts counted as failed, where the worker counts them.
+    ``attempts`` is how many attempts counted as failed, where the worker counts them. ``failed_tuple`` has
+    the coordinates of the tuple that failed and a stack trace, None where they are not known.
     """
 
     retry: bool = True
     retry_after_s: float | None = None
     attempts: int = 0
+    failed_tuple: control_records.FailedTuple | None = None
 
     @classmethod
     def of(cls, failed: control_records.Failure) -> "Failure":
@@ -63,12 +66,19 @@ class Failure(_Why):
         made = cls(failed.cause, failed.task, failed.reason)
         made.retry = failed.retry_after_ms != NEVER
         made.retry_after_s = failed.retry_after_ms / 1000 if failed.retry_after_ms >= 0 else None
+        made.failed_tuple = failed.failed_tuple
+        return made
+
+    def without_tuple(self) -> "Failure":
+        """Return a failure that does not say which tuple failed, nor where its stack was."""
+        made = Failure(*self)
+        made.retry, made.retry_after_s, made.attempts = self.retry, self.retry_after_s, self.attempts
         return made
 
     def given_up(self, attempts: int) -> "Failure":
         """Return the last failure of a message that is given up; the cause is REJECTED if a bolt says so."""
         made = Failure(self.cause if self.retry else Cause.REJECTED, self.task, self.reason)
-        made.retry, made.attempts = False, attempts
+        made.retry, made.attempts, made.failed_tuple = False, attempts, self.failed_tuple
         return made
 
 
@@ -230,6 +240,8 @@ class SpoutEmitter:
         self._confirmed: list[Tree] = []
         self._done_messages: list[Message] = []
         self._now_s = 0.0
+        self._thread_id = world.current().thread_id
+        self._thread = world.thread_id()
         self.newest_roots: list[int] = []
         """Those of the last call of ``next_tuple``, or the one of the last message that was emitted again."""
 
@@ -251,8 +263,14 @@ class SpoutEmitter:
 
         Raises:
             AlreadyPending: the id of an earlier call is still pending.
+            WrongThread: it is called by another thread than ``next_tuple``.
             WrongTopic, NotSerializable, ReservedHeader: see there.
         """
+        if self._thread_id() != self._thread:
+            raise WrongThread(
+                f"cannot emit in thread {world.thread_name()!r}: a spout emits only in the thread that calls "
+                "next_tuple; give what comes in other threads to a queue.Queue, and let next_tuple empty it"
+            )
         target = self.targets.find(topic)
         check_payload(value, key, timestamp_ms)
         if headers is not None:
@@ -326,7 +344,7 @@ class SpoutEmitter:
 
     def call(self, spout: AnySpout, now_s: float) -> int:
         """Call ``next_tuple``, and return how many tuples it emitted."""
-        self._now_s, before = now_s, self.counters.emitted
+        self._now_s, self._thread, before = now_s, self._thread_id(), self.counters.emitted
         spout.next_tuple(self)
         self.newest_roots = [tree.root for tree in self._by_message.values()]
         for tree in self._by_message.values():

@@ -101,12 +101,21 @@ def headers_of_tools(group: str, cause: Cause, reason: str) -> Headers:
     ]
 
 
+def failed_tuple_headers(failed: FailedTuple | None, value: FailedValue, reason: str) -> Headers:
+    """Return what every dead letter says of the tuple that failed, each empty where nothing is known."""
+    place = "" if failed is None else f"{failed.topic}/{failed.partition}/{failed.offset}"
+    stack = "" if failed is None or not failed.stack else f"{failed.stack}{reason}\n"
+    return [
+        (FAILED_TUPLE, place.encode()),
+        (FAILED_VALUE, value.value),
+        (FAILED_VALUE_NOTE, value.note.encode()),
+        (STACK, stack.encode("utf-8", "replace")),
+    ]
+
+
 def dead_letter_headers(given_up: GivenUp) -> Headers:
     """Return the headers that follow those of the source record."""
-    failed, value = given_up.failed_tuple, given_up.failed_value
     place = f"{given_up.topic}/{given_up.partition}/{given_up.offset}"
-    failed_place = "" if failed is None else f"{failed.topic}/{failed.partition}/{failed.offset}"
-    stack = "" if failed is None or not failed.stack else f"{failed.stack}{given_up.reason}\n"
     return [
         (ORIGIN, place.encode()),
         *why_headers(
@@ -117,9 +126,7 @@ def dead_letter_headers(given_up: GivenUp) -> Headers:
             given_up.first_failed_ms,
             given_up.given_up_ms,
         ),
-        (FAILED_TUPLE, failed_place.encode()),
-        (FAILED_VALUE, value.value),
-        (FAILED_VALUE_NOTE, value.note.encode()),
+        *failed_tuple_headers(given_up.failed_tuple, given_up.failed_value, given_up.reason),
         ("kafka_dlt-original-topic", given_up.topic.encode()),
         ("kafka_dlt-original-partition", given_up.partition.to_bytes(4, "big")),
         ("kafka_dlt-original-offset", given_up.offset.to_bytes(8, "big")),
@@ -129,7 +136,6 @@ def dead_letter_headers(given_up: GivenUp) -> Headers:
             b"LogAppendTime" if given_up.is_log_append_time else b"CreateTime",
         ),
         *headers_of_tools(given_up.group, given_up.cause, given_up.reason),
-        (STACK, stack.encode("utf-8", "replace")),
     ]
 
 

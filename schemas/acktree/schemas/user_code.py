@@ -57,7 +57,11 @@ def described(error: BaseException) -> str:
     ...     described(error).partition(" (in ")[0]
     "ValueError: invalid literal for int() with base 10: 'x'"
     """
-    text = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0].removesuffix(": ")
+    try:
+        said = str(error).strip()
+    except Exception as no_text:
+        said = f"no text, its __str__ raised {type(no_text).__name__}"
+    text = f"{type(error).__name__}: {said}".partition("\n")[0].removesuffix(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return text
     frames = _of_user(traceback.extract_tb(error.__traceback__))

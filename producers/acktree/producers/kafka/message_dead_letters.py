@@ -1,16 +1,25 @@
 """Writes a message of a Python spout that is given up to ``T.dead-letter``: each of its tuples, as emitted.
 
 Invariant: a message counts as written when the broker has all of its tuples. The headers are those of a
-source record's dead letter, as far as a message has what they say.
+source record's dead letter, empty where a message has nothing to say: older ones of its tuples do not count.
 """
 
 from collections.abc import Callable, Hashable
 
+from acktree.producers.errors import TooLarge
 from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
 from acktree.producers.pending import Message
 from acktree.producers.spout import Failure
 from acktree.schemas import world
-from acktree.schemas.dead_letter import SPOUT, Headers, headers_of_tools, why_headers
+from acktree.schemas.dead_letter import (
+    ORIGIN,
+    SPOUT,
+    FailedValue,
+    Headers,
+    failed_tuple_headers,
+    headers_of_tools,
+    why_headers,
+)
 
 MAX_ID_CHARACTERS = 1_000
 
@@ -25,9 +34,20 @@ class MessageDeadLetters:
     def write(self, message: Message, failure: Failure, now_s: float) -> None:
         """Queue the tuples of a message; it is written when the broker has confirmed all of them.
 
+        What is too large for the topic with the stack trace goes without it.
+
         Raises:
-            TooLarge: one with its headers is larger than the topic accepts. DeliveryFailed: see there.
+            TooLarge: a tuple with its headers is larger than the topic accepts. DeliveryFailed: see there.
         """
+        try:
+            self._write(message, failure, now_s)
+        except TooLarge:
+            if failure.failed_tuple is None:
+                raise
+            self._write(message, failure.without_tuple(), now_s)
+
+    def _write(self, message: Message, failure: Failure, now_s: float) -> None:
+        """Queue the tuples, the largest first: if one is too large, none is queued."""
         left = len(message.tuples)
 
         def on_delivery() -> None:
@@ -36,7 +56,7 @@ class MessageDeadLetters:
             if not left:
                 self._written.append((message, failure))
 
-        for number, emitted in enumerate(message.tuples, 1):
+        for number, emitted in sorted(enumerate(message.tuples, 1), key=lambda item: -item[1].size):
             headers = [
                 *(emitted.headers or ()),
                 *self._headers(message, failure, now_s),
@@ -53,6 +73,7 @@ class MessageDeadLetters:
         last_ms = world.wall_ms()
         failing_s = now_s - (now_s if message.first_failed_s is None else message.first_failed_s)
         return [
+            (ORIGIN, b""),
             (SPOUT, self._spout.encode()),
             ("acktree-message-id", text_of(message.id).encode("utf-8", "backslashreplace")),
             *why_headers(
@@ -63,6 +84,7 @@ class MessageDeadLetters:
                 last_ms - int(failing_s * 1000),
                 last_ms,
             ),
+            *failed_tuple_headers(failure.failed_tuple, FailedValue(), failure.reason),
             *headers_of_tools(self._group, failure.cause, failure.reason),
         ]
 

@@ -38,6 +38,8 @@ WAITING_TUPLES = 10_000
 EXECUTED_IN_A_ROW = 64
 """After this many tuples, a runner yields to the others even if no tuple has awaited anything."""
 CHECK_INTERVAL_S = 0.005
+MAX_ANSWER_S = 1.0
+"""An event loop that has not answered for so long is blocked, by the tuple that it runs."""
 
 End = tuple["BufferedEmit", BaseException | None]
 
@@ -126,7 +128,7 @@ class AsyncExecution(Execution):
         self._given_up: set[Tuple] = set()
         self._timed_out: set[Tuple] = set()
         self._open, self._busy_s = 0, 0.0
-        self._is_asked = False
+        self._is_asked, self._asked_s = False, 0.0
 
     @property
     def busy_s(self) -> float:
@@ -144,7 +146,7 @@ class AsyncExecution(Execution):
         if self._is_asked:
             return False
         if self.is_busy:
-            self._is_asked = True
+            self._is_asked, self._asked_s = True, world.monotonic_s()
             self._loop.soon(self._answer)
         return True
 
@@ -270,8 +272,14 @@ class AsyncExecution(Execution):
         return self._loop.thread_id
 
     def cut_off(self, timeout_s: float, reason: str) -> None:
-        """Cancel and fail the tuples that have been executed for longer, untracked ones, too."""
-        since_s = world.monotonic_s() - timeout_s
+        """Cancel and fail the tuples that have been executed for longer, untracked ones, too.
+
+        None while the event loop does not answer: the time counts against the one that blocks it alone.
+        """
+        now_s = world.monotonic_s()
+        if self._is_asked and now_s - self._asked_s > min(MAX_ANSWER_S, timeout_s / 2):
+            return
+        since_s = now_s - timeout_s
         late = [tup for tup in list(self._executing) if tup._state is IN_HAND and tup._since_s <= since_s]
         if late:
             text, action = "%d tuples, first %s: %s", {"action": "execute_timeout"}

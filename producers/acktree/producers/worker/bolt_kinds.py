@@ -68,7 +68,7 @@ def configure(collector: Collector, bolt: AnyBolt, table: BoltTable, name: str, 
     emits = find_serdes(bolt.emits_as, f"{type(bolt).__name__}.emits_as", table.emits)
     if reads or emits:
         collector.payloads = Payloads(reads, emits, user)
-        collector.payloads.raise_fatal = collector.raise_fatal
+        collector.payloads.raise_fatal = collector.children.raise_fatal
 
 
 def find_execute_timeout(bolt: AnyBolt, table: BoltTable, name: str) -> float:

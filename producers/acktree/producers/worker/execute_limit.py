@@ -5,21 +5,23 @@ So the tuple fails by a producer of this thread, is marked as done in the group'
 given up, and the process ends with EXIT_EXECUTE_TIMEOUT; its successor executes the others again.
 
 Invariant: no tuple is marked as done before its fail is in the log. What cannot be sent or committed is left
-out: then the next worker executes the tuple again.
+out: then the next worker executes the tuple again. From the decision on the loop commits nothing, even if the
+tuple returns after all.
 """
 
 import logging
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.deadline_call import call_with_deadline, close_consumer
-from acktree.producers.kafka.done_above import decode_done, decode_owner, encode_done
+from acktree.producers.kafka.done_above import WINDOW_OFFSETS, decode_done, decode_owner, encode_done
 from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.kafka.packing import AckPacker
@@ -46,6 +48,8 @@ SEND_S = 10.0
 CHECKS = 10
 """How often to look within the limit."""
 MAX_CHECK_INTERVAL_S = 1.0
+GATE_INTERVAL_S = 0.005
+"""How often to look whether a commit that is under way has ended."""
 
 log = logging.getLogger("acktree.bolt")
 
@@ -58,8 +62,34 @@ class NotMarked(AcktreeError):
     """A tuple that took too long could not be marked as done: the next worker executes it again."""
 
 
+class CommitGate:
+    """What the loop passes to commit, and a thread closes that ends the process."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_closed = threading.Lock(), False
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Commit in this block. Does not return once the gate is closed: the process is about to end."""
+        with self._lock:
+            if not self._is_closed:
+                yield
+                return
+        world.event().wait()
+
+    def close(self, if_still: Callable[[], bool]) -> bool:
+        """Close it, as soon as no commit is under way and if then something still holds; return whether."""
+        while not self._lock.acquire(blocking=False):
+            world.sleep(GATE_INTERVAL_S)
+        try:
+            self._is_closed = if_still()
+            return self._is_closed
+        finally:
+            self._lock.release()
+
+
 class ExecuteWatch:
-    """Calls ``on_timeout`` once if the bolt executes the same for longer than the limit.
+    """Calls ``on_timeout`` if the bolt executes the same for longer than the limit.
 
     Time that the loop waits for the broker does not count.
     """
@@ -92,7 +122,7 @@ class ExecuteWatch:
                 seen, since_s = executing, now_s
             elif now_s - since_s >= self._limit_s and self._progress.standstill_s >= self._limit_s:
                 self._on_timeout(executing)
-                return
+                seen = None
 
 
 class LastActs:
@@ -145,6 +175,13 @@ class LastActs:
         marked = [with_done(place, offsets[place.topic, place.partition]) for place in found]
         if not commit_offsets(self._consumer, marked, may_wait_for(SEND_S)):
             raise NotMarked("a rebalance, or a broker that is away, kept the group from taking the offset")
+        left = [
+            offset for at in marked for offset in offsets[at.topic, at.partition] if not is_done(at, offset)
+        ]
+        if left:
+            raise NotMarked(
+                f"{len(left)} tuples are {WINDOW_OFFSETS} offsets or more above the committed one"
+            )
 
     def leave(self) -> None:
         """Leave the group, so that others get the partitions at once."""
@@ -163,9 +200,10 @@ class ExecuteLimit:
         make_last_acts: Callable[[], LastActs],
         on_giving_up: Callable[[], object],
     ) -> None:
-        """``on_giving_up``: called before the partitions are given up, so that the loop does nothing more."""
+        """``on_giving_up``: called first, so that the loop does nothing more when the partitions go."""
         self.limit_s, self._execution, self._reports = limit_s, execution, reports
         self._make_last_acts, self._on_giving_up = make_last_acts, on_giving_up
+        self.gate = CommitGate()
         self._watch = ExecuteWatch(limit_s, execution.executing, progress, self.end_process)
 
     def start(self) -> None:
@@ -178,29 +216,34 @@ class ExecuteLimit:
         self._watch.stop()
 
     def end_process(self, executing: Tuple | TupleBatch) -> None:
-        """Fail what is executed, give the partitions up, and end the process."""
-        stack, tuples = stack_of_thread(self._execution.thread), tuples_of(executing)
-        reason = reason_for(self.limit_s)
-        text = "%d tuples, first %s: %s; the process ends with exit code %d, its thread stands at\n%s"
-        log.error(text, len(tuples), named(tuples[0]), reason, EXIT_EXECUTE_TIMEOUT, stack, extra=_ACTION)
+        """Fail what is executed, give the partitions up, and end the process, unless it has just returned."""
+        if not self.gate.close(lambda: self._execution.executing() is executing):
+            return
+        self._on_giving_up()
         try:
-            acts = self._make_last_acts()
-            try:
-                acts.fail(tuples, reason, stack)
-                acts.mark_done(tuples)
-            except Exception as error:
-                text = "not marked as done, so the next worker executes it again: %s"
-                log.error(text, error, exc_info=error, extra=_ACTION)
-            self._reports.failed(reason)
-            acts.report(self._reports.stats_topic, self._reports.make_of_standstill())
-            self._on_giving_up()
-            acts.leave()
+            self._do_last_acts(tuples_of(executing))
         except Exception as error:
             text = "the group removes this worker after its session timeout: %s"
             log.error(text, error, exc_info=error, extra=_ACTION)
         finally:
-            sys.stdout.flush()
+            with suppress(Exception):
+                sys.stdout.flush()
             world.end_process(EXIT_EXECUTE_TIMEOUT)
+
+    def _do_last_acts(self, tuples: list[Tuple]) -> None:
+        stack, reason = stack_of_thread(self._execution.thread), reason_for(self.limit_s)
+        text = "%d tuples, first %s: %s; the process ends with exit code %d, its thread stands at\n%s"
+        log.error(text, len(tuples), named(tuples[0]), reason, EXIT_EXECUTE_TIMEOUT, stack, extra=_ACTION)
+        acts = self._make_last_acts()
+        try:
+            acts.fail(tuples, reason, stack)
+            acts.mark_done(tuples)
+        except Exception as error:
+            text = "not marked as done, so the next worker executes it again: %s"
+            log.error(text, error, exc_info=error, extra=_ACTION)
+        self._reports.failed(reason)
+        acts.report(self._reports.stats_topic, self._reports.make_of_standstill())
+        acts.leave()
 
 
 def reason_for(limit_s: float) -> str:
@@ -227,6 +270,17 @@ def with_done(committed: TopicPartition, offsets: set[int]) -> TopicPartition:
     return TopicPartition(
         committed.topic, committed.partition, first, metadata=encode_done(first, end, left, owner)
     )
+
+
+def is_done(committed: TopicPartition, offset: int) -> bool:
+    """Return whether a committed offset says that another one is done.
+
+    >>> place = with_done(TopicPartition("words", 0, 4), {6, 99_999})
+    >>> is_done(place, 3), is_done(place, 4), is_done(place, 6), is_done(place, 99_999)
+    (True, False, True, False)
+    """
+    above = decode_done(metadata_of(committed), committed.offset)
+    return offset < committed.offset or (above is not None and above.holds(offset))
 
 
 def stack_of_thread(thread_id: int | None) -> str:

@@ -17,7 +17,6 @@ from acktree.producers.loading import check_returned
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.fails import stack_of
 from acktree.producers.worker.traces import about, named
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
@@ -199,8 +198,9 @@ class BasicExecution(SyncExecution):
         faults, emit, done = collector.faults, Emit(collector), 0
         decodes = collector.payloads.reads
         for record, own in zip(records, anchors, strict=True):
-            faults.executing = emit.current = tup = Tuple(record, own, collector)
+            tup = Tuple(record, own, collector)
             if not decodes or read_payload(tup, collector):
+                faults.executing = emit.current = tup
                 try:
                     if (found := execute(tup, emit)) is not None:
                         check_returned(found)
@@ -274,11 +274,12 @@ class HandExecution(SyncExecution):
         faults, now_s, decodes = collector.faults, monotonic_s(), collector.payloads.reads
         for record, own in zip(records, anchors, strict=True):
             hand = self._find_hand(record.topic() or "", record.partition() or 0)
-            faults.executing = tup = Tuple(record, own, collector, hand)
+            tup = Tuple(record, own, collector, hand)
             tup._since_s = now_s
             hand[tup.offset] = tup
             collector.counters.executed += 1
             if not decodes or read_payload(tup, collector):
+                faults.executing = tup
                 try:
                     if (found := self._bolt.execute(tup, collector)) is not None:  # type: ignore[func-returns-value]
                         check_returned(found)
@@ -319,14 +320,17 @@ def fail(tup: Tuple, error: BaseException, collector: Collector) -> None:
         stack = None if isinstance(error, RetryLater | Reject) else error
         text, extra = "%s failed: %s%s", about(tup, "tuple_failed")
         log.warning(text, named(tup), reason, tracked, exc_info=stack, extra=extra)
-    collector.fail_for_fault(tup, reason, retry_after_ms, stack_of(error))
+    collector.fail_for_fault(tup, reason, retry_after_ms, collector.fails.stack_of(tup, error))
 
 
 def read_payload(tup: Tuple, collector: Collector) -> bool:
     """Read a tuple's payload; return False if it failed because that cannot be read.
 
+    Nothing is executed meanwhile: a registry that is away uses up no time limit of ``execute``.
+
     Raises RegistryUnavailable, the collector's fatal error.
     """
+    collector.faults.executing = None
     try:
         tup._payload = collector.payloads.read(tup._record)
     except BaseException as error:

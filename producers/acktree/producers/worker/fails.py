@@ -1,12 +1,15 @@
 """The fails of tuples on their way to the packer: the tuple's coordinates, the reason, the stack trace.
 
-Invariant: a fail names the record that failed, not its value, which stays on its topic alone.
+Invariant: a fail names the record that failed, not its value, which stays on its topic alone. Many cost
+few stack traces: one is formatted once a flush for all that failed at its place.
 """
 
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 
-from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.errors import reason_of
+from acktree.producers.kafka.packing import MAX_STACKS, AckPacker
 from acktree.producers.tuples import Tuple
 from acktree.producers.worker.counters import Counters
 from acktree.schemas.control_records import BACK_OFF, FailedTuple
@@ -22,6 +25,21 @@ class Fails:
         self.on_failed: Callable[[str], object] = lambda _reason: None
         """Called with the reason of every tuple that fails."""
         self._packer, self._counters = packer, counters
+        self._stacks: dict[Hashable, str] = {}
+
+    def stack_of(self, tup: Tuple, error: BaseException | None) -> str:
+        """Return the stack trace of an exception that fails a tuple; "" where it would not be sent."""
+        if error is None or not tup._anchors:
+            return ""
+        place = place_of(error)
+        found = self._stacks.get(place)
+        if found is None and len(self._stacks) < MAX_STACKS:
+            found = self._stacks[place] = stack_of(error)
+        return found or ""
+
+    def begin_flush(self) -> None:
+        """Take other stack traces from now on: those up to here are sent."""
+        self._stacks.clear()
 
     def pack(self, tup: Tuple, reason: str, retry_after_ms: int = BACK_OFF, stack: str = "") -> None:
         """Fail the roots of a tuple: ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
@@ -33,6 +51,36 @@ class Fails:
         self.on_failed(reason)
 
 
+def place_of(error: BaseException) -> Hashable:
+    """Return what is equal for two exceptions that have one stack trace; it reads no source file."""
+    found: list[Hashable] = []
+    inner: BaseException | None = error
+    seen = set[int]()
+    try:
+        while inner is not None and id(inner) not in seen:
+            if isinstance(inner, BaseExceptionGroup):
+                return object()  # a tree of them: like no other
+            seen.add(id(inner))
+            if inner is not error:  # the text of the outer one is the reason, and no part of the stack
+                found.append((type(inner), reason_of(inner), tuple(getattr(inner, "__notes__", ()))))
+            found.append(_frames_of(inner))
+            inner = inner.__cause__ or (None if inner.__suppress_context__ else inner.__context__)
+        hash(place := tuple(found))
+    except Exception:  # an exception of user code may be anything
+        return object()
+    return place
+
+
+def _frames_of(error: BaseException) -> Hashable:
+    frames = deque[Hashable](maxlen=MAX_FRAMES)
+    traced = error.__traceback__
+    while traced is not None:
+        code = traced.tb_frame.f_code
+        frames.append((code.co_filename, code.co_qualname, traced.tb_lineno))
+        traced = traced.tb_next
+    return tuple(frames)
+
+
 def stack_of(error: BaseException | None) -> str:
     """Return the stack trace of an exception and of those behind it; "" for None.
 
@@ -42,7 +90,7 @@ def stack_of(error: BaseException | None) -> str:
     >>> try:
     ...     check("a")
     ... except ValueError as error:
-    ...     "check" in stack_of(error), "ValueError" in stack_of(error), stack_of(None)
+    ...     "in check" in stack_of(error), "ValueError: a" in stack_of(error), stack_of(None)
     (True, False, '')
     """
     if error is None or error.__traceback__ is None:

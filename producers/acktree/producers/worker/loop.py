@@ -7,7 +7,7 @@ requested; the others wait. Callbacks run inside the loop's own calls; another t
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from acktree.producers.bolt import AnyBolt, Context
-from acktree.producers.errors import TransactionAborted
 from acktree.producers.functions import as_bolt
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
@@ -25,7 +24,6 @@ from acktree.producers.kafka.membership import group_settings
 from acktree.producers.kafka.output import Output
 from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import read_limits
-from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.batch_sizing import BatchSizer, Turn
 from acktree.producers.worker.bolt_kinds import (
     check_bolt,
@@ -37,12 +35,12 @@ from acktree.producers.worker.bolt_kinds import (
 )
 from acktree.producers.worker.bolt_reports import BoltReports
 from acktree.producers.worker.execute_limit import ExecuteLimit, LastActs, reason_for
+from acktree.producers.worker.input_commits import InputCommits
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
 from acktree.schemas.group_offsets import read_committed
 from acktree.schemas.kafka_errors import as_clear_error
-from acktree.schemas.outages import log_retry
 from acktree.schemas.progress import Progress, stuck_after_of
 from acktree.schemas.registry import Registry
 from acktree.schemas.standstill import StandstillReports
@@ -121,7 +119,7 @@ class Worker:
         )
         self._batch_sizer = BatchSizer(self._execution.turn_s, self._execution.min_records, BATCH_RECORDS)
         self._reads: tuple[str, ...] = ()
-        self._ready_reported = self._stopping = self._broken = self._must_rewind = False
+        self._ready_reported = self._stopping = self._broken = False
         self._next_load_s = self._next_ack_s = self._next_commit_s = self._next_report_s = 0.0
         self._next_tick_s = self._next_time_out_s = 0.0
         self._executed_at_commit, self._ready_without_partition_s = 0, math.inf
@@ -131,6 +129,9 @@ class Worker:
         limit_s = find_execute_timeout(bolt, latest.bolts[self.name], self.name)
         acts = partial(LastActs, bootstrap, self._user, self._history, self.task, consumer, fetch_committed)
         self._limit = ExecuteLimit(limit_s, self._execution, self.reports, self.progress, acts, self._give_up)
+        self._commits = InputCommits(
+            self._collector, self._execution, inputs, output, self.progress, self._limit.gate
+        )
         self._standstill = StandstillReports(
             bootstrap, self._user, latest.stats_topic, self.progress, self.reports.make_of_standstill
         )
@@ -206,7 +207,7 @@ class Worker:
         try:
             if not self._broken:
                 self.reports.log_never_acked()
-                self._commit_or_leave(self._inputs.places())
+                self._commits.commit_leaving(self._inputs.places())
                 self.reports.send(self.output)
                 self.output.flush_and_commit(self._inputs.consumer, ())
         finally:
@@ -223,10 +224,12 @@ class Worker:
         records = self._inputs.read(self._wait_s(), max_records)
         if records and not self._inputs.names_owner:
             self._inputs.put_back(records)
-            self._commit_or_rewind()
+            self._commits.commit()
             records = self._inputs.read(0, max_records)
-        if self._must_rewind:  # by a revocation just now: these records come again, with those before them
-            self._rewind()
+        if (
+            self._commits.must_rewind
+        ):  # by a revocation just now: these records come again, with those before them
+            self._commits.rewind()
             return
         if records:
             began_s = world.monotonic_s()
@@ -260,7 +263,7 @@ class Worker:
                 self._execution.cut_off(limit_s, reason_for(limit_s))
         executed = self._collector.counters.executed
         if now_s >= self._next_commit_s or executed - self._executed_at_commit >= self.output.commit_records:
-            self._commit_or_rewind()
+            self._commits.commit()
             self._executed_at_commit = executed
             self._next_commit_s = world.monotonic_s() + self.output.commit_interval_s
             self._follow_topology()
@@ -278,47 +281,6 @@ class Worker:
             due_s = min(due_s, self._next_ack_s)
         max_wait_s = BUSY_WAIT_S if self._execution.is_busy else IDLE_WAIT_S
         return min(max_wait_s, max(0.0, due_s - world.monotonic_s()))
-
-    def _flush_and_commit(self, leaving: Collection[Place] = (), in_callback: bool = False) -> None:
-        """Send everything, then commit the frontiers of the inputs.
-
-        Raises:
-            TransactionAborted: this transaction, or one whose inputs have not been read again yet.
-        """
-        if self._must_rewind:
-            raise TransactionAborted("what the last transaction has lost is not read again yet")
-        self._collector.release()
-        offsets = self._inputs.frontiers(leaving)
-        self._collector.flush()
-        with self.progress.waiting():
-            is_committed = self.output.flush_and_commit(self._inputs.consumer, offsets, in_callback)
-        if is_committed:
-            self._inputs.mark_committed(offsets, leaving)
-
-    def _commit_or_rewind(self) -> None:
-        """Flush and commit; if the transaction was aborted, drop what is in hand and read it again."""
-        try:
-            self._flush_and_commit()
-        except TransactionAborted as error:
-            log_retry(log, "%s; its inputs are read again", error, action="aborted")
-            self._rewind()
-
-    def _rewind(self) -> None:
-        """Drop what is in hand, and read everything since the last commit again."""
-        self._must_rewind = False
-        self._drop(list(self._inputs.hands))
-        self._inputs.rewind()
-
-    def _commit_or_leave(self, leaving: Collection[Place], in_callback: bool = False) -> None:
-        """Flush and commit; if the transaction was aborted, leave its inputs to the next owner.
-
-        The inputs of partitions that stay are read again.
-        """
-        try:
-            self._flush_and_commit(leaving, in_callback)
-        except TransactionAborted as error:
-            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})
-            self._must_rewind = True
 
     def _subscribe(self) -> None:
         table = self._history.latest.bolts.get(self.name)
@@ -356,17 +318,10 @@ class Worker:
     def _revoked(self, places: list[Place]) -> None:
         if not self._broken:
             self._execution.finish(self._inputs.in_hand(places))
-            self._commit_or_leave(places, in_callback=True)
-            self._drop(places)
+            self._commits.commit_leaving(places, in_callback=True)
+            self._commits.drop(places)
 
     def _lost(self, places: list[Place]) -> None:
         if not self._broken:
-            self._drop(places)
+            self._commits.drop(places)
             self.output.must_abort = True
-
-    def _drop(self, places: list[Place]) -> None:
-        held = self._inputs.in_hand(places)
-        waiting = [tup for tup in held if tup._state is IN_HAND]
-        self._collector.drop(held)
-        if waiting:
-            self._execution.drop(waiting)

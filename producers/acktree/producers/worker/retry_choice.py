@@ -6,11 +6,10 @@ anything else, is logged, and the back-off takes its place: no message is lost o
 
 import inspect
 import logging
-import math
 from collections.abc import Callable
 from typing import Any
 
-from acktree.producers.errors import BadHandler
+from acktree.producers.errors import BadHandler, shown
 from acktree.schemas.retry_policy import RetryPolicy
 from acktree.schemas.user_code import described
 
@@ -75,10 +74,10 @@ class RetryChoice:
         if said is None:
             return None
         is_number = isinstance(said, int | float) and not isinstance(said, bool)
-        if is_number and math.isfinite(said) and 0 <= said <= policy.max_after_s:
+        if is_number and 0 <= said <= policy.max_after_s:  # NaN is neither
             return float(said)
         self._log(
-            f"returned {said!r:.100}, which is neither None nor a number of seconds from 0 to "
+            f"returned {shown(said)}, which is neither None nor a number of seconds from 0 to "
             f"{policy.max_after_s:g}, half of the topology's control_retention_s",
             None,
         )

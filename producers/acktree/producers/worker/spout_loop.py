@@ -30,7 +30,7 @@ from acktree.producers.worker.spout_settings import (
     find_spout_name,
     policy_of,
     slot_of,
-    warn_of_unused_settings,
+    warn_of_failures,
 )
 from acktree.schemas import world
 from acktree.schemas.breaker_watch import BreakerWatch
@@ -180,7 +180,7 @@ class SpoutWorker:
         """Run until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
         try:
             if self._retries is None:
-                warn_of_unused_settings(self._history.latest, self.name, self._spout)
+                warn_of_failures(self._history.latest, self.name, self._spout)
             latest, where = self._history.latest, (self._task_index, self._tasks)
             self._spout.prepare(SpoutContext(latest, self.name, self.task, *where))
             self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")

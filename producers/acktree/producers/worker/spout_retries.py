@@ -6,17 +6,23 @@ would be given up is held back for its window first; while it is open nothing is
 """
 
 import heapq
+import logging
 from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple, Protocol
 
 from acktree.producers.errors import Misuse, Unwritable, reason_of
+from acktree.producers.kafka.message_dead_letters import text_of
 from acktree.producers.pending import Message
 from acktree.producers.spout import Failure, SpoutEmitter
 from acktree.producers.worker.retry_choice import RetryChoice
 from acktree.schemas.breaker import Breaker, Held
 from acktree.schemas.control_records import Cause
 from acktree.schemas.retry_policy import RetryPolicy
+
+log = logging.getLogger("acktree.spout")
+
+_NO_DEAD_LETTER = {"action": "no_dead_letter"}
 
 
 class DeadLetters(Protocol):
@@ -70,17 +76,17 @@ class SpoutRetries:
     def failed(self, message: Message, failure: Failure, now_s: float, *, counts: bool) -> None:
         """Decide on a message that has failed and is not in flight.
 
-        ``counts`` is False if the failure says nothing about the message itself; none counts while the
-        breaker is open.
+        ``counts`` is False if the failure says nothing about the message itself: it waits for the back-off,
+        whatever the user's function would say. So it does while the breaker is open.
         """
         if message.first_failed_s is None:
             message.first_failed_s = now_s
         policy, after_s = self._policy(), failure.retry_after_s
-        if self._breaker.is_open:
-            delay_s = after_s or policy.delay_s(max(1, message.attempts), self._jitter())
+        if self._breaker.is_open or not counts:
+            delay_s = after_s or self._back_off_s(message)
             self._wait(message, failure, now_s + min(delay_s, policy.max_after_s), backs_off=not after_s)
             return
-        message.attempts += counts or not failure.retry
+        message.attempts += 1
         backs_off = after_s is None
         if not failure.retry or message.attempts >= policy.max_attempts:
             after_s = None
@@ -91,6 +97,9 @@ class SpoutRetries:
         else:
             due_s = now_s + min(max(after_s, 0.0), policy.max_after_s)
             self._wait(message, failure, due_s, backs_off=backs_off and self._choice.is_of_settings)
+
+    def _back_off_s(self, message: Message) -> float:
+        return self._policy().delay_s(max(1, message.attempts), self._jitter())
 
     def _wait(self, message: Message, failure: Failure, due_s: float, *, backs_off: bool = False) -> None:
         heapq.heappush(self._due, _Due(due_s, next(self._order), message, failure, backs_off))
@@ -113,7 +122,16 @@ class SpoutRetries:
                 self._wait(message, failure, now_s)
             return
         for message, failure in self.held.pop_over(self._breaker, now_s):
+            self._give_up(message, failure, now_s)
+
+    def _give_up(self, message: Message, failure: Failure, now_s: float) -> None:
+        """Begin to write a dead letter; a message for which there can be none is emitted again, for ever."""
+        try:
             self._dead_letters.write(message, failure.given_up(message.attempts), now_s)
+        except Unwritable as error:
+            text = "message %.100s cannot be given up, and is emitted again: %s; it failed: %s"
+            log.error(text, text_of(message.id), error, failure.reason or "timed out", extra=_NO_DEAD_LETTER)
+            self._wait(message, failure, now_s + self._back_off_s(message))
 
     def emit_due(self, now_s: float, limit: int) -> int:
         """Emit again what is due, at most ``limit`` messages; return how many.
@@ -131,7 +149,7 @@ class SpoutRetries:
                 reason = f"{reason_of(error)}; it failed before: {failure.reason or 'timed out'}"
                 # It can never be emitted, whatever the bolts do: a breaker has no say in it.
                 found = Failure(Cause.FAILED, self._emitter.targets.component, reason)
-                self._dead_letters.write(message, found.given_up(message.attempts), now_s)
+                self._give_up(message, found, now_s)
                 continue
             emitted += 1
         self.replayed += emitted

@@ -6,7 +6,7 @@ Invariant: a name, a task or a setting that does not fit is refused or said at t
 import logging
 
 from acktree.producers.errors import UnknownComponent
-from acktree.producers.spout import AnySpout
+from acktree.producers.spout import AnySpout, Spout, ValueSpout
 from acktree.schemas.registry import History, Published, Slot
 from acktree.schemas.retry_policy import RetryPolicy, retry_policy
 from acktree.schemas.topology import SpoutTable
@@ -45,8 +45,16 @@ def slot_of(latest: Published, spout: str, task: int) -> Slot:
     raise UnknownComponent(f"task {task} of spout {spout} has no slot; apply the topology again")
 
 
-def warn_of_unused_settings(latest: Published, name: str, spout: AnySpout) -> None:
-    """Say which settings of the topology a spout does without whose class handles ``fail`` itself."""
+def warn_of_failures(latest: Published, name: str, spout: AnySpout) -> None:
+    """Say at the start of a spout without ``retry`` what becomes of failures, and of settings for them."""
+    kind = type(spout)
+    if getattr(kind, "fail", None) in (Spout.fail, ValueSpout.fail):
+        log.warning(
+            "spout %s emits no failed message again, unless its source offers it after a restart: %s has "
+            "neither a method fail nor retry = True",
+            *(name, kind.__name__),
+            extra={"action": "fail_unhandled"},
+        )
     table, fields = latest.spouts[name], SpoutTable.model_fields
     given = [key for key in RETRY_SETTINGS if getattr(table, key) != fields[key].default]
     if given:

@@ -69,20 +69,18 @@ class TransactionalCollector(Collector):
         super().__init__(bolt, history, packer, produce, edges, produce_rows)
         self._groups: dict[Tuple, TransactionGroup] = {}
 
-    def emit(
+    def _emit_for(
         self,
+        parents: tuple[Tuple, ...],
         value: Any,
-        *,
-        anchors: Tuple | Iterable[Tuple],
-        topic: str | None = None,
-        key: bytes | str | None = None,
-        headers: UserHeaders | None = None,
-        timestamp_ms: int | None = None,
+        topic: str | None,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        timestamp_ms: int | None,
     ) -> None:
-        """Emit when all anchors are acked; see ``Collector.emit``."""
-        parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
+        """Emit when all parents are acked, at once if there is none."""
         if not parents:
-            super().emit(value, anchors=(), topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms)
+            super()._emit_for(parents, value, topic, key, headers, timestamp_ms)
             return
         try:
             if all(map(is_over, parents)):
@@ -174,12 +172,10 @@ class TransactionalCollector(Collector):
             tup._state = IN_HAND
             if fail is not None:
                 super()._fail(tup, *fail)
-        for parents, value, topic, key, headers, timestamp_ms in group.children:
-            acked = [parent for parent in parents if parent in group.outcomes and _may_be_acked(parent)]
+        for child in group.children:
+            acked = tuple(each for each in child.parents if each in group.outcomes and _may_be_acked(each))
             if acked:
-                super().emit(
-                    value, anchors=acked, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
-                )
+                super()._emit_for(acked, *child[1:])
         for tup in group.outcomes:
             if tup._state is IN_HAND:
                 super().ack(tup)

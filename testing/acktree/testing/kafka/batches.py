@@ -1,7 +1,7 @@
 """Records on their way to a simulated broker, and why it refuses a batch of them."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from acktree.testing.kafka.transactions import Refused
 
 OnDelivery = Callable[[KafkaError | None, SimulatedMessage], object]
 RECORD_OVERHEAD_BYTES = 70
-"""Roughly what a batch of one record adds to key and value."""
+"""Roughly what a batch of one record adds to key, value and headers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -75,7 +75,9 @@ def refusals_of(cluster: Cluster, records: list[Queued]) -> list[KafkaError | No
         config = cluster.log(records[0].topic, records[0].partition).topic.config
     except Refused as refusal:
         return [KafkaError(refusal.code)] * len(records)
-    contents = [content for record in records for content in (record.key, record.value)]
+    contents = [
+        content for record in records for content in (record.key, record.value, *parts_of(record.headers))
+    ]
     if size_of(*contents) > int(config["max.message.bytes"]):
         return [KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)] * len(records)
     bad = [record.key is None and "compact" in config["cleanup.policy"] for record in records]
@@ -87,8 +89,15 @@ def refusals_of(cluster: Cluster, records: list[Queued]) -> list[KafkaError | No
 
 
 def size_of(*contents: bytes | None) -> int:
-    """Return how large a batch of these keys and values is."""
+    """Return how large a batch of these keys, values and parts of headers is."""
     return RECORD_OVERHEAD_BYTES + sum(len(content or b"") for content in contents)
+
+
+def parts_of(headers: Iterable[Header]) -> Iterator[bytes | None]:
+    """Yield the names and values of headers."""
+    for name, value in headers:
+        yield name.encode()
+        yield value
 
 
 def as_bytes(value: bytes | str | None) -> bytes | None:

@@ -15,6 +15,7 @@ from acktree.testing.kafka.batches import (
     Queued,
     as_bytes,
     as_headers,
+    parts_of,
     refusals_of,
     size_of,
 )
@@ -107,8 +108,8 @@ class Sender:
         self._check_produce()
         if len(self) >= self._limits.queued:
             raise BufferError("Local: Queue full")
-        keyed, valued = as_bytes(key), as_bytes(value)
-        if size_of(keyed, valued) > self._limits.record_bytes:
+        keyed, valued, held = as_bytes(key), as_bytes(value), as_headers(headers)
+        if size_of(keyed, valued, *parts_of(held)) > self._limits.record_bytes:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Broker: Message size too large"))
         number = self._partition_of(topic, partition, keyed)
         record = Queued(
@@ -116,7 +117,7 @@ class Sender:
             number,
             keyed,
             valued,
-            as_headers(headers),
+            held,
             timestamp or None,
             on_delivery or callback or self._on_delivery,
             self._kernel.now_s,

@@ -1,0 +1,87 @@
+"""Where a collector writes children: what a topic never accepts fails its parents, any other error is fatal.
+
+Invariant: a fatal error is kept, so a bolt that swallows it acks nothing afterwards. Does not know Kafka.
+"""
+
+import logging
+from functools import partial
+from typing import NoReturn
+
+from acktree.producers.errors import Unwritable, reason_of
+from acktree.producers.native.columns import (
+    NO_TIMESTAMP,
+    Pairs,
+    Payload,
+    Produce,
+    ProduceRows,
+    Rows,
+    Unwritten,
+    produce_each,
+)
+from acktree.producers.tuples import Tuple
+from acktree.producers.worker.counters import Counters
+from acktree.producers.worker.traces import about, named
+
+log = logging.getLogger("acktree.bolt")
+
+
+class ChildOutput:
+    """The children of one collector; ``produce`` takes (topic, value, key, headers, timestamp_ms)."""
+
+    def __init__(self, counters: Counters, produce: Produce, produce_rows: ProduceRows | None) -> None:
+        self.produce = produce
+        self._produce_rows = produce_rows or partial(produce_each, produce)
+        self._counters = counters
+        self._fatal_error: Exception | None = None
+
+    def write(
+        self,
+        parents: tuple[Tuple, ...],
+        topic: str,
+        value: Payload,
+        key: Payload,
+        headers: Pairs | None,
+        timestamp_ms: int | None,
+    ) -> bool:
+        """Produce a child; return whether its topic accepts it."""
+        try:
+            self.produce(topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
+        except Unwritable as error:
+            self.record_unwritable(parents, error)
+            return False
+        except Exception as error:
+            self.raise_fatal(error)
+        self._counters.emitted += 1
+        return True
+
+    def write_rows(self, topic: str, rows: Rows) -> Unwritten:
+        """Produce columns; return the rows that can never be written."""
+        try:
+            return self._produce_rows(topic, rows)
+        except Exception as error:
+            self.raise_fatal(error)
+
+    def record_unwritable(self, parents: tuple[Tuple, ...], error: Unwritable) -> None:
+        """Log and count a child that can never be written: its parents will fail when the bolt acks them.
+
+        They do not fail now, because the bolt may hold them for long, emit for them again and ack them.
+        """
+        self._counters.unwritable += 1
+        parent_text = (
+            f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none: it is never replayed"
+        )
+        text, action = "a child was not written: %s; its parents: %s", "unwritable"
+        extra = about(parents[0], action) if parents else {"action": action}
+        log.error(text, error, parent_text, extra=extra)
+        for parent in parents:
+            parent._fault = parent._fault or reason_of(error)
+
+    def raise_fatal(self, error: Exception) -> NoReturn:
+        """Raise an error that is no tuple's fault, and keep it: a bolt that swallows it must not ack."""
+        self._fatal_error = self._fatal_error or error
+        raise error
+
+    def check(self) -> None:
+        """Raise the first fatal error, if there was one."""
+        if self._fatal_error is not None:
+            raise self._fatal_error

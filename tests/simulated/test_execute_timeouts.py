@@ -1,0 +1,129 @@
+"""What exceeds ``execute_timeout_s`` fails, and nothing else: in virtual time, with processes restarted."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from acktree.producers import AsyncBolt, BasicBolt, Bolt, Serde, Spout
+from acktree.schemas import world
+from acktree.schemas.topology import parse_topology
+from acktree.testing import TopologyTester
+
+TEXT = """
+name = "t"
+[spouts.orders]
+emits = ["a"]
+retry_initial_s = 1
+[bolts.store]
+reads = ["a"]
+emits = ["b"]
+exactly_once = {}
+[bolts.sink]
+reads = ["b"]
+"""
+
+
+class Messages(Spout):
+    """Emits each message once, and has the worker emit again what fails."""
+
+    retry = True
+
+    def __init__(self, *messages: str) -> None:
+        self.waiting, self.acked = list(messages), []
+
+    def next_tuple(self, emitter):
+        if self.waiting:
+            emitter.emit(message := self.waiting.pop(0), message, key="one partition")
+
+    def ack(self, message_id):
+        self.acked.append(message_id)
+
+
+class KeepsValues(BasicBolt):
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def execute(self, tup, emit):
+        self.values.append(tup.value)
+
+
+def run(messages: Messages, make_bolt: Any, sink: KeepsValues, exactly_once: bool = False) -> TopologyTester:
+    topology = parse_topology(TEXT.format(str(exactly_once).lower()))
+    bolts = {"store": make_bolt, "sink": sink}
+    return TopologyTester(topology, spouts={"orders": messages}, bolts=bolts, ackers=1)
+
+
+@pytest.mark.parametrize("own_s", [0.5, 2.0, 2.9])
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_tuple_that_blocks_the_event_loop_fails_alone_and_those_beside_it_do_not(
+    own_s: float, exactly_once: bool
+):
+    blocked: list[bytes] = []
+
+    class Blocks(AsyncBolt):
+        execute_timeout_s = 3.0
+
+        async def execute(self, tup, emit):
+            if tup.value == b"blocks" and not blocked:
+                await asyncio.sleep(0.3)
+                blocked.append(tup.value)
+                world.sleep(3600)
+            await asyncio.sleep(own_s)
+            emit(tup.value)
+
+    messages, sink = Messages("1", "2", "3", "blocks", "4"), KeepsValues()
+    with run(messages, Blocks, sink, exactly_once) as tester:
+        tester.run_until_done()
+        assert [failed.record for failed in tester.failures("orders")] == ["blocks"]
+    assert sorted(messages.acked) == ["1", "2", "3", "4", "blocks"]
+
+
+@pytest.mark.parametrize("late_ms", [0, *range(66, 80), 150])
+def test_an_execute_that_returns_while_its_process_ends_is_done_once_or_fails(late_ms: int):
+    """With ``exactly_once``: its children are committed with its ack, or it fails and nothing of it is.
+
+    The last acts take from about 60 to 90 ms after the limit.
+    """
+    slow: list[bytes] = []
+
+    class Slow(BasicBolt):
+        execute_timeout_s = 1.0
+
+        def execute(self, tup, emit):
+            emit(tup.value)
+            if tup.value == b"slow" and not slow:
+                slow.append(tup.value)
+                world.sleep(1.0 + late_ms / 1000)
+
+    messages, sink = Messages("1", "2", "slow", "3", "4"), KeepsValues()
+    with run(messages, Slow, sink, exactly_once=True) as tester:
+        tester.run_until_done()
+        values = sorted(tester.values("b"))
+        assert (len(tester.failures("orders")), values) in [(0, sorted(messages.acked)), (1, values)]
+    assert values == sorted(messages.acked) == ["1", "2", "3", "4", "slow"]
+
+
+class SlowAtFirst(Serde):
+    """Reads as slowly as a schema registry that is away makes it."""
+
+    delay_s = 5.0
+
+    def deserialize(self, value, topic, headers):
+        world.sleep(self.delay_s if value == b"1" else 0.0)
+        return value
+
+
+@pytest.mark.parametrize("kind", [BasicBolt, Bolt])
+def test_the_time_that_reading_a_value_takes_is_not_that_of_execute(kind):
+    def execute(self, tup, emit):
+        if kind is Bolt:
+            emit.ack(tup)
+
+    body = {"reads_as": SlowAtFirst(), "execute_timeout_s": 1.0, "execute": execute}
+    messages = Messages("1", "2")
+    with run(messages, type("Reads", (kind,), body), KeepsValues()) as tester:
+        tester.run_until_done()
+        assert tester.failures("orders") == []
+        assert tester.service("store-0").starts == 1
+    assert sorted(messages.acked) == ["1", "2"]
