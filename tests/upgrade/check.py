@@ -13,6 +13,7 @@ number is acked and copied, and no emission of a number is copied twice.
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -111,6 +112,13 @@ def earlier_version(ref: str, folder: Path) -> Path:
         sys.exit(f"git has no {ref}: {done.stderr.decode()}")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    return folder
+
+
+def this_version(folder: Path) -> Path:
+    """Copy the packages of this version, so that whoever works on them meanwhile changes nothing here."""
+    for source in SOURCES:
+        shutil.copytree(HOUSE / source, folder / source)
     return folder
 
 
@@ -274,10 +282,10 @@ def main() -> None:
         bootstrap = running.enter_context(LocalBroker()).bootstrap
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
-        house = earlier_version(arguments.base, home / "earlier")
-        old, new = Side("earlier", house, bootstrap, home), Side("this", HOUSE, bootstrap, home)
-        old.check_version(house)
-        new.check_version(HOUSE)
+        earlier, this = earlier_version(arguments.base, home / "earlier"), this_version(home / "this")
+        old, new = Side("earlier", earlier, bootstrap, home), Side("this", this, bootstrap, home)
+        old.check_version(earlier)
+        new.check_version(this)
         for side in (old, new):
             for child in side.children.values():
                 running.callback(child.stop)
