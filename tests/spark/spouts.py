@@ -169,6 +169,14 @@ class SpoutTester:
     def result_position(self) -> int:
         return self.place(f"{self.name}.spout-0").offset
 
+    def remove_results(self) -> None:
+        """Do what retention does with all results that are there."""
+        place = TopicPartition(f"{self.name}.spout-0", 0)
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        _, place.offset = consumer.get_watermark_offsets(place, timeout=10)
+        consumer.close()
+        self.admin.delete_records([place])[place].result()
+
     def claim(self) -> Claim:
         place = self.place(f"{self.name}.spout-0")
         return decode_claim(place.metadata or "", place.offset)

@@ -43,3 +43,46 @@ def test_replays_go_on_though_ackers_write_faster_than_the_newest_end_is_reached
     t.until(lambda: t.count("failed") == 1)
     t.now_s += 100
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [0]
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_what_is_in_flight_is_emitted_again_at_once_where_its_results_were_removed_unread(
+    spout: Callable[..., SpoutTester], has_failed: bool
+) -> None:
+    """The driver was stopped, or paused, for longer than results are kept: no other one will come."""
+    t = spout(records=4)
+    emitted = t.emitted(t.next_batch())
+    t.send_result(failed=[(*emitted[0], Cause.FAILED)])
+    t.until(lambda: t.count("failed") == 1)
+    if has_failed:  # its replay is in flight then, in the last batch
+        t.now_s += 2
+        emitted[0] = t.emitted(t.next_batch())[0]
+    t.driver.commit_and_report()
+    t.send_result(acked=[emitted[1]])
+    t.remove_results()
+    t.send_result(acked=[emitted[2]])
+    t.start()
+    t.until(lambda: t.count("completed") == 1)
+    again = t.emitted(t.next_batch())
+    assert sorted(offset for offset, _ in again) == [0, 1, 3]
+    t.send_result(acked=again)
+    t.until(lambda: t.committed() == 4)
+    t.driver.commit_and_report()
+    t.start()
+    t.until(lambda: True)
+    assert t.next_batch() is None
+
+
+def test_a_start_emits_nothing_again_where_all_results_that_were_removed_had_been_read(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=4)
+    emitted = t.emitted(t.next_batch())
+    t.send_result(acked=emitted[:2])
+    t.until(lambda: t.committed() == 2)
+    t.driver.commit_and_report()
+    t.remove_results()
+    t.start()
+    t.until(lambda: True)
+    assert t.next_batch() is None
+    assert t.pending == 2

@@ -95,10 +95,21 @@ class SpoutCommits:
 
     def _have_results(self) -> bool:
         """Return whether anything was ever emitted for this spout, even if its offsets have expired."""
-        places = [TopicPartition(self.result_topic(task), 0) for task in self.claims]
+        return any(end > 0 for _, end in self._result_bounds().values())
+
+    def results_are_removed(self) -> bool:
+        """Return whether retention has removed results that no driver has read for good."""
+        bounds = self._result_bounds()
+        return any(begin > self.claims[task].next_offset for task, (begin, _) in bounds.items())
+
+    def _result_bounds(self) -> dict[int, tuple[int, int]]:
+        """Return by task where its result topic begins and ends."""
+        places = {task: TopicPartition(self.result_topic(task), 0) for task in self.claims}
         with clear_errors(self._bootstrap):
-            ends = [self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S) for place in places]
-        return any(end > 0 for _, end in ends)
+            return {
+                task: self._consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_S)
+                for task, place in places.items()
+            }
 
     def _outrank(self, highest: int) -> None:
         """Give all claims one epoch, above every commit of ours: who starts last is the driver."""

@@ -107,7 +107,11 @@ class SpoutDriver:
         return bool(self.tasks)
 
     def open(self, logged: PlannedBatch | None) -> None:
-        """Take over: claim a run per task, restore what is committed and what the logged batch says."""
+        """Take over: claim a run per task, restore what is committed and what the logged batch says.
+
+        What is in flight counts as emitted now. Where results of it may have been removed it is overdue: what
+        the results that are left do not finish is emitted again, once they are read.
+        """
         spout, commits = self._options.spout, self.commits
         versions = self._registry.history.versions.values()
         commits.claim({task for version in versions for task in version.spout_tasks.get(spout, ())})
@@ -122,10 +126,12 @@ class SpoutDriver:
         takeover = Takeover(
             committed, starts, floors, live, logged, self.topics.log_ends() if has_run else {}
         )
+        overdue_s = self.topology.control_retention_s + 1 if commits.results_are_removed() else 0
         for task in self.topology.spout_tasks[spout]:
             sources = [s for s in self.topics.partitions if self.topics.task_of[s.slot] == task]
             claim = commits.claims[task]
-            opened = takeover.task(self.topology, spout, claim, task, sources, self._monotonic())
+            emitted_s = self._monotonic() - overdue_s
+            opened = takeover.task(self.topology, spout, claim, task, sources, emitted_s)
             opened.breaker = self.breaker
             self.tasks[task] = opened
         commits.serve(self.tasks)
