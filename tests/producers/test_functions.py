@@ -88,6 +88,35 @@ def test_a_child_names_its_topic_and_key_and_a_tombstone_goes_on():
     assert emitted == [("out", b"good", b"k"), ("errors", b"bad", b"k"), ("out", None, b"own")]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_values_get_the_key_that_the_bolt_names_and_a_child_its_own(is_async):
+    def first(count: FunctionCount) -> str:
+        return count.text[0]
+
+    if is_async:
+
+        @bolt(reads="words", emits="counts", key=first)
+        async def counts(word: Word) -> list[FunctionCount | Child]:
+            return [FunctionCount(word.text, 1), Child(FunctionCount("own", 2), key=b"k"), Child(None)]
+
+    else:
+
+        @bolt(reads="words", emits="counts", key=first)
+        def counts(word: Word) -> list[FunctionCount | Child]:
+            return [FunctionCount(word.text, 1), Child(FunctionCount("own", 2), key=b"k"), Child(None)]
+
+    double = BoltDouble(counts)
+    double.give(b'{"text":"ab"}', b'{"text":""}')
+    assert [each.key for each in double.emitted] == [b"a", b"k", None]
+    assert double.failed[1].startswith("IndexError")
+    assert double.rejected == set()
+
+
+def test_a_key_of_a_bolt_that_emits_nothing_is_refused():
+    with pytest.raises(BadHandler, match="has a key and emits nothing"):
+        bolt(reads="in", key=len)(one)
+
+
 def test_a_value_without_a_topic_fails_its_tuple_where_there_are_several():
     @bolt(reads="in", emits=["a", "b"])
     def lost(value: bytes) -> bytes:

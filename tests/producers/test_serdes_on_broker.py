@@ -19,6 +19,7 @@ pytestmark = pytest.mark.broker
 TYPED_BOLTS = """
 import os
 import signal
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt
@@ -57,6 +58,22 @@ class Concurrent(AsyncBolt):
     async def execute(self, tup, emit):
         emit(line_of(tup.payload))
 """
+TYPED_BOLTS += """
+
+from acktree.producers import bolt
+
+TOPICS = {"reads": os.environ["READS"], "emits": os.environ["EMITS"], "key": lambda word: word.text[:1]}
+
+
+@bolt(**TOPICS)
+def function(word: Word) -> Word:
+    return line_of(word)
+
+
+@bolt(**TOPICS)
+async def generator(word: Word) -> AsyncIterator[Word]:
+    yield line_of(word)
+"""
 POISON = {1_000: b'{"text": "x", "number": "many"}', 2_500: b"\xff"}
 TOTAL = 4_000
 
@@ -65,6 +82,9 @@ TOTAL = 4_000
     ("kind", "exactly_once"),
     [
         ("Batch", False),
+        ("function", False),
+        pytest.param("function", True, marks=pytest.mark.slow),
+        pytest.param("generator", True, marks=pytest.mark.slow),
         pytest.param("Basic", True, marks=pytest.mark.slow),
         pytest.param("Concurrent", True, marks=pytest.mark.slow),
         pytest.param("Concurrent", False, marks=pytest.mark.slow),
@@ -85,15 +105,18 @@ def test_poison_is_rejected_and_every_other_value_comes_through_a_killed_worker(
     command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", f"typed_bolts:{kind}"]
     command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
     command += ["-X", "session.timeout.ms=6000"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=dict(os.environ), stderr=subprocess.DEVNULL)
+    env = {**os.environ, "READS": cluster.topic("a"), "EMITS": cluster.topic("b")}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
     assert process.wait(60) == -9
-    process = subprocess.Popen(command, cwd=tmp_path, env=dict(os.environ), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
     try:
         until(lambda: cluster.committed("first") == cluster.ends(), "everything committed")
     finally:
         process.terminate()
         assert process.wait(60) == 0
-    written = Counter(json.loads(record.value())["number"] for record in cluster.read(cluster.topic("b")))
+    records = cluster.read(cluster.topic("b"))
+    written = Counter(json.loads(record.value())["number"] for record in records)
+    assert {record.key() for record in records} == {b"x" if kind in ("function", "generator") else None}
     assert set(written) == {-number for number in range(TOTAL) if number not in POISON}
     if exactly_once:
         assert set(written.values()) == {1}

@@ -20,6 +20,7 @@ from acktree.producers.tuples import Tuple
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Topics = str | Iterable[str]
+KeyOf = Callable[[Any], bytes | str | None]
 
 _MADE_OF = "__acktree_bolt__"
 _MANY = (
@@ -45,20 +46,27 @@ class Child:
 
 
 def bolt(
-    *, reads: Topics, emits: Topics = (), name: str = "", reads_as: Any = None, emits_as: Any = None
+    *,
+    reads: Topics,
+    emits: Topics = (),
+    name: str = "",
+    reads_as: Any = None,
+    emits_as: Any = None,
+    key: KeyOf | None = None,
 ) -> Callable[[Function], Function]:
     """Make a function a bolt that reads and emits these topics, which must be those of its table.
 
     Its parameter is the payload, annotated with what it is read as, or a Tuple, or one of each. What it
     returns, or each item of a list or a generator, is emitted; with several topics, as ``Child(…, topic=…)``.
     ``name`` is the function's by default; ``reads_as``, ``emits_as`` take the place of the annotations.
+    ``key`` makes the key of a value that is no ``Child``, from the value as it was returned.
 
     Raises:
         BadHandler: the signature says no such thing.
     """
 
     def decorate(function: Function) -> Function:
-        made = _make(function, name, _topics(reads), _topics(emits), reads_as, emits_as)
+        made = _make(function, name, _topics(reads), _topics(emits), reads_as, emits_as, key)
         setattr(function, _MADE_OF, made)
         return function
 
@@ -88,6 +96,7 @@ def _make(
     emits: tuple[str, ...],
     reads_as: Any,
     emits_as: Any,
+    key: KeyOf | None,
 ) -> type[AnyBolt]:
     label = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
@@ -111,6 +120,8 @@ def _make(
     taken, takes_none = _without_none(hints.get(payload)) if payload in hints else (None, True)
     if reads_as is None and payload:
         reads_as = taken
+    if key is not None and not emits:
+        raise BadHandler(f"{label} has a key and emits nothing")
     if emits and emits_as is None:
         if "return" not in hints:
             raise BadHandler(f"{label}: annotate what it returns, or give emits_as")
@@ -126,16 +137,16 @@ def _make(
 
     def execute(self: AnyBolt, tup: Tuple, emit: Emit) -> None:
         for child in _children(call(tup)):
-            _emit(emit, child)
+            _emit(emit, child, key)
 
     async def execute_async(self: AnyBolt, tup: Tuple, emit: Emit) -> None:
         found = call(tup)
         if isinstance(found, AsyncIterator):
             async for child in found:
-                _emit(emit, child)
+                _emit(emit, child, key)
         else:
             for child in _children(await found):
-                _emit(emit, child)
+                _emit(emit, child, key)
 
     body = {
         "name": name or function.__name__,
@@ -153,7 +164,7 @@ def _children(found: Any) -> Iterable[Any]:
     return found if isinstance(found, list | Iterator) else (found,)
 
 
-def _emit(emit: Emit, child: Any) -> None:
+def _emit(emit: Emit, child: Any, key: KeyOf | None) -> None:
     if isinstance(child, Child):
         emit(
             child.value,
@@ -163,7 +174,7 @@ def _emit(emit: Emit, child: Any) -> None:
             timestamp_ms=child.timestamp_ms,
         )
     elif child is not None:
-        emit(child)
+        emit(child, key=None if key is None else key(child))
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:

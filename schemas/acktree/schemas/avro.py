@@ -4,15 +4,17 @@ Invariant: nothing is read past the end, and no memory is allocated for a count 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 from numpy.typing import NDArray
 
 from acktree.schemas.errors import MalformedRecord
+
+Item = TypeVar("Item")
 
 MAGIC = b"\xc3\x01"
 FRAME_BYTES = 10
@@ -138,6 +140,13 @@ class Reader:
         if count * smallest_item > left:
             raise MalformedRecord(f"array of {count} items, {left} bytes left")
         return count
+
+    def items(self, smallest: int, read: Callable[["Reader"], Item]) -> tuple[Item, ...]:
+        """Read an array of items that take at least so many bytes, each by a function."""
+        count = self.count(smallest)
+        found = tuple(read(self) for _ in range(count))
+        self.end_of_array(count)
+        return found
 
     def end_of_array(self, count: int) -> None:
         if count and self.long() != 0:

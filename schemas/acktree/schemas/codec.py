@@ -7,7 +7,7 @@ Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`;
 count that the bytes cannot hold. Id arrays are views into the bytes given, no loop per entry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from acktree.schemas.avro import FRAME_BYTES, Reader, array_bytes, frame_of, id_bytes, string_bytes, zigzag
@@ -182,41 +182,33 @@ def decode_ack_init(data: bytes) -> AckInit:
 
 def decode_ack(data: bytes) -> Ack:
     """Return the Ack, FailWithRetry or FailWithTuple in data; raise MalformedRecord for anything else."""
-    if data[:FRAME_BYTES] == FAIL_WITH_RETRY_FRAME:
-        return _decode_fail_with_retry(data)
-    if data[:FRAME_BYTES] == FAIL_WITH_TUPLE_FRAME:
-        return _decode_fail_with_tuple(data)
-    reader = Reader(data, ACK_FRAME, _NAMES)
-    task, version, acks = reader.string(), reader.int32(), reader.array(ENTRY)
-    count = reader.count(9)
-    fails = tuple(Fail(reader.id(), reader.string()) for _ in range(count))
-    reader.end_of_array(count)
-    record = Ack(task, version, acks, fails, reader.array(ID))
+    frame = _form_of(data, _ACK_FORMS, ACK_FRAME)
+    reader = Reader(data, frame, _NAMES)
+    record = _ACK_FORMS[frame](reader)
     reader.end()
     return record
 
 
-def _decode_fail_with_retry(data: bytes) -> Ack:
-    reader = Reader(data, FAIL_WITH_RETRY_FRAME, _NAMES)
-    task, version, count = reader.string(), reader.int32(), reader.count(10)
-    fails = tuple(_retry_fail(reader) for _ in range(count))
-    reader.end_of_array(count)
-    reader.end()
-    return Ack(task, version, fails=fails)
+def _ack(reader: Reader) -> Ack:
+    return Ack(reader.string(), reader.int32(), reader.array(ENTRY), reader.items(9, _fail), reader.array(ID))
+
+
+def _fail_with_retry(reader: Reader) -> Ack:
+    return Ack(reader.string(), reader.int32(), fails=reader.items(10, _retry_fail))
+
+
+def _fail_with_tuple(reader: Reader) -> Ack:
+    task, version, stack = reader.string(), reader.int32(), reader.string()
+    return Ack(task, version, fails=reader.items(13, lambda reader: _tuple_fail(reader, stack)))
+
+
+def _fail(reader: Reader) -> Fail:
+    return Fail(reader.id(), reader.string())
 
 
 def _retry_fail(reader: Reader) -> Fail:
     root, retry_after_ms = reader.id(), _retry_after_ms(reader)
     return Fail(root, reader.string(), retry_after_ms)
-
-
-def _decode_fail_with_tuple(data: bytes) -> Ack:
-    reader = Reader(data, FAIL_WITH_TUPLE_FRAME, _NAMES)
-    task, version, stack, count = reader.string(), reader.int32(), reader.string(), reader.count(13)
-    fails = tuple(_tuple_fail(reader, stack) for _ in range(count))
-    reader.end_of_array(count)
-    reader.end()
-    return Ack(task, version, fails=fails)
 
 
 def _tuple_fail(reader: Reader, stack: str) -> Fail:
@@ -238,42 +230,45 @@ def _retry_after_ms(reader: Reader, least: int = NEVER) -> int:
     return retry_after_ms
 
 
+_ACK_FORMS = {
+    ACK_FRAME: _ack,
+    FAIL_WITH_RETRY_FRAME: _fail_with_retry,
+    FAIL_WITH_TUPLE_FRAME: _fail_with_tuple,
+}
+
+
 def decode_result(data: bytes) -> Result:
     """Return the Result, or its later version, in data; raise MalformedRecord for anything else."""
-    if data[:FRAME_BYTES] == RESULT_WITH_RETRY_FRAME:
-        return _decode_result_with_retry(data)
-    if data[:FRAME_BYTES] == RESULT_WITH_TUPLE_FRAME:
-        return _decode_result_with_tuple(data)
-    reader = Reader(data, RESULT_FRAME, _NAMES)
-    acker, acked = reader.int32(), reader.array(ID)
-    count = reader.count(11)
-    failed = tuple(_failure(reader) for _ in range(count))
-    reader.end_of_array(count)
+    frame = _form_of(data, _RESULT_FORMS, RESULT_FRAME)
+    reader = Reader(data, frame, _NAMES)
+    record = _RESULT_FORMS[frame](reader)
     reader.end()
-    return Result(acker, acked, failed)
+    return record
 
 
-def _decode_result_with_retry(data: bytes) -> Result:
-    reader = Reader(data, RESULT_WITH_RETRY_FRAME, _NAMES)
-    acker, count = reader.int32(), reader.count(11)
-    failed = tuple(_retry_failure(reader) for _ in range(count))
-    reader.end_of_array(count)
-    reader.end()
-    return Result(acker, failed=failed)
+def _result(reader: Reader) -> Result:
+    return Result(reader.int32(), reader.array(ID), reader.items(11, _failure))
+
+
+def _result_with_retry(reader: Reader) -> Result:
+    return Result(reader.int32(), failed=reader.items(11, _retry_failure))
+
+
+def _result_with_tuple(reader: Reader) -> Result:
+    acker, stack = reader.int32(), reader.string()
+    return Result(acker, failed=reader.items(14, lambda reader: _tuple_failure(reader, stack)))
+
+
+def _failure(reader: Reader) -> Failure:
+    root, cause = reader.id(), reader.int32()
+    if cause not in (0, 1):
+        raise MalformedRecord(f"unknown cause {cause}")
+    return Failure(root, Cause(cause), reader.string(), reader.string())
 
 
 def _retry_failure(reader: Reader) -> Failure:
     root, retry_after_ms = reader.id(), _retry_after_ms(reader)
     return Failure(root, Cause.FAILED, reader.string(), reader.string(), retry_after_ms)
-
-
-def _decode_result_with_tuple(data: bytes) -> Result:
-    reader = Reader(data, RESULT_WITH_TUPLE_FRAME, _NAMES)
-    acker, stack, count = reader.int32(), reader.string(), reader.count(14)
-    failed = tuple(_tuple_failure(reader, stack) for _ in range(count))
-    reader.end_of_array(count)
-    reader.end()
-    return Result(acker, failed=failed)
 
 
 def _tuple_failure(reader: Reader, stack: str) -> Failure:
@@ -282,11 +277,17 @@ def _tuple_failure(reader: Reader, stack: str) -> Failure:
     return Failure(root, Cause.FAILED, task, reason, retry_after_ms, _failed_tuple(reader, stack))
 
 
-def _failure(reader: Reader) -> Failure:
-    root, cause = reader.id(), reader.int32()
-    if cause not in (0, 1):
-        raise MalformedRecord(f"unknown cause {cause}")
-    return Failure(root, Cause(cause), reader.string(), reader.string())
+_RESULT_FORMS = {
+    RESULT_FRAME: _result,
+    RESULT_WITH_RETRY_FRAME: _result_with_retry,
+    RESULT_WITH_TUPLE_FRAME: _result_with_tuple,
+}
+
+
+def _form_of(data: bytes, forms: Mapping[bytes, object], plain: bytes) -> bytes:
+    """Return the frame of a record that has several forms; that of the plain one for any other."""
+    frame = bytes(data[:FRAME_BYTES])
+    return frame if frame in forms else plain
 
 
 def decode_absent(data: bytes) -> Absent:
@@ -313,13 +314,15 @@ def decode_replay_command(data: bytes) -> ReplayCommand:
 
 
 def _decode_spans(reader: Reader) -> tuple[Span, ...]:
-    count = reader.count(2)
-    spans = tuple(Span(reader.long(), reader.long()) for _ in range(count))
-    reader.end_of_array(count)
+    spans = reader.items(2, _span)
     reader.end()
     if any(not 0 <= first < following for first, following in spans):
         raise MalformedRecord("span that ends before it begins")
     return spans
+
+
+def _span(reader: Reader) -> Span:
+    return Span(reader.long(), reader.long())
 
 
 def decode_result_record(data: bytes) -> Result | Absent | ReplayCommand:
