@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 
 from acktree.console.main import main
-from acktree.producers.spout import Spout, SpoutEmitter
+from acktree.producers.spout import Spout
+from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
