@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 
 from acktree.console.commands import topology
 from acktree.console.main import main
-from acktree.producers.spout import Spout, SpoutEmitter
+from acktree.producers.spout import Spout
+from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history

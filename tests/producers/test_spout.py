@@ -11,7 +11,7 @@ from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComp
 from acktree.producers.kafka.claim import LostClaim
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
-from acktree.producers.spout import Sequences, SpoutEmitter
+from acktree.producers.spout_emitter import Sequences, SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas import world
 from acktree.schemas.clients import make_producer

@@ -127,3 +127,26 @@ def test_the_time_that_reading_a_value_takes_is_not_that_of_execute(kind):
         assert tester.failures("orders") == []
         assert tester.service("store-0").starts == 1
     assert sorted(messages.acked) == ["1", "2"]
+
+
+def test_time_in_which_the_process_did_not_run_is_not_that_of_execute():
+    """As after SIGSTOP, or while its virtual machine is paused."""
+    began: list[bytes] = []
+
+    class Quick(BasicBolt):
+        execute_timeout_s = 2.0
+
+        def execute(self, tup, emit):
+            began.append(tup.value)
+            for _ in range(10):
+                world.sleep(0.1)
+
+    messages = Messages("1", "2")
+    with run(messages, Quick, KeepsValues()) as tester:
+        tester.run_until(lambda: began)
+        tester.run_for(0.2)
+        tester.pause("store-0", 5.0)
+        tester.run_until_done()
+        assert tester.failures("orders") == []
+        assert tester.service("store-0").starts == 1
+    assert began == [b"1", b"2"]

@@ -36,7 +36,8 @@ from acktree.producers.functions import bolt as bolt
 from acktree.producers.idempotency import NoLastingKey, WriteOnce
 from acktree.producers.serdes.schema_registry import Avro, JsonSchema, Protobuf
 from acktree.producers.serdes.serde import Json, Raw, Serde, Text
-from acktree.producers.spout import Failure, Spout, SpoutContext, SpoutEmitter, ValueSpout
+from acktree.producers.spout import Failure, Spout, SpoutContext, ValueSpout
+from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import SourceOrigin, Tuple
 from acktree.producers.worker.loop import Worker

@@ -91,7 +91,8 @@ class CommitGate:
 class ExecuteWatch:
     """Calls ``on_timeout`` if the bolt executes the same for longer than the limit.
 
-    Time that the loop waits for the broker does not count.
+    Time that the loop waits for the broker does not count, nor time in which this thread does not run either:
+    then the process is stopped or its machine paused.
     """
 
     def __init__(
@@ -115,9 +116,13 @@ class ExecuteWatch:
 
     def _run(self) -> None:
         seen: Tuple | TupleBatch | None = None
-        since_s = 0.0
-        while not self._ended.wait(min(MAX_CHECK_INTERVAL_S, self._limit_s / CHECKS)):
+        since_s, checked_s = 0.0, world.monotonic_s()
+        interval_s = min(MAX_CHECK_INTERVAL_S, self._limit_s / CHECKS)
+        while not self._ended.wait(interval_s):
             now_s, executing = world.monotonic_s(), self._executing()
+            if now_s - checked_s > 2 * interval_s:
+                since_s += now_s - checked_s - interval_s
+            checked_s = now_s
             if executing is None or executing is not seen:
                 seen, since_s = executing, now_s
             elif now_s - since_s >= self._limit_s and self._progress.standstill_s >= self._limit_s:

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from acktree.producers.pending import Message
-from acktree.producers.spout import AnySpout, Failure, SpoutEmitter
+from acktree.producers.spout import AnySpout, Failure
+from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.spout_retries import SpoutRetries
 from acktree.schemas import world
 from acktree.schemas.breaker import Breaker

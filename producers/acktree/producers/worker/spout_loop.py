@@ -21,7 +21,8 @@ from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.loading import check_plain, check_written
-from acktree.producers.spout import AnySpout, Failure, Spout, SpoutContext, SpoutEmitter, ValueSpout
+from acktree.producers.spout import AnySpout, Failure, Spout, SpoutContext, ValueSpout
+from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.retry_choice import RetryChoice, find_retry
 from acktree.producers.worker.spout_claim import SpoutClaim
 from acktree.producers.worker.spout_delivery import SpoutDelivery
