@@ -180,11 +180,11 @@ class SpoutWorker:
     def run(self) -> None:
         """Run until stopped. Raises Misuse, DeliveryFailed, LostClaim."""
         try:
-            if self._retries is None:
-                warn_of_failures(self._history.latest, self.name, self._spout)
             latest, where = self._history.latest, (self._task_index, self._tasks)
             self._spout.prepare(SpoutContext(latest, self.name, self.task, *where))
             self._ready(f"ready spout {self.name} of topology {self._history.name}, run {self.claim.run}")
+            if self._retries is None:
+                warn_of_failures(self._history.latest, self.name, self._spout)
             self._standstill.start()
             self._follow_flow()
             while not self._stopping:
