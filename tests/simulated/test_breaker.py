@@ -17,6 +17,7 @@ from acktree.schemas.flow import Flow
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Published
 from acktree.schemas.topology import parse_topology
+from acktree.spark.driver import spout_driver
 from acktree.testing import TopologyTester
 from acktree.testing.looking import look
 
@@ -234,6 +235,24 @@ def test_a_record_that_alone_is_rejected_is_a_dead_letter_when_the_window_is_ove
     it.tester.run_until_done()
     assert it.done == 5
     assert it.breaker().openings == 0
+
+
+@pytest.mark.parametrize("system", ["spark"], indirect=True)
+def test_once_it_is_closed_what_had_failed_comes_before_anything_new(system, monkeypatch):
+    monkeypatch.setattr(spout_driver, "MAX_REPLAYS", 10)
+    it = system()
+    it.send(*values(60))
+    it.tester.run_for(30)
+    it.send(*(f"new {number}" for number in range(100)))
+    it.tester.run_for(30)
+    it.bolt.error = None
+    it.tester.run_until(lambda: not it.breaker().is_open, 60)
+    before = len(it.bolt.seen)
+    it.tester.run_until_done()
+    failed = {value for _, value in it.bolt.seen[:before]}
+    after = [value for _, value in it.bolt.seen[before:]]
+    assert len(failed) > 50
+    assert failed.issuperset(after[:50])
 
 
 class Later(BadDeploy):

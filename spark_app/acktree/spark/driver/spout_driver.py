@@ -30,7 +30,7 @@ from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers
 from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.replay_queue import ReplayQueue
-from acktree.spark.ledger.replays import failing, replays_of
+from acktree.spark.ledger.replays import failing, has_backlog, replays_of
 from acktree.spark.ledger.slots import find_ledger, find_task
 from acktree.spark.ledger.task import TaskLedger
 from acktree.spark.options import SourceOptions
@@ -210,7 +210,11 @@ class SpoutDriver:
         return MAX_REPLAYS if self._results.are_read else 0
 
     def _plan(self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float) -> PlannedBatch:
-        """Emit what is due again, what commands ask for, and what is new."""
+        """Emit what is due again, what commands ask for, and what is new.
+
+        After a breaker has closed nothing is new before all that had failed by then is emitted again: the
+        frontier waits for that, and would wait for large batches of new records, too.
+        """
         again: list[Range] = []
         replays: list[Replays] = []
         room, left = self.topology.spouts[self._options.spout].max_pending, self._max_replays
@@ -221,7 +225,10 @@ class SpoutDriver:
             left -= sum(len(group.offsets) for group in due)
             replays += due
             again += task.emit_again(room, now_s)
-        ranges = emit_new(self.tasks.values(), ends, 0 if flow is Flow.DRAINING else room, limit, now_s)
+        slots = (ledger for task in self.tasks.values() for ledger in task.slots.values())
+        if flow is Flow.DRAINING or has_backlog(slots):
+            room = 0
+        ranges = emit_new(self.tasks.values(), ends, room, limit, now_s)
         return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays), tuple(again))
 
     def service(self, wait_s: float) -> None:

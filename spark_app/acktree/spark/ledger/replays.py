@@ -48,6 +48,11 @@ def end_back_offs(slots: Iterable[PartitionLedger], now_s: float) -> None:
             retries.end_back_offs(now_s)
 
 
+def has_backlog(slots: Iterable[PartitionLedger]) -> bool:
+    """Return whether some of what was due when back-offs were ended is not emitted yet."""
+    return any(r.has_backlog for ledger in slots for r in (ledger.retries, *ledger.commands.retries))
+
+
 def spans_left(ledger: PartitionLedger, replay: Replay) -> tuple[Span, ...]:
     """Return what is to be emitted of a block; nothing where that is its first record alone."""
     left = ledger.left_of(replay.generation, replay.offset)

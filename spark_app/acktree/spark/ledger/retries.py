@@ -75,6 +75,8 @@ class Retries:
     _due: list[_Due] = field(default_factory=list)
     _round: list[_Due] = field(default_factory=list)
     """What is left of the present round, the lowest offset last."""
+    _backlog: int = 0
+    """How much of the round is left that began when back-offs were ended."""
     _replayed: list[tuple[int, int]] = field(default_factory=list)
     _used_up: int = 0
 
@@ -203,6 +205,7 @@ class Retries:
             while self._due and self._due[0].at_s <= now_s:
                 self._round.append(heapq.heappop(self._due))
             self._round.sort(key=lambda due: due.first, reverse=True)
+        self._backlog -= self._backlog > 0
         return self._round.pop() if self._round else None
 
     def end_back_offs(self, now_s: float) -> None:
@@ -211,6 +214,12 @@ class Retries:
         self._round.clear()
         self._due = [due._replace(at_s=now_s) if self._backs_off(due) else due for due in waiting]
         heapq.heapify(self._due)
+        self._backlog = sum(due.at_s <= now_s for due in self._due)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Return whether some of what was due when back-offs were ended is not emitted yet."""
+        return self._backlog > 0
 
     def _backs_off(self, due: _Due) -> bool:
         attempt = self.attempts.get(due.first)
