@@ -76,6 +76,10 @@ EXCEPTIONS = {
         "console/acktree/console/view/wire_format.py",
         "threading.Lock",
     ): "one thread of a page at a time asks a schema registry, which is not simulated",
+    (
+        "producers/acktree/producers/worker/execute_limit.py",
+        "threading.Lock",
+    ): "guards a commit from the thread that ends a process, which polls for it and takes no turn within it",
     ("spark_app/acktree/spark/app.py", "*"): "the command's own process: signals, and a JVM beside it",
     ("spark_app/acktree/spark/runtime/jvm_output.py", "*"): "reads what a JVM prints",
     ("spark_app/acktree/spark/runtime/available_now.py", "threading.Thread"): "waits for a query of a JVM",

@@ -201,7 +201,7 @@ class DeadLetterCluster:
     def ends(self, places):
         return dict.fromkeys(places, 80)
 
-    def scan(self, spans):
+    def scan(self, spans, *, whole=False):
         yield [DeadRecord(offset) for span in spans.values() for offset in range(span.start, span.end)]
 
     def record(self, topic, partition, offset):
