@@ -222,7 +222,7 @@ DEFECTS = (
     Defect(
         "treat a rejected root as a plain failure",
         f"{SPARK}/ledger/task.py",
-        "is_rejected=when_ms == NEVER,",
+        "is_rejected=when_ms == NEVER and not is_open,",
         "is_rejected=False,",
     ),
     Defect(
@@ -253,8 +253,8 @@ DEFECTS = (
     Defect(
         "forget in the acker what a bolt said of a root",
         f"{ACKER}/reasons.py",
-        "batch.reason(row)[:MAX_TEXT], int(batch.retries[row]))",
-        "batch.reason(row)[:MAX_TEXT])",
+        "batch.reason(row)[:MAX_TEXT], int(batch.retries[row]), failed)",
+        "batch.reason(row)[:MAX_TEXT], BACK_OFF, failed)",
     ),
     Defect(
         "write a rejected record twice to the dead letters",
