@@ -86,7 +86,8 @@ class ResultTopics:
                 record = decode_result_record(message.value() or b"")
             except MalformedRecord:
                 record = None
-            age_s = max(0.0, world.wall_s() - message.timestamp()[1] / 1000)
+            # A time in the log has lost its part of a millisecond: no delay may end early for it.
+            age_s = max(0.0, world.wall_s() - (message.timestamp()[1] + 1) / 1000)
             offset = message.offset() or 0
             yield ResultRecord(int(topic.rpartition("-")[2]), offset, record, age_s)
             if offset + 1 >= self._unread.get(topic, offset + 2):
