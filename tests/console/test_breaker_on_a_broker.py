@@ -13,12 +13,13 @@ from acktree.acker.service import Acker
 from acktree.console.main import main
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
-from acktree.producers import BasicBolt, Spout
+from acktree.producers import BasicBolt
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
+from offers import Offers
 from producers.cluster import until
 
 pytestmark = pytest.mark.broker
@@ -50,35 +51,13 @@ class BadStore(BasicBolt):
             raise ValueError(HOSTILE)
 
 
-class Offered(Spout):
-    """Emits what it is given; the worker emits again what failed."""
-
-    retry = True
-
-    def __init__(self) -> None:
-        self.waiting = [f"order {number}" for number in range(5)]
-        self.acked: list[Any] = []
-        self.ended: list[Any] = []
-
-    def next_tuple(self, emitter):
-        if self.waiting:
-            value = self.waiting.pop(0)
-            emitter.emit(value, value)
-
-    def ack(self, message_id):
-        self.acked.append(message_id)
-
-    def gave_up(self, message_id, failure):
-        self.ended.append(message_id)
-
-
 class BreakableTopology:
     """A running topology whose bolt is bad."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap, self.name = bootstrap, name
         apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
-        self.spout, self.bolt = Offered(), BadStore()
+        self.spout, self.bolt = Offers(*(f"order {number}" for number in range(5))), BadStore()
         self.worker = SpoutWorker(bootstrap, name, self.spout)
         self._roles: list[Any] = [
             Acker(bootstrap, name),

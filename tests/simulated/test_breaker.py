@@ -11,7 +11,7 @@ from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
 from acktree.console.view.snapshot import read_snapshot
 from acktree.console.view.status import make_status
-from acktree.producers import BasicBolt, Reject, RetryLater, Spout
+from acktree.producers import BasicBolt, Reject, RetryLater
 from acktree.schemas import world
 from acktree.schemas.flow import Flow
 from acktree.schemas.publish import apply_topology
@@ -20,6 +20,7 @@ from acktree.schemas.topology import parse_topology
 from acktree.spark.driver import spout_driver
 from acktree.testing import TopologyTester
 from acktree.testing.looking import look
+from offers import Offers
 
 TEXT = """
 name = "t"
@@ -53,28 +54,6 @@ class BadDeploy(BasicBolt):
             raise Reject("poison")
         if self.error is not None:
             raise self.error
-
-
-class Offers(Spout):
-    """Emits what it is given; a message that failed is emitted again by the worker."""
-
-    retry = True
-
-    def __init__(self) -> None:
-        self.waiting: list[str] = []
-        self.acked: list[Any] = []
-        self.ended: list[Any] = []
-
-    def next_tuple(self, emitter):
-        if self.waiting:
-            value = self.waiting.pop(0)
-            emitter.emit(value, value)
-
-    def ack(self, message_id):
-        self.acked.append(message_id)
-
-    def gave_up(self, message_id, failure):
-        self.ended.append(message_id)
 
 
 class System:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from click.testing import CliRunner
 from starlette.testclient import TestClient
@@ -21,6 +22,18 @@ def dead_letter(t: SpoutTester, *about: str) -> str:
     done = CliRunner().invoke(main, ["dead-letter", *about, "--topology", t.name, "-b", t.bootstrap])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def replayed_row(t: SpoutTester) -> dict[str, Any]:
+    """Replay the only dead letter, and return the row that Spark reads of its source record."""
+    dead_letter(t, "replay", "0/0", "--execute")
+    t.until(lambda: t.count("commands") == 1)
+    batch = t.next_batch()
+    assert batch is not None
+    reading = read_tasks(t.options(includeHeaders="true"), t.driver.topology, batch)
+    (row,) = [row for task in reading for rows in read_offsets(task) for row in rows.to_pylist()]
+    assert isinstance(row, dict)
+    return row
 
 
 def test_a_header_without_a_value_stays_null_when_listed_shown_and_replayed(
@@ -46,12 +59,7 @@ def test_a_header_without_a_value_stays_null_when_listed_shown_and_replayed(
     with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
         assert '<dt>header null</dt><dd class="mono">none</dd>' in client.get("/dead-letters/0/0").text
 
-    dead_letter(t, "replay", "0/0", "--execute")
-    t.until(lambda: t.count("commands") == 1)
-    batch = t.next_batch()
-    assert batch is not None
-    reading = read_tasks(t.options(includeHeaders="true"), t.driver.topology, batch)
-    (row,) = [row for task in reading for rows in read_offsets(task) for row in rows.to_pylist()]
+    row = replayed_row(t)
     assert row["value"] == b"poison"
     assert [(header["key"], header["value"]) for header in row["headers"]] == WITH_NULLS
 
@@ -69,10 +77,5 @@ def test_a_source_record_with_unreadable_headers_is_read_given_up_and_replayed(
     assert (listed["value"], listed["source_offset"]) == ("poison", 0)
     assert "not UTF-8" in listed["headers"]["acktree-headers-note"]
 
-    dead_letter(t, "replay", "0/0", "--execute")
-    t.until(lambda: t.count("commands") == 1)
-    batch = t.next_batch()
-    assert batch is not None
-    reading = read_tasks(t.options(includeHeaders="true"), t.driver.topology, batch)
-    (row,) = [row for task in reading for rows in read_offsets(task) for row in rows.to_pylist()]
+    row = replayed_row(t)
     assert (row["value"], row["headers"]) == (b"poison", None)
