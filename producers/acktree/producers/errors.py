@@ -2,6 +2,7 @@
 
 from acktree.schemas import world
 from acktree.schemas.errors import AcktreeError
+from acktree.schemas.user_code import text_of
 
 MAX_SHOWN_CHARS = 80
 
@@ -122,10 +123,7 @@ def reason_of(error: BaseException) -> str:
     >>> reason_of(ValueError("no such word")), reason_of(Reject("no number"))
     ('ValueError: no such word', 'no number')
     """
-    try:
-        text = str(error)
-    except Exception as no_text:
-        text = f"no text, its __str__ raised {type(no_text).__name__}"
+    text = text_of(error)
     return text if type(error) in (RetryLater, Reject) else f"{type(error).__name__}: {text}"
 
 

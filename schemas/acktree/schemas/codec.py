@@ -7,8 +7,9 @@ Invariant: any bytes are decoded whole or refused with :class:`MalformedRecord`;
 count that the bytes cannot hold. Id arrays are views into the bytes given, no loop per entry.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from acktree.schemas.avro import FRAME_BYTES, Reader, array_bytes, frame_of, id_bytes, string_bytes, zigzag
 from acktree.schemas.control_records import (
@@ -37,6 +38,7 @@ RESULT_FRAME, ABSENT_FRAME = frame_of("Result"), frame_of("Absent")
 ABSENT_IN_RUN_FRAME, REPLAY_COMMAND_FRAME = frame_of("AbsentInRun"), frame_of("ReplayCommand")
 FAIL_WITH_RETRY_FRAME, RESULT_WITH_RETRY_FRAME = frame_of("FailWithRetry"), frame_of("ResultWithRetry")
 FAIL_WITH_TUPLE_FRAME, RESULT_WITH_TUPLE_FRAME = frame_of("FailWithTuple"), frame_of("ResultWithTuple")
+Record = TypeVar("Record")
 
 
 def encode_ack_init(record: AckInit) -> bytes:
@@ -182,11 +184,7 @@ def decode_ack_init(data: bytes) -> AckInit:
 
 def decode_ack(data: bytes) -> Ack:
     """Return the Ack, FailWithRetry or FailWithTuple in data; raise MalformedRecord for anything else."""
-    frame = _form_of(data, _ACK_FORMS, ACK_FRAME)
-    reader = Reader(data, frame, _NAMES)
-    record = _ACK_FORMS[frame](reader)
-    reader.end()
-    return record
+    return _decode(data, _ACK_FORMS, ACK_FRAME)
 
 
 def _ack(reader: Reader) -> Ack:
@@ -239,11 +237,7 @@ _ACK_FORMS = {
 
 def decode_result(data: bytes) -> Result:
     """Return the Result, or its later version, in data; raise MalformedRecord for anything else."""
-    frame = _form_of(data, _RESULT_FORMS, RESULT_FRAME)
-    reader = Reader(data, frame, _NAMES)
-    record = _RESULT_FORMS[frame](reader)
-    reader.end()
-    return record
+    return _decode(data, _RESULT_FORMS, RESULT_FRAME)
 
 
 def _result(reader: Reader) -> Result:
@@ -284,10 +278,15 @@ _RESULT_FORMS = {
 }
 
 
-def _form_of(data: bytes, forms: Mapping[bytes, object], plain: bytes) -> bytes:
-    """Return the frame of a record that has several forms; that of the plain one for any other."""
+def _decode(data: bytes, forms: Mapping[bytes, Callable[[Reader], Record]], plain: bytes) -> Record:
+    """Return a record that has several forms, by its frame; the error for any other names the plain one."""
     frame = bytes(data[:FRAME_BYTES])
-    return frame if frame in forms else plain
+    if frame not in forms:
+        frame = plain
+    reader = Reader(data, frame, _NAMES)
+    record = forms[frame](reader)
+    reader.end()
+    return record
 
 
 def decode_absent(data: bytes) -> Absent:

@@ -57,15 +57,19 @@ def described(error: BaseException) -> str:
     ...     described(error).partition(" (in ")[0]
     "ValueError: invalid literal for int() with base 10: 'x'"
     """
-    try:
-        said = str(error).strip()
-    except Exception as no_text:
-        said = f"no text, its __str__ raised {type(no_text).__name__}"
-    text = f"{type(error).__name__}: {said}".partition("\n")[0].removesuffix(": ")
+    text = f"{type(error).__name__}: {text_of(error).strip()}".partition("\n")[0].removesuffix(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return text
     frames = _of_user(traceback.extract_tb(error.__traceback__))
     return f"{text} (in {frames[-1].filename}, line {frames[-1].lineno})" if frames else text
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's text; one of user code may have none."""
+    try:
+        return str(error)
+    except Exception as no_text:
+        return f"no text, its __str__ raised {type(no_text).__name__}"
 
 
 def _of_user(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:

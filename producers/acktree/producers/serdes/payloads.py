@@ -17,6 +17,7 @@ from acktree.producers.errors import (
 from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, as_serde
 from acktree.producers.tuples import Record
 from acktree.schemas.client_settings import Settings
+from acktree.schemas.user_code import text_of
 
 Declared = Mapping[str | None, Serde]
 """Serdes by topic; None: of all topics."""
@@ -141,8 +142,5 @@ def _text(error: Exception) -> str:
     >>> _text(ValueError("n: Field required")), _text(KeyError("n"))
     ('n: Field required', "KeyError: 'n'")
     """
-    try:
-        text = str(error)
-    except Exception as no_text:
-        text = f"no text, its __str__ raised {type(no_text).__name__}"
+    text = text_of(error)
     return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"

@@ -226,9 +226,7 @@ class Worker:
             self._inputs.put_back(records)
             self._commits.commit()
             records = self._inputs.read(0, max_records)
-        if (
-            self._commits.must_rewind
-        ):  # by a revocation just now: these records come again, with those before them
+        if self._commits.must_rewind:  # by a revocation just now: these records come again, with others
             self._commits.rewind()
             return
         if records:

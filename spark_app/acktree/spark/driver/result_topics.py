@@ -90,5 +90,5 @@ class ResultTopics:
             age_s = max(0.0, world.wall_s() - (message.timestamp()[1] + 1) / 1000)
             offset = message.offset() or 0
             yield ResultRecord(int(topic.rpartition("-")[2]), offset, record, age_s)
-            if offset + 1 >= self._unread.get(topic, offset + 2):
+            if topic in self._unread and offset + 1 >= self._unread[topic]:
                 del self._unread[topic]

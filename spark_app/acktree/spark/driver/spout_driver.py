@@ -204,11 +204,6 @@ class SpoutDriver:
         ranges, replays = plan_probe(tasks, self.breaker, ends, room, limit, now_s)
         return PlannedBatch(self.topology.version, tuple(ranges), tuple(replays))
 
-    @property
-    def _max_replays(self) -> int:
-        """Return how many blocks that failed may be emitted again: none before all results are read."""
-        return MAX_REPLAYS if self._results.are_read else 0
-
     def _plan(self, ends: Mapping[int, int], limit: int | None, flow: Flow, now_s: float) -> PlannedBatch:
         """Emit what is due again, what commands ask for, and what is new.
 
@@ -217,7 +212,8 @@ class SpoutDriver:
         """
         again: list[Range] = []
         replays: list[Replays] = []
-        room, left = self.topology.spouts[self._options.spout].max_pending, self._max_replays
+        room = self.topology.spouts[self._options.spout].max_pending
+        left = MAX_REPLAYS if self._results.are_read else 0
         by_failing = sorted(self.tasks.values(), key=lambda task: failing(task.slots.values()))
         for place, task in enumerate(by_failing):
             task.fail_overdue(now_s - self.topology.control_retention_s, now_s, left)

@@ -347,4 +347,5 @@ class TaskLedger:
 
     def is_open(self, emission: BlockEmission) -> bool:
         """Return whether some record of an emission is not done."""
-        return emission.slot in self.slots and bool(self.slots[emission.slot].left_of(*emission[1:]))
+        ledger = self.slots.get(emission.slot)
+        return ledger is not None and bool(ledger.left_of(emission.generation, emission.first))
