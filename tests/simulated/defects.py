@@ -317,6 +317,50 @@ DEFECTS = (
         "owned.partition.cut == owned.committed:",
         "owned.partition.cut[1] - owned.committed[1] < 3:",
     ),
+    Defect(
+        "commit offsets before the children are with the broker",
+        f"{WORKER}/kafka/at_least_once.py",
+        "        self._control.drain()\n        self.drain()\n        return not offsets or commit_offsets(consumer, offsets, None if in_callback else self._may_wait)",
+        "        done = not offsets or commit_offsets(consumer, offsets, None if in_callback else self._may_wait)\n"
+        "        self._control.drain()\n        self.drain()\n        return done",
+    ),
+    Defect(
+        "do not read inputs again after an aborted transaction",
+        f"{WORKER}/worker/input_commits.py",
+        '            log_retry(log, "%s; its inputs are read again", error, action="aborted")\n            self.rewind()\n',
+        '            log_retry(log, "%s; its inputs are read again", error, action="aborted")\n',
+    ),
+    Defect(
+        "go on after a revocation has aborted the transaction",
+        f"{WORKER}/worker/input_commits.py",
+        '            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})\n'
+        "            self.must_rewind = True\n",
+        '            log.warning("%s; the next owner reads again", error, extra={"action": "aborted"})\n',
+    ),
+    Defect(
+        "neither ack nor fail a part of a batch",
+        f"{WORKER}/batch.py",
+        '        collector.sums.acked.append(b"".join(done))\n',
+        '        collector.sums.acked.append(b"".join(done[:-1] or done))\n',
+    ),
+    Defect(
+        "time out in half of the time",
+        f"{ACKER}/expiry.py",
+        "        return cls(1000 * message_s or inf,",
+        "        return cls(500 * message_s or inf,",
+    ),
+    Defect(
+        "time out in twice the time",
+        f"{ACKER}/expiry.py",
+        "        return cls(1000 * message_s or inf,",
+        "        return cls(2000 * message_s or inf,",
+    ),
+    Defect(
+        "leave the last outcome of an AsyncBolt in hand",
+        f"{WORKER}/worker/async_execution.py",
+        "        while self._ended:\n",
+        "        while len(self._ended) > 1:\n",
+    ),
 )
 
 
