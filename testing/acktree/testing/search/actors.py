@@ -17,6 +17,9 @@ from acktree.schemas.control_records import BACK_OFF, NEVER
 from acktree.testing.search.judge import BrokenPromise, Judge
 from acktree.testing.search.retries import DELAYED, REJECTED, reason_for
 
+LONG_S = 2.0
+"""No message timeout is shorter, so no tuple that takes less is held for too long."""
+
 
 class Poisoned(Exception):
     """What a bolt of the search raises for a tuple that it does not want."""
@@ -40,6 +43,8 @@ class Temper:
     delays: float = 0.0
     """Chance of saying when it is, after ``delay_ms``."""
     delay_ms: int = 0
+    unanchored: float = 0.0
+    """Chance of emitting one more child, without an anchor."""
     is_healed: bool = False
 
 
@@ -52,6 +57,22 @@ class Mind:
     temper: Temper
     draw: random.Random
     retry_draw: random.Random
+    unanchored_draw: random.Random = field(default_factory=random.Random)
+
+    def excuse(self, *tuples: Any) -> None:
+        """Tell the judge that tuples are about to be failed."""
+        excused = self.judge.every_record.excused
+        excused.update((self.bolt, (tup.topic, tup.partition, tup.offset)) for tup in tuples)
+
+    def keep(self, tup: Any) -> None:
+        """Tell the judge that a tuple stays in hand for long."""
+        self.judge.every_record.held.add((self.bolt, (tup.topic, tup.partition, tup.offset)))
+
+    def unanchored_of(self, tup: Any) -> list[bytes]:
+        """Return the values that the execution of a tuple emits without an anchor; tell the judge."""
+        if not self.temper.unanchored or self.unanchored_draw.random() >= self.temper.unanchored:
+            return []
+        return self.judge.emit_unanchored(self.bolt, (tup.topic, tup.partition, tup.offset), 1)
 
     def retry_of(self, value: bytes) -> int:
         """Draw whether a tuple fails with NEVER or a delay in ms, and tell the judge; else BACK_OFF."""
@@ -62,19 +83,25 @@ class Mind:
         self.judge.retries.say(value, retry_after_ms)
         return retry_after_ms
 
-    def may_raise(self, value: bytes) -> None:
-        """Raise Reject or RetryLater, if that is drawn."""
-        retry_after_ms = self.retry_of(value)
+    def may_raise(self, tup: Any) -> None:
+        """Raise Reject or RetryLater, or another error, if that is drawn."""
+        retry_after_ms = self.retry_of(tup.value)
+        if retry_after_ms != BACK_OFF:
+            self.excuse(tup)
         if retry_after_ms == NEVER:
             raise Reject(REJECTED)
         if retry_after_ms != BACK_OFF:
             raise RetryLater(retry_after_ms / 1000, DELAYED)
+        if self.chance(self.temper.raises + self.temper.fail):
+            self.excuse(tup)
+            raise Poisoned("drawn")
 
     def fails(self, tup: Any, collector: Any) -> bool:
         """Fail a tuple with ``retry`` or ``retry_after_s``, if that is drawn."""
         retry_after_ms = self.retry_of(tup.value)
         if retry_after_ms == BACK_OFF:
             return False
+        self.excuse(tup)
         delay_s = None if retry_after_ms == NEVER else retry_after_ms / 1000
         collector.fail(tup, reason_for(retry_after_ms), retry=delay_s is not None, retry_after_s=delay_s)
         return True
@@ -109,12 +136,17 @@ class SearchBolt(Bolt):
         if mind.fails(tup, collector):
             return
         if mind.chance(mind.temper.raises):
+            mind.excuse(tup)
             raise Poisoned("drawn")
         if mind.chance(mind.temper.fail):
+            mind.excuse(tup)
             collector.fail(tup, "drawn")
         elif mind.chance(mind.temper.never) and tup.tracked:  # an untracked one would be waited for, for ever
             mind.judge.count("never acked")
+            mind.keep(tup)
+            mind.excuse(tup)
         elif mind.chance(mind.temper.holds):
+            mind.keep(tup)
             self.held.append(tup)
         else:
             self._finish(tup, collector)
@@ -122,6 +154,8 @@ class SearchBolt(Bolt):
     def _finish(self, tup: Any, collector: Any) -> None:
         for value in self.mind.children_of(tup):
             collector.emit(value, anchors=[tup], key=value)
+        for value in self.mind.unanchored_of(tup):
+            collector.emit(value, anchors=(), key=value)
         collector.ack(tup)
 
     def _join(self, left: Any, right: Any, collector: Any) -> None:
@@ -168,9 +202,7 @@ class SearchBasicBolt(BasicBolt):
         mind = self.mind
         if pause_s := mind.pause_s():
             world.sleep(pause_s)
-        mind.may_raise(tup.value)
-        if mind.chance(mind.temper.raises + mind.temper.fail):
-            raise Poisoned("drawn")
+        mind.may_raise(tup)
         for value in mind.children_of(tup):
             emit(value, key=value)
 
@@ -185,6 +217,7 @@ class SearchBatchBolt(BatchBolt):
         """See BatchBolt."""
         mind = self.mind
         if mind.chance(mind.temper.raises):
+            mind.excuse(*tuples)
             raise Poisoned("drawn")
         for tup in tuples:
             if pause_s := mind.pause_s():
@@ -192,11 +225,14 @@ class SearchBatchBolt(BatchBolt):
             if mind.fails(tup, collector):
                 continue
             if mind.chance(mind.temper.fail):
+                mind.excuse(tup)
                 collector.fail(tup, "drawn")
                 continue
             values = mind.children_of(tup)
             if values:
                 collector.emit_many(values, [tup] * len(values), keys=values)
+            for value in mind.unanchored_of(tup):
+                collector.emit(value, anchors=(), key=value)
 
 
 class SearchAsyncBolt(AsyncBolt):
@@ -208,10 +244,13 @@ class SearchAsyncBolt(AsyncBolt):
     async def execute(self, tup: Any, emit: Any) -> None:
         """See AsyncBolt."""
         mind = self.mind
-        await asyncio.sleep(mind.draw.uniform(0.0, 0.05) + mind.pause_s())
-        mind.may_raise(tup.value)
-        if mind.chance(mind.temper.raises + mind.temper.fail):
-            raise Poisoned("drawn")
+        began_s = world.monotonic_s()
+        try:
+            await asyncio.sleep(mind.draw.uniform(0.0, 0.05) + mind.pause_s())
+        finally:
+            if world.monotonic_s() - began_s > LONG_S:  # a worker may have given up waiting
+                mind.keep(tup)
+        mind.may_raise(tup)
         for value in mind.children_of(tup):
             emit(value, key=value)
 

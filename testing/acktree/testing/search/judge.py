@@ -14,8 +14,10 @@ from acktree.schemas.header import HEADER, decode_header
 from acktree.spark.ledger.done_set import decode_metadata
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kafka.log import Outcome, PartitionLog, StoredRecord
-from acktree.testing.search.repeats import Place, Repeats
+from acktree.testing.search.every_record import EveryRecord
+from acktree.testing.search.repeats import Place, Repeats, done_by_bolt
 from acktree.testing.search.retries import Retries
+from acktree.testing.search.timeouts import Timeouts
 
 STAGE = "stage"
 """The name under which a Spark stage executes source records."""
@@ -32,6 +34,12 @@ class Execution:
     place: Place
     children: list[bytes]
     at_s: float = 0.0
+    unanchored: list[bytes] = field(default_factory=list)
+
+    @property
+    def emitted(self) -> list[bytes]:
+        """All values that it emitted."""
+        return self.children + self.unanchored
 
 
 @dataclass(eq=False)
@@ -92,6 +100,8 @@ class Judge:
         self._control_topics = (f"{self.name}.ack", f"{self.name}.ack-init")
         self._dead_letter_topic = f"{self.name}.dead-letter"
         self.retries = Retries(self.counters)
+        self.timeouts = Timeouts(self.counters, self._is_surely_done)
+        self.every_record = EveryRecord()
 
     # What user code says.
 
@@ -123,6 +133,16 @@ class Judge:
         else:
             self.repeats.check(self.cluster.kernel.current.process, bolt, [execution.place])
         self.note(f"execute {bolt} {topic}/{partition}@{offset} -> {b' '.join(children).decode()}")
+
+    def emit_unanchored(self, bolt: str, place: Place, count: int) -> list[bytes]:
+        """Return the values of what the last execution of a record emits without an anchor."""
+        values = []
+        for _ in range(count):
+            self._next_value += 1
+            values.append(b"u%d|" % self._next_value)
+        self.executions[bolt, place][-1].unanchored += values
+        self.count("unanchored")
+        return values
 
     def message_acked(self, task: str, number: int) -> None:
         """A spout was told that a message is done."""
@@ -169,8 +189,12 @@ class Judge:
 
     def _count_control(self, is_init: bool, record: StoredRecord) -> None:
         """Count schedules that the search is after."""
+        now_s, is_repeated = self.cluster.kernel.now_s, record.producer == "repeated"
+        self.timeouts.look_at(record.transaction, now_s)
         if is_init:
-            for root in decode_ack_init(record.value or b"").inits["root"].tolist():
+            roots = decode_ack_init(record.value or b"").inits["root"].tolist()
+            self.timeouts.add_inits(roots, now_s, is_repeated=is_repeated)
+            for root in roots:
                 if self._inits[root]:
                     self.count("second init")
                 elif root in self._folded_acks:
@@ -180,6 +204,8 @@ class Judge:
             ack = decode_ack(record.value or b"")
             self._folded_acks.update(ack.acks["root"].tolist())
             self.retries.check_fails(ack)
+            self.timeouts.add_ack(ack, now_s, is_repeated=is_repeated)
+            self.every_record.add_ack(ack)
             if len(ack.resets):
                 self.count("timeout reset")
 
@@ -188,6 +214,8 @@ class Judge:
         if not isinstance(result, Result):
             return
         self.retries.check_result(result, self.cluster.kernel.now_s)
+        if self.retries.is_time_true:
+            self.timeouts.check(result, self.cluster.kernel.now_s)
         for root in result.acked.tolist():
             self.note(f"result acked {root:x} on {topic}")
             self.check_root(root)
@@ -331,7 +359,44 @@ class Judge:
             reasons = parts[0]
         return reasons
 
+    def _is_surely_done(self, root: int) -> bool:
+        """Return whether all of a root's tree was executed once, and its readers have committed that.
+
+        So all acks of it are in the log, and no second ack has cancelled one.
+        """
+        values = self._roots.get(root, [])
+        if self.source_topic and values:
+            execution = self.staged[values[0]]
+            is_only = len(self.executions[STAGE, execution.place]) == 1
+            if not is_only or sorted(execution.children) != sorted(values):
+                return False
+        return bool(values) and all(self._is_executed_once(value) for value in values)
+
+    def _is_executed_once(self, value: bytes) -> bool:
+        found = self._by_value.get(value, [])
+        if len(found) != 1 or not found[0][2].is_committed:
+            return False
+        topic, partition, record = found[0]
+        place = topic, partition, record.offset
+        for bolt in self.readers.get(topic, ()):
+            executions = self.executions.get((bolt, place), ())
+            if len(executions) != 1 or self.every_record.has_excuse(bolt, place):
+                return False
+            group = self.cluster.groups.get(f"{self.name}.{bolt}")
+            committed = group.offsets.get((topic, partition)) if group is not None else None
+            if committed is None or not done_by_bolt(committed).holds(record.offset):
+                return False
+            if not all(map(self._is_executed_once, executions[0].children)):
+                return False
+        return True
+
     # At the end.
+
+    def check_every_record(self) -> None:
+        """Raise BrokenPromise if a reader is at the end of a topic, and not done with a record of it."""
+        written = {value for value in self._by_value if self._is_committed(value)}
+        if found := self.every_record.check(self.cluster, self.readers, self.executions, written):
+            raise BrokenPromise(found)
 
     def check_exactly_once(self) -> None:
         """Raise BrokenPromise if an exactly-once bolt has committed children of a record twice."""
@@ -341,12 +406,12 @@ class Judge:
             written = [
                 execution
                 for execution in executions
-                if execution.children and any(self._is_committed(child) for child in execution.children)
+                if any(self._is_committed(child) for child in execution.emitted)
             ]
             if len(written) > 1:
                 raise BrokenPromise(f"{bolt} has written children of {place} {len(written)} times")
             for execution in written:
-                copies = [len(self._committed(child)) for child in execution.children]
+                copies = [len(self._committed(child)) for child in execution.emitted]
                 if copies != [1] * len(copies):
                     raise BrokenPromise(f"{bolt} has written children of {place} in part or twice: {copies}")
 

@@ -35,7 +35,10 @@ RARE = (
     "source rewound",
     "source skipped",
     "task killed between calls",
+    "timeout in calm",
     "timeout reset",
+    "unanchored",
+    "untracked",
 )
 
 

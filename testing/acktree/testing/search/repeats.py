@@ -19,13 +19,14 @@ Place = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class _Done:
+class Done:
     """What one partition's commit calls done."""
 
     frontier: int
     is_above: Callable[[int], bool]
 
     def holds(self, offset: int) -> bool:
+        """Return whether an offset is done."""
         return offset < self.frontier or self.is_above(offset)
 
 
@@ -35,12 +36,12 @@ class Repeats:
 
     found: list[str] = field(default_factory=list)
     """What was done again without a cause."""
-    _done: dict[Process, dict[tuple[str, int], _Done]] = field(default_factory=dict)
+    _done: dict[Process, dict[tuple[str, int], Done]] = field(default_factory=dict)
     _groups: dict[Process, str] = field(default_factory=dict)
 
     def begin(self, process: Process, group: Group, *, is_spout: bool) -> None:
         """Record what a process finds committed when it begins."""
-        read = _done_by_spout if is_spout else _done_by_bolt
+        read = _done_by_spout if is_spout else done_by_bolt
         self._done[process] = {place: read(committed) for place, committed in group.offsets.items()}
         self._groups[process] = group.name
 
@@ -74,12 +75,13 @@ def planned_places(offset: dict[str, Any]) -> Iterator[Place]:
             yield replays.topic, replays.partition, number
 
 
-def _done_by_bolt(committed: Committed) -> _Done:
+def done_by_bolt(committed: Committed) -> Done:
+    """Return what a commit of a bolt's worker calls done."""
     above = decode_done(committed.metadata or "", committed.offset)
-    return _Done(committed.offset, (lambda _offset: False) if above is None else above.holds)
+    return Done(committed.offset, (lambda _offset: False) if above is None else above.holds)
 
 
-def _done_by_spout(committed: Committed) -> _Done:
+def _done_by_spout(committed: Committed) -> Done:
     metadata = decode_metadata(committed.metadata, committed.offset)
     done = metadata.done if metadata is not None else ()
-    return _Done(committed.offset, lambda offset: offset in done)
+    return Done(committed.offset, lambda offset: offset in done)

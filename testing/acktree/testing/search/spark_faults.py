@@ -181,11 +181,16 @@ def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], in
 
 @kind("truncate the source")
 def _truncate(system: System, fault: Fault) -> None:
-    """Retention deletes what is done, and nothing else: the rest would be lost for everybody."""
+    """Retention deletes what is done, and nothing else: the rest would be lost for everybody.
+
+    What an operator has skipped stays: a batch that is logged and holds it has to be read once more.
+    """
     group = system.cluster.group(system.spout_group)
     for (topic, number), committed in group.offsets.items():
         if topic == SOURCE and fault.number % 2:
-            system.cluster.topics[topic].partitions[number].delete_before(committed.offset)
+            skipped = [place[2] for place in system.judge.skipped if place[:2] == (topic, number)]
+            log = system.cluster.topics[topic].partitions[number]
+            log.delete_before(min([committed.offset, *skipped]))
 
 
 @kind("compact the source")

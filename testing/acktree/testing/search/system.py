@@ -32,6 +32,8 @@ from acktree.testing.world import SimulatedWorld
 BOOTSTRAP = "simulated"
 RESTART_S = (0.1, 3.0)
 DEFAULT_ATTEMPTS = 10
+UNTRACKED_S = 6.0
+"""Within what untracked records are written, that is while faults strike."""
 
 
 class WatchedApplication(SparkApplication):
@@ -88,6 +90,7 @@ class System:
             exactly_once=frozenset(name for name, table in self.topology.bolts.items() if table.exactly_once),
         )
         self.retry_draw = random.Random(f"retries {self.seed}")
+        self.untracked_draw = random.Random(f"untracked {self.seed}")
         self.minds = {name: self._mind(name) for name in self.topology.bolts}
         self.is_spark = bool(self.topology.spouts["s"].topics)
         self.judge.source_topic = SOURCE if self.is_spark else ""
@@ -125,7 +128,10 @@ class System:
             never=draw.choice([0.0, 0.0, some / 4]),
         )
         self._draw_retries(temper)
-        draws = (random.Random(f"{what} {self.seed}") for what in (bolt, f"retries of {bolt}"))
+        if temper.children:
+            temper.unanchored = self.untracked_draw.choice([0.0, 0.0, 0.1, 0.3])
+        names = (bolt, f"retries of {bolt}", f"unanchored of {bolt}")
+        draws = (random.Random(f"{what} {self.seed}") for what in names)
         return Mind(self.judge, bolt, temper, *draws)
 
     def _draw_retries(self, temper: Temper) -> None:
@@ -183,11 +189,13 @@ class System:
         self.message_count = sum(messages.count for messages in self.messages.values())
         count = sum(table.tasks for table in self.topology.spouts.values())
         self.judge.result_topics = tuple(f"{NAME}.spout-{task}" for task in range(count))
+        self._write_untracked(self.untracked_draw.choice([0, 0, 3, 8]))
         for role in self.roles:
             self.start(role)
 
     def apply(self, topology: Topology) -> None:
         """Publish a topology, as an operator does."""
+        self.judge.timeouts.publish(topology.message_timeout_s)
         self._applying = self.kernel.process("operator")
         self.kernel.spawn(self._applying, lambda: apply_topology(BOOTSTRAP, topology, {}), "apply")
 
@@ -250,6 +258,20 @@ class System:
                 self.kernel.call_after(interval_s, write)
 
         self.kernel.call_after(0.0, write)
+
+    def _write_untracked(self, count: int) -> None:
+        """Append records to the topics of tuples, as a producer does that knows nothing of trees."""
+
+        def write(value: bytes) -> None:
+            name = self.untracked_draw.choice(sorted(self.judge.readers))
+            log = self.untracked_draw.choice(self.cluster.topics[name].partitions)
+            log.append(value, value, (), None, None, "world")
+            self.judge.count("untracked")
+
+        for number in range(count):
+            self.kernel.call_after(
+                self.untracked_draw.uniform(0.0, UNTRACKED_S), partial(write, b"w%d|" % number)
+            )
 
     def _add(self, name: str, kind: str, make: Callable[[], Any], group: str = "") -> None:
         self.roles.append(Role(name, kind, make, group))
@@ -352,3 +374,4 @@ class System:
         for mind in self.minds.values():
             mind.temper.is_healed = True
         self.stage_temper.is_healed = True
+        self.judge.timeouts.heal(self.kernel.now_s)
