@@ -5,10 +5,14 @@ from collections import Counter
 
 import pytest
 
+from acktree.acker.expiry import AgeLimits
 from acktree.acker.ownership import Ownership
 from acktree.acker.partition import Partition
+from acktree.producers.batch import BatchCollector
 from acktree.producers.collector import Collector
 from acktree.producers.kafka.inputs import Inputs
+from acktree.producers.worker.input_commits import InputCommits
+from acktree.schemas.header import ANCHOR_BYTES
 from acktree.testing.kernel import Killed
 from acktree.testing.search import __main__ as command
 from acktree.testing.search.faults import KINDS, Fault
@@ -83,6 +87,30 @@ def test_a_tuple_that_is_executed_again_without_a_cause_is_found(monkeypatch):
 def test_a_cut_that_stays_behind_is_found(monkeypatch):
     changed = Ownership._changed_cuts
     monkeypatch.setattr(Ownership, "_changed_cuts", lambda self, numbers: changed(self, numbers)[2:])
+    first_broken(range(100))
+
+
+def test_a_root_that_times_out_before_its_time_is_found(monkeypatch):
+    right = AgeLimits.of_seconds
+    halved = classmethod(lambda _cls, message_s, *others: right(message_s / 2, *others))
+    monkeypatch.setattr(AgeLimits, "of_seconds", halved)
+    first_broken(range(50))
+
+
+def test_a_part_of_a_batch_that_is_neither_acked_nor_failed_is_found(monkeypatch):
+    finish = BatchCollector.finish
+
+    def leave_the_last_out(self):
+        acked, before = self._collector.sums.acked, len(self._collector.sums.acked)
+        finish(self)
+        acked[before:] = [done[:-ANCHOR_BYTES] or done for done in acked[before:]]
+
+    monkeypatch.setattr(BatchCollector, "finish", leave_the_last_out)
+    first_broken(range(100))
+
+
+def test_inputs_that_are_not_read_again_after_an_aborted_transaction_are_found(monkeypatch):
+    monkeypatch.setattr(InputCommits, "rewind", lambda self: None)
     first_broken(range(100))
 
 
