@@ -129,6 +129,12 @@ def test_a_failing_plan_is_cut_down_to_the_faults_it_needs(monkeypatch):
     assert shrink(seed, [others[0], kill, others[1]]) == [kill]
 
 
+@pytest.mark.xfail(strict=True, reason="a driver with an older checkpoint emits records before their delay")
+def test_an_older_checkpoint_breaks_no_promise():
+    broken = [seed for seed in range(6, 12) if run_seed(seed, also=("older-checkpoint",)).error is not None]
+    assert not broken
+
+
 def test_no_task_is_left_behind():
     outcome = run_seed(3)
     assert outcome.tasks_left == 0

@@ -13,14 +13,15 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
 
 from acktree.acker.warm_up import warm_up
-from acktree.testing.search.faults import Fault
+from acktree.testing.search.faults import OPT_IN, Fault
 from acktree.testing.search.rare import SET_SEEDS, missing
 from acktree.testing.search.run import Outcome, run_seed
 from acktree.testing.search.shrink import shrink
@@ -40,17 +41,17 @@ def _prepare() -> None:
     gc.freeze()  # what is imported is no garbage
 
 
-def _run(seeds: list[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
+def _run(seeds: list[int], also: Sequence[str] = ()) -> tuple[list[tuple[int, str]], Counter[str]]:
     _prepare()
     broken: list[tuple[int, str]] = []
     counters: Counter[str] = Counter()
     for seed in seeds:
-        outcome = run_seed(seed)
+        outcome = run_seed(seed, also=also)
         counters += outcome.counters
         if outcome.error is not None:
             broken.append((seed, describe(outcome)))
         if seed % TWICE == 0:
-            if run_seed(seed).events != outcome.events:
+            if run_seed(seed, also=also).events != outcome.events:
                 broken.append((seed, "two runs of the seed differ"))
             counters["run twice"] += 1
     return broken, counters
@@ -75,18 +76,26 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--replay", type=int, help="run one seed and print its event log")
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        choices=OPT_IN,
+        help="add a fault of this kind to each seed",
+    )
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings are iterated in the order of their hashes
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "acktree.testing.search", *sys.argv[1:]])
     if arguments.replay is not None:
-        return _replay(arguments.replay)
-    return search(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.stop)
+        return _replay(arguments.replay, arguments.fault)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    return search(seeds, arguments.jobs, arguments.stop, arguments.fault)
 
 
-def _replay(seed: int) -> int:
+def _replay(seed: int, also: Sequence[str]) -> int:
     _prepare()
-    outcome = run_seed(seed)
+    outcome = run_seed(seed, also=also)
     print(*outcome.events, sep="\n")
     if outcome.error is None:
         return 0
@@ -101,12 +110,12 @@ def _print_plan(plan: list[Fault]) -> None:
         print("   ", fault)
 
 
-def search(seeds: range, jobs: int, stop: bool) -> int:
+def search(seeds: range, jobs: int, stop: bool, also: Sequence[str] = ()) -> int:
     """Run seeds in so many processes, print what came of them, and return the status."""
     began_s, counters, broken = time.monotonic(), Counter[str](), list[tuple[int, str]]()
     done, size = 0, 1 if stop else CHUNK
     with ProcessPoolExecutor(jobs) as pool:
-        for found, counted in pool.map(_run, _chunks(seeds, size)):
+        for found, counted in pool.map(partial(_run, also=also), _chunks(seeds, size)):
             counters += counted
             broken += found
             done += size
@@ -125,8 +134,9 @@ def search(seeds: range, jobs: int, stop: bool) -> int:
     if broken and not stop:
         _prepare()
         seed, _ = broken[0]
-        outcome = run_seed(seed)
-        print(f"seed {seed}, again: python -m acktree.testing.search --replay {seed}")
+        outcome = run_seed(seed, also=also)
+        asked = "".join(f" --fault {name}" for name in also)
+        print(f"seed {seed}, again: python -m acktree.testing.search --replay {seed}{asked}")
         _print_plan(shrink(seed, outcome.faults))
     return 1 if broken or never else 0
 

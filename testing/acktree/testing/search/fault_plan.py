@@ -4,7 +4,7 @@ Invariant: a plan is a list of plain values, so that it can be printed, cut down
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -63,13 +63,15 @@ class Fault:
 
 Striker = Callable[[System, Fault], None]
 KINDS: dict[str, Striker] = {}
+OPT_IN: dict[str, Striker] = {}
+"""Kinds that are drawn only if somebody asks for them: the product is known not to hold."""
 
 
-def kind(name: str) -> Callable[[Striker], Striker]:
+def kind(name: str, *, is_opt_in: bool = False) -> Callable[[Striker], Striker]:
     """Name a kind of fault."""
 
     def add(strike: Striker) -> Striker:
-        KINDS[name] = strike
+        (OPT_IN if is_opt_in else KINDS)[name] = strike
         return strike
 
     return add
@@ -100,6 +102,13 @@ def draw_faults(draw: random.Random, is_calm: bool = False) -> list[Fault]:
     return sorted(plan, key=lambda fault: fault.at_s)
 
 
+def draw_opt_in(draw: random.Random, kinds: Sequence[str]) -> list[Fault]:
+    """Return one fault of each of these kinds."""
+    return [
+        Fault(name, at_s=round(draw.uniform(0.0, FAULTY_S), 3), number=draw.randrange(1000)) for name in kinds
+    ]
+
+
 def schedule(system: System, plan: list[Fault]) -> None:
     """Let every fault of a plan strike at its time."""
     for fault in plan:
@@ -108,7 +117,7 @@ def schedule(system: System, plan: list[Fault]) -> None:
             system.judge.count(f"fault: {fault.kind}")
             system.judge.note(f"fault {fault}")
             system.judge.timeouts.strike(fault.kind)
-            KINDS[fault.kind](system, fault)
+            (KINDS.get(fault.kind) or OPT_IN[fault.kind])(system, fault)
 
         system.kernel.call_after(fault.at_s, strike)
 

@@ -1,8 +1,16 @@
 """All kinds of fault that a search knows; see ``fault_plan``."""
 
 from acktree.testing.search import broker_faults, operator_faults, process_faults, spark_faults
-from acktree.testing.search.fault_plan import FAULTY_S, KINDS, Fault, draw_faults, schedule
+from acktree.testing.search.fault_plan import (
+    FAULTY_S,
+    KINDS,
+    OPT_IN,
+    Fault,
+    draw_faults,
+    draw_opt_in,
+    schedule,
+)
 
 PARTS = (process_faults, broker_faults, operator_faults, spark_faults)
 
-__all__ = ["FAULTY_S", "KINDS", "PARTS", "Fault", "draw_faults", "schedule"]
+__all__ = ["FAULTY_S", "KINDS", "OPT_IN", "PARTS", "Fault", "draw_faults", "draw_opt_in", "schedule"]

@@ -2,12 +2,12 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from acktree.schemas.world import use_world
 from acktree.testing.idle import fewer_idle_turns
-from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, schedule
+from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, draw_opt_in, schedule
 from acktree.testing.search.judge import BrokenPromise
 from acktree.testing.search.settled import AT_REST_S, unfinished
 from acktree.testing.search.system import System
@@ -31,11 +31,12 @@ class Outcome:
     tasks_left: int = 0
 
 
-def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
-    """Run a seed, with its own faults or with others."""
+def run_seed(seed: int, faults: list[Fault] | None = None, also: Sequence[str] = ()) -> Outcome:
+    """Run a seed, with its own faults and one of each kind in ``also``, or with other faults."""
     system = System(seed)
     if faults is None:
         faults = draw_faults(random.Random(f"faults {seed}"), is_calm=seed % CALM == 0)
+        faults += draw_opt_in(random.Random(f"opt-in {seed}"), also)
     kernel = system.kernel
     error: BaseException | None = None
     with use_world(system.world), fewer_idle_turns():

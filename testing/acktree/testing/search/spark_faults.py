@@ -38,6 +38,22 @@ def _lose_checkpoint(system: System, fault: Fault) -> None:
     system.checkpoint = Checkpoint()
 
 
+@kind("older-checkpoint", is_opt_in=True)
+def _older_checkpoint(system: System, fault: Fault) -> None:
+    """Somebody restores a backup: the next driver begins with a checkpoint that lacks the newest batches."""
+    newest = system.checkpoint
+    if len(newest.offsets) < 2:
+        return
+    _kill_driver(system, fault)
+    kept = sorted(newest.offsets)[: 1 + fault.number % (len(newest.offsets) - 1)]
+    system.judge.count("older checkpoint")
+    system.checkpoint = Checkpoint(
+        newest.query,
+        {batch: newest.offsets[batch] for batch in kept},
+        {batch for batch in newest.commits if batch <= kept[-1]},
+    )
+
+
 @kind("lose an executor")
 def _lose_executor(system: System, fault: Fault) -> None:
     application = _application(system)
