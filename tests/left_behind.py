@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,7 @@ class ProcessState:
         )
 
 
-def held_now() -> ProcessState:
+def state_now() -> ProcessState:
     """Return what this process holds now."""
     threads = {
         f"{thread.name} ({thread.ident})"
@@ -90,16 +90,18 @@ class LeftBehind:
 
     def __init__(self) -> None:
         self._of_session = ProcessState()
+        self._before: ProcessState | None = None
+        self._may_abandon = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
         if fixturedef.scope != "session":
             return (yield)
-        before = held_now()
+        before = state_now()
         try:
             return (yield)
         finally:
-            after = held_now()
+            after = state_now()
             self._of_session |= ProcessState(
                 after.threads - before.threads,
                 after.clients - before.clients,
@@ -107,19 +109,30 @@ class LeftBehind:
                 after.descriptors - before.descriptors,
             )
 
-    @pytest.fixture(scope="module", autouse=True)
-    def nothing_is_left_behind(self) -> Generator[None]:
-        """Fail where the tests of a module leave something behind."""
-        before = held_now()
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        if self._before is None:
+            self._before, self._may_abandon = state_now(), False
+        if item.get_closest_marker("abandons_clients"):
+            self._may_abandon = True
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+        """Fail the last test of a module if the module leaves something behind."""
         yield
-        if not self._left(before):
+        if self._before is None or (nextitem is not None and nextitem.path == item.path):
             return
+        before, self._before = self._before, None
+        getattr(item, "funcargs", {}).clear()  # pytest keeps what its fixtures gave until after this
         deadline_s = time.monotonic() + LEAVE_S
         while (left := self._left(before)) and time.monotonic() < deadline_s:
             gc.collect()  # a client whose request has failed is in a cycle with its error
             time.sleep(0.1)
         if left:
-            pytest.fail("these tests left behind, close it:\n" + "\n".join(left), pytrace=False)
+            pytest.fail(f"{item.path.name} has left behind, close it:\n" + "\n".join(left), pytrace=False)
 
     def _left(self, before: ProcessState) -> list[str]:
-        return held_now().beside(before | self._of_session)
+        known = before | self._of_session
+        now = state_now()
+        return (replace(now, clients=known.clients) if self._may_abandon else now).beside(known)
