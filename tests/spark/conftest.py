@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from acktree.spark import app
+from simulated_kafka import Simulation, run_in
 from spark.spouts import SpoutTester
 from spark.tester import StageTester
 
@@ -21,16 +22,19 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_TESTS, os.environ.get(
 
 
 @pytest.fixture
-def spout(bootstrap: str, unique: str) -> Iterator[Callable[..., SpoutTester]]:
+def spout(kafka: str, unique: str, simulation: Simulation | None) -> Iterator[Callable[..., SpoutTester]]:
     testers: list[SpoutTester] = []
 
     def make(**arguments: Any) -> SpoutTester:
-        testers.append(SpoutTester(bootstrap, unique, **arguments))
+        testers.append(SpoutTester(kafka, unique, **arguments))
         return testers[-1]
 
+    def close() -> None:
+        for tester in testers:
+            tester.close()
+
     yield make
-    for tester in testers:
-        tester.close()
+    run_in(simulation, close)
 
 
 @pytest.fixture(scope="session")
