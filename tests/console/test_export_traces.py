@@ -220,6 +220,7 @@ def test_the_trees_of_failed_timed_out_and_slow_records_are_exported_whole(
     until(lambda: topology.committed() > 0)
 
 
+@pytest.mark.slow
 def test_what_a_receiver_that_is_down_did_not_take_is_sent_when_it_is_back(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
@@ -329,6 +330,7 @@ def test_an_exporter_that_its_group_has_given_up_meanwhile_goes_on(
     assert len(taken.trees()) == 1
 
 
+@pytest.mark.slow
 def test_what_an_exporter_has_done_is_served_as_metrics(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
