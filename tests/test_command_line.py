@@ -100,6 +100,7 @@ def test_broker_prints_only_its_address_and_stops_cleanly(tmp_path, how, style):
     assert (tmp_path / "kafka" / "data" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.slow
 def test_broker_stops_cleanly_while_it_is_starting(tmp_path):
     lacking.kafka()
     with subprocess.Popen(

@@ -254,6 +254,7 @@ def test_everything_works_on_a_broker_of_the_tests_and_nothing_stays_behind(boot
     until_gone(admin, name)
 
 
+@pytest.mark.slow
 def test_what_a_restricted_broker_lacks_is_found_and_said(own_broker: Callable[..., LocalBroker]):
     settings = {
         "offset.metadata.max.bytes": "1000",

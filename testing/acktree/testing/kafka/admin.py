@@ -5,7 +5,15 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from confluent_kafka import OFFSET_END, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -17,9 +25,11 @@ from confluent_kafka.admin import (
 )
 
 from acktree.testing.errors import NotSimulated
+from acktree.testing.kafka.group_descriptions import describe_group
 from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog
 from acktree.testing.kafka.metadata import list_topics, partition_infos
 from acktree.testing.kafka.network import Network, timed_out
+from acktree.testing.kafka.offsets import partition_of
 from acktree.testing.kafka.transactions import Refused
 
 GROUP_DEFAULTS = {"consumer.session.timeout.ms": "45000", "consumer.heartbeat.interval.ms": "5000"}
@@ -259,6 +269,41 @@ class SimulatedAdmin:
         return {
             name: self._answer("admin.delete_consumer_groups", partial(delete, name)) for name in group_ids
         }
+
+    def describe_consumer_groups(
+        self, group_ids: Sequence[str], *, request_timeout: float = 60.0, **_options: Any
+    ) -> dict[str, SimulatedFuture]:
+        """Return state and members of groups, by name."""
+
+        def describe(name: str) -> SimulatedFuture:
+            return self._answer(
+                "admin.describe_consumer_groups",
+                lambda: describe_group(name, self._cluster.groups.get(name)),
+                request_timeout,
+            )
+
+        return {name: describe(name) for name in group_ids}
+
+    def list_consumer_group_offsets(
+        self, requests: Sequence[ConsumerGroupTopicPartitions], *, request_timeout: float = 60.0
+    ) -> dict[str, SimulatedFuture]:
+        """Return what a group has committed, without the offsets of open transactions."""
+        (request,) = requests
+        if request.topic_partitions is None:
+            raise NotSimulated("list_consumer_group_offsets is simulated for explicit partitions only")
+        places = sorted((place.topic, place.partition) for place in request.topic_partitions)
+
+        def ask() -> ConsumerGroupTopicPartitions:
+            group, found = self._cluster.groups.get(request.group_id), []
+            for place in places:
+                committed = None if group is None else group.offsets.get(place)
+                offset, metadata = (
+                    (OFFSET_INVALID, None) if committed is None else (committed.offset, committed.metadata)
+                )
+                found.append(partition_of(*place, offset, metadata))
+            return ConsumerGroupTopicPartitions(request.group_id, found)
+
+        return {request.group_id: self._answer("admin.list_consumer_group_offsets", ask, request_timeout)}
 
     # Settings.
 
