@@ -32,6 +32,9 @@ KAFKA_IMAGE = os.environ.get("ACKTREE_TEST_KAFKA_IMAGE", f"apache/kafka:{KAFKA_V
 NO_KAFKA = (MissingJava, JarsUnavailable)
 GIVEN = "KAFKA_BOOTSTRAP_SERVERS"
 BROKER_FIXTURES = {"bootstrap", "own_broker", "secure"}
+# A JVM of the tests does not live long enough for its better compiler to pay off.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("KAFKA_HEAP_OPTS", f"-Xmx1g -Xms256m {SHORT_LIVED}")
 ONE_PROCESS = {"spark", "secure"}
 
 

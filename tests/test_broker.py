@@ -27,7 +27,7 @@ from acktree.console.devbroker.broker_files import (
 )
 from acktree.console.devbroker.ports import PortUnavailable
 
-pytestmark = pytest.mark.xdist_group("broker")
+pytestmark = [pytest.mark.xdist_group("broker"), pytest.mark.jvm]
 WAIT_S = 120
 
 

@@ -26,6 +26,7 @@ def clusters(bootstrap: str, unique: str) -> Iterator[dict[str, WorkerCluster]]:
 
 
 @pytest.mark.parametrize("total", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.promise("a worker, `exactly_once`")
 def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(
     clusters: dict[str, WorkerCluster], total: int
 ):

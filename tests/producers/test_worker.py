@@ -304,6 +304,7 @@ class Slow(BasicBolt):
 
 
 @pytest.mark.real
+@pytest.mark.promise("a worker, at least once")
 def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp_path: Path):
     (tmp_path / "slow_bolt.py").write_text(SLOW_BOLT)
     seen = tmp_path / "seen"

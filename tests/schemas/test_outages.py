@@ -322,6 +322,7 @@ def test_a_wrong_address_is_one_sentence_in_every_role(start_roles: Callable[[st
         assert line.startswith("error: no Kafka broker answers at 127.0.0.1:1 "), role
 
 
+@pytest.mark.promise("the broker, or the connection to it")
 def test_processes_that_are_cut_off_log_one_line_and_one_when_the_broker_answers_again(
     bootstrap: str, unique: str, start_roles: Callable[[str], Roles]
 ):

@@ -131,6 +131,7 @@ def operator(secure: SecureBroker, tmp_path: Path) -> User:
 
 
 @pytest.mark.parametrize("role", ["looker", OPERATOR])
+@pytest.mark.promise("the status page, Prometheus")
 def test_a_viewer_can_read_everything(role: str, request: pytest.FixtureRequest):
     user: User = request.getfixturevalue(role)
     results = {name: user.acktree(*command, "--format", "json") for name, command in LOOKS.items()}

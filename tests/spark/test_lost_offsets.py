@@ -44,6 +44,8 @@ def serve(driver: SpoutDriver) -> None:
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.promise("a group's offsets, with a live driver … without one")
+@pytest.mark.real
 def test_a_driver_whose_offsets_have_expired_continues_from_the_checkpoint(
     spout: Callable[..., SpoutTester], starting: str
 ) -> None:
@@ -92,6 +94,8 @@ def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_f
     assert t.count("completed") == 3
 
 
+@pytest.mark.promise("a group's offsets, with a live driver")
+@pytest.mark.real
 def test_a_live_driver_commits_expired_offsets_again(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=5)
     done(t, 5)

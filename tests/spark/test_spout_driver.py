@@ -61,6 +61,8 @@ def test_results_written_while_no_driver_ran_are_applied(spout: Callable[..., Sp
     t.until(lambda: t.committed() == 10)
 
 
+@pytest.mark.promise("Spark's checkpoint")
+@pytest.mark.real
 def test_without_a_checkpoint_a_driver_continues_at_the_frontier_and_skips_done_records(
     spout: Callable[..., SpoutTester],
 ) -> None:
@@ -287,6 +289,8 @@ def test_a_fenced_driver_stops(spout: Callable[..., SpoutTester]) -> None:
         old.service(0.0)
 
 
+@pytest.mark.promise("the Spark driver … a hundred times during one record")
+@pytest.mark.real
 def test_results_still_count_two_hundred_starts_later(spout: Callable[..., SpoutTester]) -> None:
     """Runs go round after 255: an old floor must not come to lie above a new run."""
     t = spout(records=10)

@@ -108,6 +108,7 @@ def test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once(
     assert tester.committed() == [BIG, SMALL]
 
 
+@pytest.mark.promise("a Spark executor or task")
 def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
     tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
