@@ -5,14 +5,16 @@ VENV   ?= .venv
 LINES  ?= 1000000
 MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
-TEST_JOBS ?= 4
+TEST_JOBS ?= $(shell expr $$(nproc) + 1)
+# What `make test` may take, user and system time of all of its processes; with CI set, a run that takes more fails.
+CPU_BUDGET_S := 750
 BIN    := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(TEST_JOBS) --dist=loadgroup
+PYTEST := $(BIN)/python tests/run.py --numprocesses=$(TEST_JOBS) --dist=loadgroup -rs --durations=15
 
 SEEDS  ?= 1500
 CORE_SEEDS ?= 100000
 
-.PHONY: demo test test-slow simulate cores test-all test-spark-matrix check mutate check-containers check-upgrade lock docs package env clean
+.PHONY: demo test test-fast test-slow test-benches simulate cores test-all test-spark-matrix check mutate check-containers check-upgrade lock docs package env clean
 
 env: $(VENV)/.warm
 
@@ -33,7 +35,15 @@ demo: $(VENV)/.demo
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/acktree demo --lines $(LINES)
 
 test: $(VENV)/.warm
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) --cpu-budget $(CPU_BUDGET_S) -m 'not slow and not bench'
+
+# What to run while editing: pure and simulated tests, without a JVM.
+test-fast: $(VENV)/.warm
+	$(PYTEST) -m 'not slow and not bench and not broker and not spark and not jvm'
+
+# Every command behind a figure of the docs, in its smallest form.
+test-benches: $(VENV)/.warm
+	$(PYTEST) -m bench --numprocesses=1
 
 # What holds on which Spark: one environment for each version, some minutes each; writes the table of docs/spark.md.
 test-spark-matrix: $(VENV)/.warm
@@ -52,7 +62,7 @@ simulate: $(VENV)/.warm
 cores: $(VENV)/.warm
 	$(BIN)/python tests/cores/run.py --seeds $(CORE_SEEDS)
 
-test-all: test test-slow simulate cores
+test-all: test test-slow test-benches simulate cores
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

@@ -3,7 +3,6 @@
 A test without a broker is skipped on a laptop and fails where CI is set: a green run has talked to Kafka.
 """
 
-import gc
 import os
 import time
 import uuid
@@ -15,9 +14,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from docker import from_env
-from docker.errors import DockerException
-from testcontainers.core.container import DockerContainer
 
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
 import lacking
@@ -27,6 +23,7 @@ from acktree.console.devbroker.broker import LocalBroker
 from acktree.console.devbroker.broker_files import DEFAULTS
 from acktree.console.devbroker.jars import KAFKA_VERSION, JarsUnavailable
 from acktree.console.devbroker.java import MissingJava
+from left_behind import LeftBehind
 from security.secure_broker import SecureBroker
 from simulated_kafka import kafka, pytest_pyfunc_call, simulation  # noqa: F401  fixtures and a hook for every test
 
@@ -35,8 +32,10 @@ KAFKA_IMAGE = os.environ.get("ACKTREE_TEST_KAFKA_IMAGE", f"apache/kafka:{KAFKA_V
 NO_KAFKA = (MissingJava, JarsUnavailable)
 GIVEN = "KAFKA_BOOTSTRAP_SERVERS"
 BROKER_FIXTURES = {"bootstrap", "own_broker", "secure"}
+# A JVM of the tests does not live long enough for its better compiler to pay off.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("KAFKA_HEAP_OPTS", f"-Xmx1g -Xms256m {SHORT_LIVED}")
 ONE_PROCESS = {"spark", "secure"}
-MANY_DESCRIPTORS = 300
 
 
 def allowed_s(item: pytest.Item) -> float:
@@ -66,10 +65,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 )
 
 
-def pytest_runtest_logfinish() -> None:
-    """Release clients that only the garbage collector finds: it looks rarely where much is loaded."""
-    if len(os.listdir("/proc/self/fd")) > MANY_DESCRIPTORS:
-        gc.collect()
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeftBehind(), "left_behind")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,7 +74,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Where tests run in several processes, start their shared broker in the one that outlives them."""
     config = session.config
     is_controller = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
-    if is_controller and not config.option.collectonly and GIVEN not in os.environ:
+    needs_broker = "not broker" not in config.option.markexpr
+    if is_controller and needs_broker and not config.option.collectonly and GIVEN not in os.environ:
         running = ExitStack()
         config.add_cleanup(running.close)
         try:
@@ -155,6 +153,10 @@ def _started(broker: LocalBroker, running: ExitStack) -> LocalBroker:
 
 def _in_docker(running: ExitStack) -> str | None:
     """Start a Kafka in Docker; None where no Docker engine answers or it cannot have the image."""
+    from docker import from_env  # takes a tenth of a second in each process, and one of them needs it
+    from docker.errors import DockerException
+    from testcontainers.core.container import DockerContainer
+
     (port,) = ports.free_ports(1)
     try:
         from_env(timeout=20).ping()
@@ -162,7 +164,7 @@ def _in_docker(running: ExitStack) -> str | None:
         address = f"{container.get_docker_client().host()}:{port}"
         for key, value in {**DEFAULTS, **_container_settings(address)}.items():
             container.with_env("KAFKA_" + key.upper().replace(".", "_"), value)
-        running.callback(_remove, container)
+        running.callback(_stop, container, DockerException)
         container.start()
     except (DockerException, OSError):
         if "ACKTREE_TEST_KAFKA_IMAGE" in os.environ:
@@ -172,11 +174,11 @@ def _in_docker(running: ExitStack) -> str | None:
     return address
 
 
-def _remove(container: DockerContainer) -> None:
-    """Remove a container; an engine that is busy may refuse it at first."""
+def _stop(container: Any, refused: type[Exception]) -> None:
+    """Stop and remove a container; an engine that is busy may refuse it at first."""
     try:
         container.stop()
-    except DockerException:
+    except refused:
         container.stop()
 
 

@@ -9,6 +9,7 @@ from acktree.console.benches import worker_latency
 from acktree.console.commands.bench import bench
 
 
+@pytest.mark.slow
 def test_every_kind_runs_and_is_measured(bootstrap: str):
     result = CliRunner().invoke(
         bench,

@@ -27,7 +27,7 @@ from acktree.console.devbroker.broker_files import (
 )
 from acktree.console.devbroker.ports import PortUnavailable
 
-pytestmark = pytest.mark.xdist_group("broker")
+pytestmark = [pytest.mark.xdist_group("broker"), pytest.mark.jvm]
 WAIT_S = 120
 
 
@@ -131,11 +131,13 @@ def test_the_jvm_is_not_in_the_session_of_its_owner(broker):
     assert os.getsid(broker.pid) == broker.pid != os.getsid(0)
 
 
+@pytest.mark.slow
 def test_the_broker_is_reachable_from_loopback_only(broker):
     with socket.socket() as neighbour:  # refused if the broker listened on every address
         neighbour.bind(("127.0.0.2", int(broker.bootstrap.split(":")[1])))
 
 
+@pytest.mark.slow
 def test_asking_for_a_topic_does_not_create_it(broker):
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000})
     failures = []
@@ -145,11 +147,13 @@ def test_asking_for_a_topic_does_not_create_it(broker):
     assert "misspelled" not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics().topics
 
 
+@pytest.mark.slow
 def test_a_running_broker_is_not_started_twice(broker):
     with pytest.raises(AlreadyRunning):
         broker.start()
 
 
+@pytest.mark.slow
 def test_a_second_broker_on_one_folder_is_refused_and_the_first_keeps_serving(broker, folder):
     """In a process of its own, which says so in one sentence and has written nothing."""
     settings, before = folder / "server.properties", set(folder.iterdir())
@@ -194,6 +198,7 @@ def test_the_end_of_a_log_has_causes_and_no_stack_frames(tmp_path):
     assert len(tail) < 1000
 
 
+@pytest.mark.slow
 def test_a_setting_that_kafka_refuses_is_reported_with_kafkas_message(tmp_path):
     lacking.kafka()
     with pytest.raises(FormatFailed, match=r"Invalid value many for configuration num\.network\.threads"):
@@ -205,6 +210,7 @@ def test_a_setting_derived_from_port_or_folder_is_refused(tmp_path):
         BrokerFiles(tmp_path, {"listeners": "PLAINTEXT://0.0.0.0:9092"})
 
 
+@pytest.mark.slow
 def test_a_start_that_is_interrupted_leaves_nothing_running(monkeypatch, tmp_path):
     lacking.kafka()
     broker = LocalBroker(data_dir=tmp_path / "kafka")

@@ -74,6 +74,7 @@ def assert_one_sentence(done: Result, *words: str) -> None:
         pytest.param(signal.SIGINT, "json", id="SIGINT-json", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.jvm
 def test_broker_prints_only_its_address_and_stops_cleanly(tmp_path, how, style):
     lacking.kafka()
     with subprocess.Popen(
@@ -100,6 +101,8 @@ def test_broker_prints_only_its_address_and_stops_cleanly(tmp_path, how, style):
     assert (tmp_path / "kafka" / "data" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.jvm
 def test_broker_stops_cleanly_while_it_is_starting(tmp_path):
     lacking.kafka()
     with subprocess.Popen(
@@ -113,6 +116,7 @@ def test_broker_stops_cleanly_while_it_is_starting(tmp_path):
     assert (broker.returncode, stdout) == (0, "")
 
 
+@pytest.mark.jvm
 def test_broker_passes_its_settings_to_kafka():
     lacking.kafka()
     done = acktree("broker", "--port", "0", "-X", "log.roll.hours=0")

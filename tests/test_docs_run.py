@@ -169,12 +169,10 @@ def test_the_tutorial_works_as_written(console: Console, tmp_path: Path):
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "value"),
-    [
-        ("shorten.py", b"a line tha"),
-        pytest.param("upper.py", b"A LINE THAT IS LONGER THAN TEN CHARACTERS", marks=pytest.mark.slow),
-    ],
+    [("shorten.py", b"a line tha"), ("upper.py", b"A LINE THAT IS LONGER THAN TEN CHARACTERS")],
 )
 def test_an_application_of_ones_own_runs_as_printed(
     bootstrap: str, unique: str, tmp_path: Path, title: str, value: bytes

@@ -117,6 +117,10 @@ def await_end(children: dict[str, ChildProcess], deadline: float) -> None:
         pytest.param("worker", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.promise("1")
+@pytest.mark.promise("3")
+@pytest.mark.promise("4")
+@pytest.mark.promise("the Spark driver")
 def test_counts_are_exact_whichever_process_is_killed(
     bootstrap: str, unique: str, tmp_path: Path, victim: str
 ) -> None:
@@ -133,6 +137,7 @@ def test_counts_are_exact_whichever_process_is_killed(
         children[victim].start()
         await_end(children, deadline)
     assert committed_offsets(bootstrap, group, topic, PARTITIONS) == (LINES, LINES)
+    assert newest_report(bootstrap, unique).values["pending"] == 0
     words, _failures = counted_words(tmp_path / "words.sqlite")
     assert words == count_words(lines)
 

@@ -55,6 +55,8 @@ def wrong_imports(source: str, package: str, module: str) -> list[str]:
     wrong = []
     for name in imports(source, module):
         top, *below = name.split(".")
+        if top == "acktree" and module == IN_ANOTHER_PYTHON:
+            wrong.append(name)
         if top == "acktree" and (not below or below[0] not in MAY_IMPORT[package]):
             wrong.append(name)
         if top == "pyspark" and package not in ("spark", "testing") and module != IN_ANOTHER_PYTHON:

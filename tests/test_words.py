@@ -121,33 +121,10 @@ def test_a_name_has_no_retired_word(folder: str):
     assert found == []
 
 
-USED = {
-    "verdict": "The ledger waits for two verdicts.",
-    "told": "The spout is told the result.",
-    "judged": "Judged births are dropped.",
-    "letters": "Three\nletters are on the topic.",
-    "bury": "A record is buried after ten attempts.",
-    "outlet": "Each outlet has a queue.",
-    "set aside": "It sets records aside.",
-    "doomed": "Doomed buckets are swept.",
-    "hear": "The bolt hears of it.",
-    "a share": "The share is read by one task.",
-    "stretch": "It keeps stretches of offsets.",
-    "a mark": "The task looks for its mark.",
-    "a note": "A note is left for the writer.",
-    "tied": "Tied acks wait.",
-    "hung": "A call that hung is left.",
-    "is no good": "The port is no good; it may be free.",
-    "comes to terms with": "It comes\nto terms with old brokers.",
-    "lets go of": "The reader lets go of its partition.",
-    "lives on": "The process lives on.",
-}
-
-
-@pytest.mark.parametrize("phrase", PHRASES)
-def test_a_retired_phrase_is_found_with_the_one_to_write(phrase: str):
-    (wrong,) = retired_phrases(USED[phrase])
-    assert PHRASES[phrase][1] in wrong
+def test_a_retired_phrase_is_found_with_the_one_to_write():
+    text = "Three\nletters wait for two verdicts. The port is no good; it may be free."
+    found = " ".join(retired_phrases(text))
+    assert all(PHRASES[phrase][1] in found for phrase in ("letters", "verdict", "is no good"))
 
 
 @pytest.mark.parametrize(
@@ -165,12 +142,11 @@ def test_other_text_is_accepted(text: str):
     assert retired_phrases(text) == []
 
 
-@pytest.mark.parametrize("part", NAMES)
-@pytest.mark.parametrize("shape", ["{}", "_{}", "find_{}", "{}_of", "Class"])
-def test_a_retired_part_of_a_name_is_found(part: str, shape: str):
-    name = f"Open{part.title()}Reader" if shape == "Class" else shape.format(part)
-    (wrong,) = retired_parts(name)
-    assert NAMES[part] in wrong
+@pytest.mark.parametrize("shape", ["{}", "find_{}_of", "Class"])
+def test_a_retired_part_of_a_name_is_found(shape: str):
+    for part, instead in NAMES.items():
+        name = f"Open{part.title()}Reader" if shape == "Class" else shape.format(part)
+        assert [instead in wrong for wrong in retired_parts(name)] == [True], name
 
 
 @pytest.mark.parametrize("name", ["dead_letter", "DeadLetters", "Watermark", "SharedCluster", "notebook"])

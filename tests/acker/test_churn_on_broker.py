@@ -183,6 +183,7 @@ def test_an_acker_fenced_by_another_of_the_same_name_stops_with_one_sentence(mak
 
 @pytest.mark.real
 @pytest.mark.timeout(240)
+@pytest.mark.promise("an acker")
 def test_the_other_of_two_ackers_takes_over_when_the_session_of_a_killed_one_ends(make):
     cluster = make(ackers=2, timeout_s=120)
     members = [cluster.start_process().await_ready(), cluster.start_process().await_ready()]

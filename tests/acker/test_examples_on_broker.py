@@ -57,6 +57,7 @@ def test_an_ack_before_its_init(cluster, root):
     cluster.ack(root, 1).sent().init(root, 1).await_acked([root])
 
 
+@pytest.mark.promise("3")
 def test_a_second_init_does_not_complete_a_tree(cluster, root):
     cluster.init(root, 1, 2).init(root, 1, 2).sent()
     cluster.init(root + 10**6, 0).await_acked([root + 10**6])

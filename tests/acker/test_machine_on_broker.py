@@ -65,6 +65,7 @@ def send(cluster, kind, contents):
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.promise("all ackers")
 def test_a_real_acker_that_is_killed_gives_the_same_results_for_the_recorded_events(make):
     runs = record_runs()
     cluster = make(ackers=1, timeout_s=60)

@@ -74,6 +74,8 @@ def waiting(make):
     return lambda **settings: Waiting(make, **settings)
 
 
+@pytest.mark.promise("all workers of a bolt")
+@pytest.mark.real
 def test_trees_of_unread_tuples_stay_open_and_others_time_out(waiting):
     it = waiting()
     it.emit(1, 2)

@@ -1,29 +1,32 @@
 """A topology with dead letters, and its page; receivers of traces."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from console.given_up import GivenUp
 from console.otlp_receiver import OtlpReceiver
+from console.page_visitor import Visitor, visit
+from simulated_kafka import Simulation, run_in
 
 
 @pytest.fixture
-def topology(bootstrap: str, unique: str) -> GivenUp:
-    made = GivenUp(bootstrap, unique)
-    made.create()
+def topology(kafka: str, unique: str, simulation: Simulation | None) -> GivenUp:
+    made = GivenUp(kafka, unique)
+    run_in(simulation, made.create)
     return made
 
 
 @pytest.fixture
-def page(topology: GivenUp) -> Iterator[TestClient]:
+def page(topology: GivenUp, simulation: Simulation | None) -> Iterator[Visitor]:
     settings = PageSettings(topology.bootstrap, topology.name, {}, allow_actions=True)
-    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
-        yield client
+    visits, visitors = ExitStack(), list[Visitor]()
+    run_in(simulation, lambda: visitors.append(visits.enter_context(visit(settings))))
+    yield visitors[0]
+    run_in(simulation, visits.close)
 
 
 @pytest.fixture

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from click.testing import CliRunner
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from acktree.console.main import main
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.codec import decode_result_record
 from acktree.schemas.control_records import ReplayCommand, Span
 from acktree.schemas.publish import apply_topology
@@ -34,22 +36,22 @@ class GivenUp:
 
     def create(self) -> None:
         self.publish(self.source)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = make_admin(self.bootstrap, {})
         for future in admin.delete_records([TopicPartition(self.source, 0, 1)]).values():
-            future.result(WAIT_S)
+            world.wait_for(future, WAIT_S)
         for offset, reason in LETTERS:
             self.give_up(offset, reason)
 
     def publish(self, topic: str, partitions: int = 1) -> None:
         """Publish the topology with one more source topic, of ten records."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, partitions)])[topic].result(WAIT_S)
+        admin = make_admin(self.bootstrap, {})
+        world.wait_for(admin.create_topics([NewTopic(topic, partitions)])[topic], WAIT_S)
         topics = json.dumps(list(dict.fromkeys((self.source, topic))))
         text = f'name = "{self.name}"\n[spouts.lines]\ntopics = {topics}\nemits = ["{self.name}.w"]\n'
         text += f"tasks = {partitions}\n"
         text += f'[bolts.count]\nreads = ["{self.name}.w"]\n'
         apply_topology(self.bootstrap, parse_topology(text), {})
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = make_producer({"bootstrap.servers": self.bootstrap})
         for number in range(10 * partitions):
             producer.produce(topic, b"line", partition=number % partitions)
         assert producer.flush(WAIT_S) == 0
@@ -62,7 +64,7 @@ class GivenUp:
             "task": "count@vm:1",
             "reason": reason,
         }
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = make_producer({"bootstrap.servers": self.bootstrap})
         named = [(f"acktree-{name}", text.encode()) for name, text in headers.items()]
         producer.produce(f"{self.name}.dead-letter", b"line", headers=named)
         assert producer.flush(WAIT_S) == 0
@@ -71,7 +73,7 @@ class GivenUp:
         """Return the spans of every replay command that was written."""
         latest = read_history(self.bootstrap, self.name, {}).latest
         place = TopicPartition(latest.result_topic(latest.task_of(latest.slots[0])), 0, 0)
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.name})
+        reader = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": self.name})
         _, end = reader.get_watermark_offsets(place, WAIT_S)
         reader.assign([place])
         found = [decode_result_record(each.value()) for each in (reader.consume(end, WAIT_S) if end else [])]
@@ -90,7 +92,7 @@ def source_records(topology: GivenUp) -> list[Any]:
         "group.id": topology.name,
         "enable.partition.eof": True,
     }
-    reader = Consumer(settings)
+    reader = make_consumer(settings)
     reader.assign([TopicPartition(topology.source, 0, 1)])
     found = []
     while (record := reader.poll(WAIT_S)) is not None and record.error() is None:
@@ -108,7 +110,7 @@ def edit(topology: GivenUp, value: bytes, *more: str, letter: str = "1") -> Any:
 
 def give_up_value(topology: GivenUp, value: bytes, origin: str = "") -> str:
     """Write a dead letter with a value; return its name."""
-    producer, names = Producer({"bootstrap.servers": topology.bootstrap}), []
+    producer, names = make_producer({"bootstrap.servers": topology.bootstrap}), []
     producer.produce(
         f"{topology.name}.dead-letter",
         value,

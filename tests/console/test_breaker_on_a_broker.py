@@ -2,27 +2,27 @@
 
 import json
 from collections.abc import Iterator
-from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from starlette.testclient import TestClient
 
 from acktree.acker.service import Acker
 from acktree.console.main import main
-from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.producers import BasicBolt
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas import world
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
+from console.page_visitor import visit
 from offers import Offers
 from producers.cluster import until
+from simulated_kafka import Simulation, run_in
 
-pytestmark = pytest.mark.broker
+pytestmark = pytest.mark.simulated
 
 TOPOLOGY = """
 name = "{name}"
@@ -64,9 +64,7 @@ class BreakableTopology:
             Worker(bootstrap, name, self.bolt, name="store"),
             self.worker,
         ]
-        self._threads = [Thread(target=role.run) for role in self._roles]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [world.start_thread(role.run, type(role).__name__) for role in self._roles]
 
     def close_breaker(self, *arguments: str) -> Result:
         return CliRunner().invoke(main, ["breaker", "close", self.name, *arguments, "-b", self.bootstrap])
@@ -80,15 +78,16 @@ class BreakableTopology:
 
 
 @pytest.fixture
-def deploy(bootstrap: str, unique: str) -> Iterator[BreakableTopology]:
-    made = BreakableTopology(bootstrap, unique)
-    yield made
-    made.close()
+def deploy(kafka: str, unique: str, simulation: Simulation | None) -> Iterator[BreakableTopology]:
+    made: list[BreakableTopology] = []
+    run_in(simulation, lambda: made.append(BreakableTopology(kafka, unique)))
+    yield made[0]
+    run_in(simulation, made[0].close)
 
 
+@pytest.mark.real
 def test_an_open_breaker_is_shown_and_an_operator_closes_it(deploy: BreakableTopology):
-    settings = PageSettings(deploy.bootstrap, deploy.name, {})
-    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as page:
+    with visit(PageSettings(deploy.bootstrap, deploy.name, {})) as page:
         until(lambda: "breaker open" in page.get("/").text, "the tag of the page")
         shown = page.get("/").text
         assert "3 failures in a row; store@" in shown

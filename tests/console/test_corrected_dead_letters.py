@@ -5,16 +5,18 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from acktree.console import dead_letter_edit
 from acktree.console.dead_letter_edit import NotCorrectable, carry_out, correct, read_open_dead_letter
 from acktree.console.view.cluster import Cluster
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin
 from acktree.schemas.errors import AcktreeError
 from console.given_up import (
     CITY,
@@ -26,6 +28,8 @@ from console.given_up import (
     source_records,
 )
 from producers.cluster import until
+
+pytestmark = pytest.mark.simulated
 
 
 @pytest.fixture
@@ -43,6 +47,7 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return use
 
 
+@pytest.mark.real
 def test_a_corrected_value_is_a_new_record_and_its_dead_letter_is_closed(topology: GivenUp) -> None:
     before = len(source_records(topology))
     planned = edit(topology, b"right")
@@ -67,9 +72,13 @@ def test_a_corrected_value_is_a_new_record_and_its_dead_letter_is_closed(topolog
 
 
 def test_a_dead_letter_is_corrected_once_and_not_replayed_afterwards(topology: GivenUp) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(corrected_directly, topology, value) for value in (b"one", b"two")]
-        outcomes = [run.result() for run in runs]
+    outcomes: list[str] = []
+    threads = [
+        world.start_thread(partial(correct_directly, topology, value, outcomes), value.decode())
+        for value in (b"one", b"two")
+    ]
+    for thread in threads:
+        thread.join(2 * WAIT_S)
     corrections = [each for each in source_records(topology) if each.value() in (b"one", b"two")]
     assert len(corrections) == 1
     assert sorted(outcome == "done" for outcome in outcomes) == [False, True]
@@ -81,16 +90,16 @@ def test_a_dead_letter_is_corrected_once_and_not_replayed_afterwards(topology: G
     assert topology.commands() == []
 
 
-def corrected_directly(topology: GivenUp, value: bytes) -> str:
+def correct_directly(topology: GivenUp, value: bytes, outcomes: list[str]) -> None:
     cluster = Cluster(topology.bootstrap, topology.name, {})
     try:
         letter, record = read_open_dead_letter(cluster, 0, 1)
         carry_out(cluster, correct(letter, record, value), {})
+        outcomes.append("done")
     except AcktreeError as error:
-        return str(error)
+        outcomes.append(str(error))
     finally:
         cluster.close()
-    return "done"
 
 
 def test_whoever_dies_before_the_commit_leaves_the_dead_letter_open(
@@ -173,11 +182,11 @@ def test_what_was_typed_is_kept_when_it_cannot_be_written(
     topology: GivenUp, editor: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    admin = AdminClient({"bootstrap.servers": topology.bootstrap})
+    admin = make_admin(topology.bootstrap, {})
     limit = ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("topic", topology.source, incremental_configs=[limit])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(WAIT_S)
+        world.wait_for(future, WAIT_S)
     editor("file.write_bytes(b'an hour of work')")
     failed = topology.acktree("dead-letter", "replay", "1", "--edit", "--execute")
     assert failed.exit_code == 2, failed.output
@@ -210,10 +219,10 @@ def test_a_dead_letter_topic_that_was_created_anew_meanwhile_loses_nothing_to_a_
     cluster = Cluster(topology.bootstrap, topology.name, {})
     letter, record = read_open_dead_letter(cluster, 0, 1)
     topic = f"{topology.name}.dead-letter"
-    admin = AdminClient({"bootstrap.servers": topology.bootstrap})
-    admin.delete_topics([topic])[topic].result(WAIT_S)
+    admin = make_admin(topology.bootstrap, {})
+    world.wait_for(admin.delete_topics([topic])[topic], WAIT_S)
     until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(WAIT_S)
+    world.wait_for(admin.create_topics([NewTopic(topic, 1)])[topic], WAIT_S)
     for offset in (8, 9):
         topology.give_up(offset, CITY)
     before = len(source_records(topology))

@@ -7,35 +7,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from starlette.testclient import TestClient
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from acktree.console.page import actions
-from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_consumer
 from acktree.schemas.control_records import Span
 from acktree.schemas.errors import BrokerUnreachable
-from console.given_up import (
-    CITY,
-    WAIT_S,
-    GivenUp,
-)
+from console.given_up import CITY, WAIT_S, GivenUp
+from console.page_visitor import Visitor, visit
+
+pytestmark = pytest.mark.simulated
 
 
 def form_of(answer: httpx2.Response) -> dict[str, str]:
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', answer.text))
 
 
-def plan_by_link(page: TestClient, listing: str) -> httpx2.Response:
+def plan_by_link(page: Visitor, listing: str) -> httpx2.Response:
     """Follow the page's own link from a list of dead letters to the plan of their replay."""
     (link,) = re.findall(r'href="(/replay\?[^"]*)"', page.get(listing).text)
     return page.get(link.replace("&amp;", "&"))
 
 
-def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(
-    topology: GivenUp, page: TestClient
-):
+def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(topology: GivenUp, page: Visitor):
     planned = plan_by_link(page, "/dead-letters?contains=CITY")
     assert "2 dead letters of 1 reason will be replayed: 2 source records" in planned.text
     assert f"replay 2 offset(s) of {topology.source}/0: 5 to 6" in planned.text
@@ -52,7 +49,7 @@ def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(
     assert topology.commands() == [(Span(5, 7),)]
 
 
-def test_a_reason_with_line_ends_and_control_characters_is_a_filter(topology: GivenUp, page: TestClient):
+def test_a_reason_with_line_ends_and_control_characters_is_a_filter(topology: GivenUp, page: Visitor):
     (link,) = re.findall(r'href="(/dead-letters\?reason=too[^"]*)"', page.get("/dead-letters").text)
     planned = plan_by_link(page, link.replace("&amp;", "&"))
     assert "2 dead letters of 1 reason" in planned.text
@@ -60,7 +57,8 @@ def test_a_reason_with_line_ends_and_control_characters_is_a_filter(topology: Gi
     assert topology.commands() == [(Span(6, 8),)]
 
 
-def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(topology: GivenUp, page: TestClient):
+@pytest.mark.real
+def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(topology: GivenUp, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters"))
     with ThreadPoolExecutor(4) as clicks:
         answers = list(clicks.map(lambda _: page.post("/replay", data=form), range(4)))
@@ -79,7 +77,7 @@ def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(topolog
     ],
 )
 def test_a_forged_form_replays_nothing(
-    topology: GivenUp, page: TestClient, forge: Callable[[dict[str, str]], dict[str, str]]
+    topology: GivenUp, page: Visitor, forge: Callable[[dict[str, str]], dict[str, str]]
 ):
     form = form_of(plan_by_link(page, "/dead-letters"))
     assert page.post("/replay", data=forge(form)).status_code in (400, 403)
@@ -91,7 +89,7 @@ def test_a_forged_form_replays_nothing(
     assert topology.commands() == []
 
 
-def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: GivenUp, page: TestClient):
+def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: GivenUp, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters?contains=city"))
     topology.give_up(8, CITY)
     other = {"topic": topology.source, "partition": "0", "first": "1", "following": "9", "matching": "1"}
@@ -99,20 +97,20 @@ def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: Given
     assert topology.commands() == [(Span(5, 7),)]
 
 
-def test_a_frontier_that_moves_on_does_not_change_a_plan(topology: GivenUp, page: TestClient):
+def test_a_frontier_that_moves_on_does_not_change_a_plan(topology: GivenUp, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters"))
-    committer = Consumer({"bootstrap.servers": topology.bootstrap, "group.id": f"{topology.name}.lines"})
+    committer = make_consumer({"bootstrap.servers": topology.bootstrap, "group.id": f"{topology.name}.lines"})
     committer.commit(offsets=[TopicPartition(topology.source, 0, 9)], asynchronous=False)
     committer.close()
     assert "written to" in page.post("/replay", data=form).text
     assert topology.commands() == [(Span(5, 8),)]
 
 
-def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: GivenUp, page: TestClient):
+def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: GivenUp, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters"))
-    admin = AdminClient({"bootstrap.servers": topology.bootstrap})
+    admin = make_admin(topology.bootstrap, {})
     for future in admin.delete_records([TopicPartition(topology.source, 0, 6)]).values():
-        future.result(WAIT_S)
+        world.wait_for(future, WAIT_S)
     again = page.post("/replay", data=form)
     assert "The plan has changed" in again.text
     assert "refused: 2 dead letters, 0/1 0/0: its source record is gone" in again.text
@@ -121,7 +119,7 @@ def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: GivenU
     assert topology.commands() == [(Span(6, 8),)]
 
 
-def test_a_plan_is_made_for_the_version_that_is_published_now(topology: GivenUp, page: TestClient):
+def test_a_plan_is_made_for_the_version_that_is_published_now(topology: GivenUp, page: Visitor):
     assert page.get("/dead-letters").status_code == 200
     topology.publish(f"{topology.name}.more")
     asked = {"topic": f"{topology.name}.more", "partition": "0", "first": "1", "following": "2"}
@@ -131,7 +129,7 @@ def test_a_plan_is_made_for_the_version_that_is_published_now(topology: GivenUp,
 
 
 def test_the_plan_says_that_only_the_newest_are_looked_at(
-    topology: GivenUp, page: TestClient, monkeypatch: pytest.MonkeyPatch
+    topology: GivenUp, page: Visitor, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(actions, "NEWEST", 1)
     planned = page.get("/replay?matching=1")
@@ -139,20 +137,17 @@ def test_the_plan_says_that_only_the_newest_are_looked_at(
     assert "only the newest 1 dead letters are looked at; there are older ones" in planned.text
 
 
-def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_written(
-    bootstrap: str, unique: str
-):
-    topology = GivenUp(bootstrap, unique)
+def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_written(kafka: str, unique: str):
+    topology = GivenUp(kafka, unique)
     topology.publish(topology.source, partitions=2)
     for partition in (0, 1):
         topology.give_up(3, CITY, partition)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = make_admin(kafka, {})
     limit = ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("topic", f"{unique}.spout-1", incremental_configs=[limit])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(WAIT_S)
-    settings = PageSettings(bootstrap, unique, {}, allow_actions=True)
-    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+        world.wait_for(future, WAIT_S)
+    with visit(PageSettings(kafka, unique, {}, allow_actions=True)) as client:
         done = client.post("/replay", data=form_of(plan_by_link(client, "/dead-letters")))
     assert done.status_code == 200
     assert f"replay 1 offset(s) of {topology.source}/0: written to {unique}.spout-0" in done.text
@@ -161,7 +156,7 @@ def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_writte
 
 
 def test_a_replay_of_which_nothing_is_known_to_be_written_is_not_tried_again(
-    topology: GivenUp, page: TestClient, monkeypatch: pytest.MonkeyPatch
+    topology: GivenUp, page: Visitor, monkeypatch: pytest.MonkeyPatch
 ):
     form = form_of(plan_by_link(page, "/dead-letters"))
     monkeypatch.setattr(actions, "write_commands", lambda *_: [BrokerUnreachable("not confirmed")])
@@ -178,7 +173,7 @@ def test_a_replay_of_which_nothing_is_known_to_be_written_is_not_tried_again(
     ["matching=1&reason=unknown", "matching=1&spout=none", "letters=0/x", f"letters={'9' * 5_000}"],
     ids=lambda bad: bad[:24],
 )
-def test_a_bad_question_for_a_plan_is_answered_with_a_sentence(topology: GivenUp, page: TestClient, bad: str):
+def test_a_bad_question_for_a_plan_is_answered_with_a_sentence(topology: GivenUp, page: Visitor, bad: str):
     answer = page.get(f"/replay?{bad}")
     assert answer.status_code == 400
     assert len(answer.text) < 4_000 or "9" * 5_000 in answer.text

@@ -195,9 +195,9 @@ def refusing(error: Exception) -> Callable[[], Conclusion]:
 
 
 def test_a_check_that_fails_or_never_ends_does_not_stop_the_others():
-    code = KafkaError
+    code, end = KafkaError, world.event()
     checks = [
-        Check("waits", "", lambda: world.event().wait() and Conclusion(Answer.WORKS)),  # type: ignore[return-value]
+        Check("waits", "", lambda: end.wait() and Conclusion(Answer.WORKS)),  # type: ignore[return-value]
         Check("refused", "", refusing(KafkaException(code(code.POLICY_VIOLATION))), advice="ask for it"),
         Check(
             "slower", "", refusing(KafkaException(code(code.UNSUPPORTED_VERSION))), if_refused=Answer.SLOWER
@@ -210,6 +210,7 @@ def test_a_check_that_fails_or_never_ends_does_not_stop_the_others():
         Check("works", "", lambda: Conclusion(Answer.WORKS, "yes")),
     ]
     found = {finding.check: (finding.answer.value, finding.advice) for finding in run_checks(checks, 0.3)}
+    end.set()
     assert found == {
         "waits": ("no answer", ""),
         "refused": ("does not work", "ask for it"),
@@ -253,6 +254,7 @@ def test_everything_works_on_a_broker_of_the_tests_and_nothing_stays_behind(boot
     until_gone(admin, name)
 
 
+@pytest.mark.slow
 def test_what_a_restricted_broker_lacks_is_found_and_said(own_broker: Callable[..., LocalBroker]):
     settings = {
         "offset.metadata.max.bytes": "1000",

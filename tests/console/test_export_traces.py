@@ -5,16 +5,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
 import requests
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from acktree.acker.service import Acker
 from acktree.console.traces.export import TraceExport
@@ -22,12 +20,14 @@ from acktree.console.traces.finished import Selection
 from acktree.console.traces.otlp import OtlpSender
 from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.clients import make_consumer
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_consumer
 from acktree.schemas.trace_context import span_of_execution
 from console.otlp_receiver import OK, OtlpReceiver, Received
 from producers.cluster import WorkerCluster, until
+from simulated_kafka import Simulation, run_in
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.simulated, pytest.mark.timeout(240)]
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 USER_SPAN = "00f067aa0ba902b7"
@@ -106,9 +106,7 @@ class RunningTopology:
             Acker(bootstrap, name),
             SpoutWorker(bootstrap, name, self.spout),
         ]
-        self._threads = [Thread(target=role.run) for role in self._roles]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [world.start_thread(role.run, type(role).__name__) for role in self._roles]
 
     def send(self, line: bytes, headers: Any = None) -> None:
         self.spout.left.append((line, headers))
@@ -126,10 +124,8 @@ class RunningTopology:
         return [*command, "-X", "session.timeout.ms=6000", *more]
 
     def run(self, role: Any) -> None:
-        thread = Thread(target=role.run)
-        thread.start()
         self._roles.append(role)
-        self._threads.append(thread)
+        self._threads.append(world.start_thread(role.run, type(role).__name__))
 
     def committed(self) -> int:
         """Return the committed position on the only result topic."""
@@ -150,10 +146,11 @@ class RunningTopology:
 
 
 @pytest.fixture
-def topology(bootstrap: str, unique: str) -> Iterator[RunningTopology]:
-    made = RunningTopology(bootstrap, unique)
-    yield made
-    made.close()
+def topology(kafka: str, unique: str, simulation: Simulation | None) -> Iterator[RunningTopology]:
+    made: list[RunningTopology] = []
+    run_in(simulation, lambda: made.append(RunningTopology(kafka, unique)))
+    yield made[0]
+    run_in(simulation, made[0].close)
 
 
 def emission_of(spans: list[Received]) -> Received:
@@ -172,8 +169,8 @@ def test_the_trees_of_failed_timed_out_and_slow_records_are_exported_whole(
     until(lambda: topology.spout.failed == [b"one bad"])
     topology.send(b"so slow")
     until(lambda: topology.count.held)
-    time_held = time.monotonic() + SLOW_S + 0.5
-    until(lambda: time.monotonic() > time_held)
+    time_held = world.monotonic_s() + SLOW_S + 0.5
+    until(lambda: world.monotonic_s() > time_held)
     topology.count.release.set()
     until(lambda: b"so slow" in topology.spout.acked)
     topology.send(b"hang on")
@@ -237,7 +234,6 @@ def test_what_a_receiver_that_is_down_did_not_take_is_sent_when_it_is_back(
     until(lambda: topology.committed() >= 2)  # a failure has a record in each form
 
 
-@pytest.mark.slow
 def test_a_tree_that_the_receiver_will_never_take_is_left_out_alone_and_counted(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
@@ -251,7 +247,6 @@ def test_a_tree_that_the_receiver_will_never_take_is_left_out_alone_and_counted(
     assert (export.counters["refused"], export.counters["exported failed"]) == (1, 2)
 
 
-@pytest.mark.slow
 def test_a_burst_of_failures_is_limited_and_what_is_left_out_is_counted(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver], caplog: pytest.LogCaptureFixture
 ):
@@ -270,6 +265,7 @@ def test_a_burst_of_failures_is_limited_and_what_is_left_out_is_counted(
     assert any(line.action == "trees_omitted" for line in caplog.records if hasattr(line, "action"))
 
 
+@pytest.mark.real
 def test_an_exporter_that_is_killed_between_export_and_commit_sends_the_same_spans_again(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
@@ -298,13 +294,14 @@ def test_an_exporter_that_is_killed_between_export_and_commit_sends_the_same_spa
     assert seen[0] == seen[1]
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_an_exporter_that_its_group_has_given_up_meanwhile_goes_on(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):
     processes: list[subprocess.Popen[bytes]] = []
     group = f"{topology.cluster.name}.traces"
-    admin = AdminClient({"bootstrap.servers": topology.cluster.bootstrap})
+    admin = make_admin(topology.cluster.bootstrap, {})
 
     def is_empty() -> bool:
         return not admin.describe_consumer_groups([group])[group].result(10).members
@@ -329,6 +326,8 @@ def test_an_exporter_that_its_group_has_given_up_meanwhile_goes_on(
     assert len(taken.trees()) == 1
 
 
+@pytest.mark.real
+@pytest.mark.slow
 def test_what_an_exporter_has_done_is_served_as_metrics(
     topology: RunningTopology, receiver: Callable[..., OtlpReceiver]
 ):

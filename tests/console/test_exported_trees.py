@@ -5,14 +5,16 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from acktree.console.traces.finished import AckedRoots, FinishedRoot, RecentInits, Selection, read_result
 from acktree.console.traces.spans import Span, make_spans, other_roots
 from acktree.console.traces.trees import ReadTree, read_sources, read_trees
 from acktree.console.view.cluster import Cluster, OffsetRange
 from acktree.console.view.tree import At
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_producer
 from acktree.schemas.codec import encode_ack, encode_ack_init, encode_result
 from acktree.schemas.control_records import ENTRY, Ack, AckInit, Cause, Fail, Failure, Result
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -22,6 +24,9 @@ from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
 from acktree.schemas.trace_context import span_of_emission, span_of_execution
 from producers.cluster import until
+from simulated_kafka import Simulation, run_in
+
+pytestmark = pytest.mark.simulated
 
 WAIT_S = 30
 LIMIT_S = 30.0
@@ -46,12 +51,12 @@ class WrittenLog:
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap, self.name = bootstrap, name
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        self.admin.create_topics([NewTopic(f"{name}.lines", 1)])[f"{name}.lines"].result(WAIT_S)
+        self.admin = make_admin(bootstrap, {})
+        world.wait_for(self.admin.create_topics([NewTopic(f"{name}.lines", 1)])[f"{name}.lines"], WAIT_S)
         apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
         self.history = read_history(bootstrap, name, {})
         self.version, self.slot = self.history.latest.version, self.history.latest.slots[0].slot
-        self.producer, self.edges = Producer({"bootstrap.servers": bootstrap}), EdgeSource()
+        self.producer, self.edges = make_producer({"bootstrap.servers": bootstrap}), EdgeSource()
         self.lines = 0
 
     def line(self, trace: str | None) -> int:
@@ -138,8 +143,10 @@ class WrittenLog:
 
 
 @pytest.fixture
-def log(bootstrap: str, unique: str) -> WrittenLog:
-    return WrittenLog(bootstrap, unique)
+def log(kafka: str, unique: str, simulation: Simulation | None) -> WrittenLog:
+    made: list[WrittenLog] = []
+    run_in(simulation, lambda: made.append(WrittenLog(kafka, unique)))
+    return made[0]
 
 
 def test_each_attempt_is_a_tree_of_its_records_trace_linked_to_the_others(log: WrittenLog):
@@ -231,6 +238,7 @@ def test_tuples_with_times_of_long_ago_do_not_make_a_tree_complete(log: WrittenL
     assert tree.incomplete
 
 
+@pytest.mark.real
 def test_a_tree_of_which_retention_has_removed_the_init_or_the_record_says_so(log: WrittenLog):
     root = log.root(log.line(TRACES[0]))
     log.whole_tree(root)
@@ -238,7 +246,7 @@ def test_a_tree_of_which_retention_has_removed_the_init_or_the_record_says_so(lo
     assert log.producer.flush(WAIT_S) == 0
     gone = [TopicPartition(f"{log.name}.ack-init", root % 2, 1), TopicPartition(f"{log.name}.lines", 0, 1)]
     for future in log.admin.delete_records(gone).values():
-        future.result(WAIT_S)
+        world.wait_for(future, WAIT_S)
     (tree,) = log.read().values()
     assert "its init is not in the log" in tree.incomplete
     assert any("source record" in sentence for sentence in tree.incomplete)

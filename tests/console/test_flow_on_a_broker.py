@@ -1,27 +1,27 @@
 """`acktree pause`, `drain`, `resume` and `topology set` against a real broker and a running spout."""
 
 import json
-import threading
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Producer
 
 from acktree.console.commands import topology
 from acktree.console.main import main
 from acktree.producers.spout import Spout
 from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas import world
+from acktree.schemas.clients import make_producer
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
+from producers.cluster import until
+from simulated_kafka import Simulation, run_in
 
-pytestmark = pytest.mark.broker
+pytestmark = pytest.mark.simulated
 
 DEADLINE_S = 60
 TOPOLOGY = """
@@ -41,7 +41,7 @@ class PacedTicks(Spout):
         assert self.is_active
         self.next += 1
         emitter.emit(b"tick", self.next)
-        time.sleep(0.005)
+        world.sleep(0.005)
 
     def deactivate(self) -> None:
         self.is_active = False
@@ -51,18 +51,17 @@ class PacedTicks(Spout):
 
 
 @pytest.fixture
-def name(bootstrap: str) -> str:
-    name = f"t{uuid.uuid4().hex[:10]}"
-    apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
-    return name
+def name(kafka: str, unique: str, simulation: Simulation | None) -> str:
+    published = parse_topology(TOPOLOGY.format(name=unique))
+    run_in(simulation, lambda: apply_topology(kafka, published, {}))
+    return unique
 
 
 @contextmanager
 def running(bootstrap: str, name: str) -> Iterator[PacedTicks]:
     spout = PacedTicks()
     worker = SpoutWorker(bootstrap, name, spout)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
+    thread = world.start_thread(worker.run, "ticks")
     try:
         yield spout
     finally:
@@ -75,38 +74,32 @@ def acktree(bootstrap: str, *arguments: str) -> Result:
     return CliRunner().invoke(main, [*arguments, "-b", bootstrap])
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come true"
-        time.sleep(0.05)
-
-
-def test_a_running_spout_obeys_and_so_does_the_next_process(bootstrap: str, name: str):
-    with running(bootstrap, name) as spout:
+@pytest.mark.real
+def test_a_running_spout_obeys_and_so_does_the_next_process(kafka: str, name: str):
+    with running(kafka, name) as spout:
         until(lambda: spout.next, "an emission")
-        plan = acktree(bootstrap, "pause", name)
+        plan = acktree(kafka, "pause", name)
         assert plan.stdout == (
             f"spout ticks of topology {name}: running -> paused, it emits nothing, neither new records nor "
             "replays\n"
         )
         assert "add --execute" in plan.stderr
         assert spout.is_active
-        drained = acktree(bootstrap, "drain", name, "--spout", "ticks", "--execute", "--timeout", "50s")
+        drained = acktree(kafka, "drain", name, "--spout", "ticks", "--execute", "--timeout", "50s")
         assert drained.exit_code == 0, drained.output
         assert "spout ticks: 0 pending" in drained.stderr
         assert not spout.is_active
-        assert "draining" in acktree(bootstrap, "describe", "--topology", name).stdout
-    with running(bootstrap, name) as later:
-        assert acktree(bootstrap, "pause", name, "--execute").exit_code == 0
+        assert "draining" in acktree(kafka, "describe", "--topology", name).stdout
+    with running(kafka, name) as later:
+        assert acktree(kafka, "pause", name, "--execute").exit_code == 0
         until(lambda: not later.is_active, "a deactivate")
         assert later.next == 0
-        assert acktree(bootstrap, "resume", name, "--execute").exit_code == 0
+        assert acktree(kafka, "resume", name, "--execute").exit_code == 0
         until(lambda: later.next, "an emission after the resume")
 
 
-def test_a_drain_that_nobody_obeys_ends_with_1_and_says_so(bootstrap: str, name: str):
-    done = acktree(bootstrap, "drain", name, "--execute", "--timeout", "1s", "--format", "json")
+def test_a_drain_that_nobody_obeys_ends_with_1_and_says_so(kafka: str, name: str):
+    done = acktree(kafka, "drain", name, "--execute", "--timeout", "1s", "--format", "json")
     assert done.exit_code == 1
     (entry,) = json.loads(done.stdout)["spouts"]
     assert (entry["before"], entry["after"]) == ("running", "draining")
@@ -115,50 +108,50 @@ def test_a_drain_that_nobody_obeys_ends_with_1_and_says_so(bootstrap: str, name:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "drain"])
-def test_an_unknown_spout_is_refused_with_those_that_exist(bootstrap: str, name: str, command: str):
-    done = acktree(bootstrap, command, name, "--spout", "tocks", "--execute")
+def test_an_unknown_spout_is_refused_with_those_that_exist(kafka: str, name: str, command: str):
+    done = acktree(kafka, command, name, "--spout", "tocks", "--execute")
     assert done.exit_code == 2
     assert f"topology {name} has no spout 'tocks'; it has: ticks" in done.stderr
 
 
-def test_what_is_no_flow_record_changes_nothing(bootstrap: str, name: str):
-    assert acktree(bootstrap, "pause", name, "--execute").exit_code == 0
-    producer = Producer({"bootstrap.servers": bootstrap})
+def test_what_is_no_flow_record_changes_nothing(kafka: str, name: str):
+    assert acktree(kafka, "pause", name, "--execute").exit_code == 0
+    producer = make_producer({"bootstrap.servers": kafka})
     for key, value in ((b"flow/ticks", b"{"), (b"flow/ticks", b""), (b"flow/", b"{}")):
         producer.produce(f"{name}.topology", value, key)
     assert producer.flush(30) == 0
-    history = read_history(bootstrap, name, {})
+    history = read_history(kafka, name, {})
     assert history.flow("ticks").flow == "paused"
     assert history.latest.version == 1
 
 
-def test_a_setting_is_changed_as_the_next_version(bootstrap: str, name: str):
-    plan = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7")
+def test_a_setting_is_changed_as_the_next_version(kafka: str, name: str):
+    plan = acktree(kafka, "topology", "set", name, "--spout", "ticks", "max_pending=7")
     assert plan.stdout == (f"spouts.ticks.max_pending: 100 -> 7\npublish version 2 of topology {name}\n")
-    assert read_history(bootstrap, name, {}).latest.version == 1
-    done = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
+    assert read_history(kafka, name, {}).latest.version == 1
+    done = acktree(kafka, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
     assert done.exit_code == 0, done.output
-    assert read_history(bootstrap, name, {}).latest.spouts["ticks"].max_pending == 7
+    assert read_history(kafka, name, {}).latest.spouts["ticks"].max_pending == 7
 
 
 def test_a_setting_takes_no_other_back_that_was_set_meanwhile(
-    bootstrap: str, name: str, monkeypatch: pytest.MonkeyPatch
+    kafka: str, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     def two_at_once(*given: Any) -> Any:
         monkeypatch.setattr(topology, "with_settings", with_settings)
-        other = acktree(bootstrap, "topology", "set", name, "message_timeout_s=7", "--execute")
+        other = acktree(kafka, "topology", "set", name, "message_timeout_s=7", "--execute")
         assert other.exit_code == 0, other.output
         return with_settings(*given)
 
     with_settings = topology.with_settings
     monkeypatch.setattr(topology, "with_settings", two_at_once)
-    done = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
+    done = acktree(kafka, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
     assert (done.exit_code, "version 2 was published meanwhile" in done.stderr) == (2, True), done.output
-    latest = read_history(bootstrap, name, {}).latest
+    latest = read_history(kafka, name, {}).latest
     assert (latest.version, latest.message_timeout_s, latest.spouts["ticks"].max_pending) == (2, 7.0, 100)
-    again = acktree(bootstrap, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
+    again = acktree(kafka, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
     assert again.exit_code == 0, again.output
-    latest = read_history(bootstrap, name, {}).latest
+    latest = read_history(kafka, name, {}).latest
     assert (latest.message_timeout_s, latest.spouts["ticks"].max_pending) == (7.0, 7)
 
 
@@ -174,9 +167,9 @@ def test_a_setting_takes_no_other_back_that_was_set_meanwhile(
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_with_its_key(
-    bootstrap: str, name: str, arguments: list[str], said: str
+    kafka: str, name: str, arguments: list[str], said: str
 ):
-    done = acktree(bootstrap, "topology", "set", name, *arguments, "--execute")
+    done = acktree(kafka, "topology", "set", name, *arguments, "--execute")
     assert done.exit_code == 2
     assert said in done.stderr
-    assert read_history(bootstrap, name, {}).latest.version == 1
+    assert read_history(kafka, name, {}).latest.version == 1

@@ -1,15 +1,14 @@
 """Every dead letter is listed: by its filters, and whatever others have written beside it."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from starlette.testclient import TestClient
 
-from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.console.view import cluster as cluster_module
+from acktree.schemas import world
+from acktree.schemas.clients import make_producer
 from acktree.schemas.control_records import Span
 from console.given_up import (
     CITY,
@@ -18,7 +17,10 @@ from console.given_up import (
     GivenUp,
     edit,
 )
+from console.page_visitor import Visitor, visit
 from unreadable import write_with_bad_name
+
+pytestmark = pytest.mark.simulated
 
 
 def test_dead_letters_are_listed_by_time_and_key(topology: GivenUp) -> None:
@@ -35,7 +37,8 @@ def test_dead_letters_are_listed_by_time_and_key(topology: GivenUp) -> None:
     assert (unknown.exit_code, "has the key 'k'" in unknown.output) == (2, True)
 
 
-def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(topology: GivenUp, page: TestClient):
+@pytest.mark.real  # no simulated producer writes such headers
+def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(topology: GivenUp, page: Visitor):
     write_with_bad_name(topology.bootstrap, f"{topology.name}.dead-letter", b"foreign")
     listed = json.loads(topology.acktree("dead-letter", "list", "--format", "json").output)["dead_letters"]
     assert sorted(each["offset"] for each in listed) == list(range(len(LETTERS) + 1))
@@ -47,7 +50,7 @@ def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(topology: Gi
 
 
 def test_a_source_record_that_brings_the_header_of_a_close_closes_nothing(topology: GivenUp):
-    producer = Producer({"bootstrap.servers": topology.bootstrap})
+    producer = make_producer({"bootstrap.servers": topology.bootstrap})
     copied = [("acktree-closes", b"0/1"), ("acktree-corrected-as", b"other/0/1")]
     origin = [("acktree-origin", f"{topology.source}/0/7".encode())]
     producer.produce(f"{topology.name}.dead-letter", b"copy", headers=[*copied, *origin])
@@ -78,7 +81,7 @@ def test_an_open_transaction_hides_no_dead_letter_in_silence(
     topology: GivenUp, monkeypatch: pytest.MonkeyPatch
 ):
     topic = f"{topology.name}.dead-letter"
-    dead = Producer({"bootstrap.servers": topology.bootstrap, "transactional.id": topology.name})
+    dead = make_producer({"bootstrap.servers": topology.bootstrap, "transactional.id": topology.name})
     dead.init_transactions(WAIT_S)
     dead.begin_transaction()
     dead.produce(topic, b"never committed")
@@ -89,14 +92,18 @@ def test_an_open_transaction_hides_no_dead_letter_in_silence(
         refused = topology.acktree("dead-letter", *arguments)
         assert (refused.exit_code, "an open transaction hides" in refused.output) == (2, True), refused.output
     monkeypatch.undo()
-    listing = ThreadPoolExecutor(1).submit(topology.acktree, "dead-letter", "list", "--format", "json")
+    results: list[Any] = []
+    listing = world.start_thread(
+        lambda: results.append(topology.acktree("dead-letter", "list", "--format", "json")), "listing"
+    )
     dead.abort_transaction(WAIT_S)
-    found = json.loads(listing.result().stdout)["dead_letters"]
+    listing.join(WAIT_S)
+    found = json.loads(results[0].stdout)["dead_letters"]
     assert len(found) == len(LETTERS) + 1
 
 
-def test_a_long_header_of_another_tool_is_cut(topology: GivenUp, page: TestClient):
-    producer = Producer({"bootstrap.servers": topology.bootstrap})
+def test_a_long_header_of_another_tool_is_cut(topology: GivenUp, page: Visitor):
+    producer = make_producer({"bootstrap.servers": topology.bootstrap})
     many = [(f"h{number}", b"x") for number in range(5_000)]
     huge = [("acktree-reason", b"z" * 500_000), ("acktree-task", b"\xff<b>")]
     producer.produce(f"{topology.name}.dead-letter", b"v" * 300_000, headers=[*many, *huge])
@@ -109,12 +116,12 @@ def test_a_long_header_of_another_tool_is_cut(topology: GivenUp, page: TestClien
 
 
 def test_a_page_without_payloads_does_not_say_which_keys_there_are(topology: GivenUp):
-    producer = Producer({"bootstrap.servers": topology.bootstrap})
+    producer = make_producer({"bootstrap.servers": topology.bootstrap})
     origin = [("acktree-origin", f"{topology.source}/0/7".encode())]
     producer.produce(f"{topology.name}.dead-letter", b"v", b"canary", headers=origin)
     assert producer.flush(WAIT_S) == 0
     settings = PageSettings(topology.bootstrap, topology.name, {}, allow_actions=True, payloads=False)
-    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+    with visit(settings) as client:
         for path in ("/dead-letters?key=", "/dead-letters.json?key=", "/replay?matching=1&key="):
             answers = [client.get(f"{path}{key}") for key in ("canary", "none")]
             assert [answer.status_code for answer in answers] == [400, 400], path

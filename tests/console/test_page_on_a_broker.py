@@ -1,16 +1,15 @@
 """The page and its broker: it goes away and comes back, and topics vanish, while the page lives on."""
 
-import time
-
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
-from starlette.testclient import TestClient
+from confluent_kafka.admin import NewTopic
 
 from acktree.console.devbroker import ports
-from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
+from console.page_visitor import visit
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -26,15 +25,15 @@ DEADLINE_S = 90
 
 
 def until(holds, what):
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = world.monotonic_s() + DEADLINE_S
     while not (found := holds()):
-        assert time.monotonic() < deadline_s, f"{what} did not come true"
-        time.sleep(0.1)
+        assert world.monotonic_s() < deadline_s, f"{what} did not come true"
+        world.sleep(0.1)
     return found
 
 
 def publish(bootstrap):
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = make_admin(bootstrap, {})
     admin.create_topics([NewTopic("lines", 1)])["lines"].result()
     apply_topology(bootstrap, parse_topology(TOPOLOGY), {})
     return admin
@@ -44,8 +43,7 @@ def publish(bootstrap):
 def test_the_page_survives_the_loss_of_its_broker_and_topics(own_broker):
     broker = own_broker(port=ports.free_ports(1)[0])
     admin = publish(broker.bootstrap)
-    settings = PageSettings(broker.bootstrap, "t", {})
-    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+    with visit(PageSettings(broker.bootstrap, "t", {})) as client:
 
         def status():
             return client.get("/status.json").json()
@@ -67,28 +65,29 @@ def test_the_page_survives_the_loss_of_its_broker_and_topics(own_broker):
         assert client.get("/trace", params={"topic": "lines", "partition": 0, "offset": 0}).status_code == 200
 
 
-def test_a_topology_published_later_appears(bootstrap, unique):
-    settings = PageSettings(bootstrap, unique, {})
-    with TestClient(StatusPage(settings).make_app(), base_url="http://localhost") as client:
+@pytest.mark.simulated
+def test_a_topology_published_later_appears(kafka, unique):
+    with visit(PageSettings(kafka, unique, {})) as client:
         until(lambda: "is not published" in client.get("/status.json").json()["error"], "the sentence")
         assert client.get("/pending").status_code == 404
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"].result()
+        admin = make_admin(kafka, {})
+        world.wait_for(admin.create_topics([NewTopic(f"{unique}.lines", 1)])[f"{unique}.lines"], DEADLINE_S)
         text = TOPOLOGY.replace('"t"', f'"{unique}"').replace('"lines"', f'"{unique}.lines"')
-        apply_topology(bootstrap, parse_topology(text.replace('"words"', f'"{unique}.words"')), {})
+        apply_topology(kafka, parse_topology(text.replace('"words"', f'"{unique}.words"')), {})
         until(lambda: client.get("/status.json").json()["error"] is None, "the topology")
         assert "No acker has reported" in client.get("/").text
 
 
-def test_several_topologies_of_a_cluster_are_on_one_page(bootstrap, unique):
+@pytest.mark.simulated
+def test_several_topologies_of_a_cluster_are_on_one_page(kafka, unique):
     names = [f"{unique}-{number}" for number in (1, 2)]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = make_admin(kafka, {})
     for name in names:
-        admin.create_topics([NewTopic(f"{name}.lines", 1)])[f"{name}.lines"].result()
+        world.wait_for(admin.create_topics([NewTopic(f"{name}.lines", 1)])[f"{name}.lines"], DEADLINE_S)
         text = TOPOLOGY.replace('"t"', f'"{name}"').replace('"lines"', f'"{name}.lines"')
-        apply_topology(bootstrap, parse_topology(text.replace('"words"', f'"{name}.words"')), {})
-    settings = [PageSettings(bootstrap, name, {}) for name in (*names, f"{unique}-absent")]
-    with TestClient(StatusPage(*settings).make_app(), base_url="http://localhost") as client:
+        apply_topology(kafka, parse_topology(text.replace('"words"', f'"{name}.words"')), {})
+    settings = [PageSettings(kafka, name, {}) for name in (*names, f"{unique}-absent")]
+    with visit(*settings) as client:
 
         def states():
             return [each["state"] for each in client.get("/topologies.json").json()["topologies"]]

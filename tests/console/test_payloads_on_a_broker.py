@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from starlette.testclient import TestClient
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from acktree.console.main import main
-from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.console.view import search
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_producer
 from acktree.schemas.codec import encode_ack_init
 from acktree.schemas.control_records import ENTRY, AckInit
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -21,6 +22,10 @@ from acktree.schemas.ids import EdgeSource, emitted_value, root_id
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
+from console.page_visitor import Visitor, visit
+from simulated_kafka import Simulation, run_in
+
+pytestmark = pytest.mark.simulated
 
 WAIT_S = 30
 SOURCE = [b"gone", b'{"line": [1, 2]}', b"<b>bold</b>\x1b[2J"]
@@ -33,8 +38,8 @@ class TracedTopology:
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap, self.name = bootstrap, name
         self.source, words = f"{name}.lines", f"{name}.words"
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(self.source, 1)])[self.source].result(WAIT_S)
+        admin = make_admin(bootstrap, {})
+        world.wait_for(admin.create_topics([NewTopic(self.source, 1)])[self.source], WAIT_S)
         text = f'name = "{name}"\n[spouts.lines]\ntopics = ["{self.source}"]\nemits = ["{words}"]\n'
         text += f'[spouts.fed]\nemits = ["{words}"]\n[bolts.count]\nreads = ["{words}"]\n'
         apply_topology(bootstrap, parse_topology(text), {})
@@ -42,7 +47,7 @@ class TracedTopology:
         self._abort_one()
         gone = TopicPartition(self.source, 0, 1)
         for future in admin.delete_records([gone]).values():
-            future.result(WAIT_S)
+            world.wait_for(future, WAIT_S)
 
     def _produce(self, words: str) -> None:
         latest = read_history(self.bootstrap, self.name, {})
@@ -50,7 +55,7 @@ class TracedTopology:
         (slot,) = [each.slot for each in latest.latest.slots if each.spout == "lines"]
         root, edges = root_id(slot, 16, 1), [EdgeSource().one() for _ in WORDS]
         value = 0
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = make_producer({"bootstrap.servers": self.bootstrap})
         for line in SOURCE:
             producer.produce(self.source, line, b"key")
         for edge, word in zip(edges, WORDS, strict=True):
@@ -62,7 +67,7 @@ class TracedTopology:
         assert producer.flush(WAIT_S) == 0
 
     def _abort_one(self) -> None:
-        writer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.name})
+        writer = make_producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.name})
         writer.init_transactions(WAIT_S)
         writer.begin_transaction()
         writer.produce(self.source, b"aborted")
@@ -81,20 +86,23 @@ class TracedTopology:
         ]
         return found
 
-    def page(self, *, payloads: bool = True) -> TestClient:
-        settings = PageSettings(self.bootstrap, self.name, {}, payloads=payloads)
-        return TestClient(StatusPage(settings).make_app(), base_url="http://localhost")
-
-
-@pytest.fixture(scope="module")
-def traced(bootstrap: str) -> TracedTopology:
-    return TracedTopology(bootstrap, f"t{EdgeSource().one():016x}")
+    def page(self, *, payloads: bool = True) -> AbstractContextManager[Visitor]:
+        return visit(PageSettings(self.bootstrap, self.name, {}, payloads=payloads))
 
 
 @pytest.fixture
-def page(traced: TracedTopology) -> Iterator[TestClient]:
-    with traced.page() as client:
-        yield client
+def traced(kafka: str, unique: str, simulation: Simulation | None) -> TracedTopology:
+    made: list[TracedTopology] = []
+    run_in(simulation, lambda: made.append(TracedTopology(kafka, unique)))
+    return made[0]
+
+
+@pytest.fixture
+def page(traced: TracedTopology, simulation: Simulation | None) -> Iterator[Visitor]:
+    visits, visitors = ExitStack(), list[Visitor]()
+    run_in(simulation, lambda: visitors.append(visits.enter_context(traced.page())))
+    yield visitors[0]
+    run_in(simulation, visits.close)
 
 
 def test_a_trace_shows_the_record_and_its_tuples_where_it_is_asked_to(traced: TracedTopology):
@@ -150,10 +158,9 @@ def test_a_spout_that_is_fed_by_python_has_no_source_record(traced: TracedTopolo
     assert "is fed by Python" in found["payload"]["missing"]
 
 
-def test_a_topic_that_was_created_anew_shows_none_of_its_new_records(bootstrap: str, unique: str):
-    traced = TracedTopology(bootstrap, unique)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([traced.source])[traced.source].result(WAIT_S)
+def test_a_topic_that_was_created_anew_shows_none_of_its_new_records(traced: TracedTopology):
+    admin = make_admin(traced.bootstrap, {})
+    world.wait_for(admin.delete_topics([traced.source])[traced.source], WAIT_S)
     assert "created anew" in str(traced.payload(1)["missing"])
 
 
@@ -167,7 +174,8 @@ def test_of_many_tuples_only_the_first_payloads_are_shown(
     assert "and no more" in next(filter(None, said))
 
 
-def test_the_page_shows_payloads_escaped(traced: TracedTopology, page: TestClient):
+@pytest.mark.real
+def test_the_page_shows_payloads_escaped(traced: TracedTopology, page: Visitor):
     question = {"topic": traced.source, "partition": 0, "offset": 1}
     answer = page.get("/trace", params=question)
     assert answer.status_code == 200
@@ -183,7 +191,7 @@ def test_the_page_shows_payloads_escaped(traced: TracedTopology, page: TestClien
 
 
 def test_a_page_without_payloads_shows_none(traced: TracedTopology):
-    producer = Producer({"bootstrap.servers": traced.bootstrap})
+    producer = make_producer({"bootstrap.servers": traced.bootstrap})
     origin = ("acktree-origin", f"{traced.source}/0/1".encode())
     producer.produce(
         f"{traced.name}.dead-letter", b"secret", b"secret", headers=[origin, ("h-secret", b"secret")]

@@ -59,7 +59,7 @@ def main() -> None:
     bootstrap, topology, point = sys.argv[1:]
     user = {"session.timeout.ms": "6000", "transaction.timeout.ms": "600000"}
     output = ExactlyOnce(bootstrap, user, f"{topology}.first")
-    output.commit_records = 1_000
+    output.commit_records = 100
     output.producer = KilledInCommit(output.producer, point)  # type: ignore[assignment]
     Worker(bootstrap, topology, PassUntilKilled(), name="first", user=user, output=output).run()
 

@@ -174,6 +174,8 @@ def test_an_error_that_ends_the_event_loop_ends_the_run():
     double = BoltDouble(Leaves())
     with pytest.raises(SystemExit):
         double.give(b"x")
+    with pytest.raises(SystemExit):
+        double.close()
 
 
 def test_a_cancelled_await_inside_execute_fails_the_tuple():

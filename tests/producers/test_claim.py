@@ -142,3 +142,4 @@ def test_claiming_without_a_broker_names_its_address(monkeypatch):
     ours = make_consumer(consumer_settings("127.0.0.1:1", "g", {}))
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1"):
         claim_run(ours, "t", "g", "127.0.0.1:1")
+    ours.close()

@@ -13,8 +13,6 @@ from producers import killed_in_commit
 from producers.cluster import Forward, Sink, WorkerCluster, until
 from producers.killed_in_commit import POINTS
 
-TOTAL = 20_000
-
 
 @pytest.fixture
 def clusters(bootstrap: str, unique: str) -> Iterator[dict[str, WorkerCluster]]:
@@ -27,12 +25,16 @@ def clusters(bootstrap: str, unique: str) -> Iterator[dict[str, WorkerCluster]]:
         yield made
 
 
-def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(clusters: dict[str, WorkerCluster]):
+@pytest.mark.parametrize("total", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.promise("a worker, `exactly_once`")
+def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(
+    clusters: dict[str, WorkerCluster], total: int
+):
     killed = {}
     for point, cluster in clusters.items():
         cluster.apply(exactly_once=True, first=(["a"], ["b"]))
         cluster.apply(second=(["b"], []))
-        cluster.emit(range(TOTAL))
+        cluster.emit(range(total))
         command = [sys.executable, killed_in_commit.__file__, cluster.bootstrap, cluster.name, point]
         killed[point] = subprocess.Popen(command)
     for point, process in killed.items():
@@ -42,8 +44,8 @@ def test_a_worker_killed_at_any_point_of_its_commit_leaves_no_residue(clusters: 
         cluster.start(Sink(), "second")
     for point, cluster in clusters.items():
         second = cluster.running[-1]
-        until(lambda second=second: second.acked >= TOTAL, f"all done, killed {point}")
+        until(lambda second=second: second.acked >= total, f"all done, killed {point}")
         cluster.close()
         assert not cluster.open_roots(), point
         written = Counter(int(record.value()) for record in cluster.read(cluster.topic("b")))
-        assert written == Counter(range(TOTAL)), point
+        assert written == Counter(range(total)), point

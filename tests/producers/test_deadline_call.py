@@ -28,18 +28,21 @@ def test_an_error_of_the_call_is_raised_in_the_waiting_thread():
 
 
 def test_a_call_that_never_returns_is_abandoned_at_the_deadline():
-    left = iter([True, True, False])
+    left, end = iter([True, True, False]), threading.Event()
     with pytest.raises(CallTimedOut):
-        call_with_deadline(threading.Event().wait, lambda: next(left))
+        call_with_deadline(end.wait, lambda: next(left))
     assert list(left) == []
+    end.set()
 
 
 def test_the_waiting_thread_may_end_the_wait_with_an_error_of_its_own():
     def refuse() -> bool:
         raise TimeoutError("stop")
 
+    end = threading.Event()
     with pytest.raises(TimeoutError, match="stop"):
-        call_with_deadline(threading.Event().wait, refuse)
+        call_with_deadline(end.wait, refuse)
+    end.set()
 
 
 @pytest.mark.slow

@@ -115,6 +115,7 @@ def check_account(cluster: WorkerCluster) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.promise("a worker, `exactly_once`")
 def test_a_worker_killed_with_signal_9_leaves_no_residue_in_any_tree(cluster: WorkerCluster, tmp_path: Path):
     seen = run_and_kill(cluster, tmp_path, BOLT, lambda seen: seen.stat().st_size > 3_000)
     assert seen.stat().st_size < TOTAL

@@ -129,14 +129,14 @@ def test_a_flush_that_times_out_raises_and_drops_the_remaining_records():
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("is_column", [False, True])
+@pytest.mark.parametrize("is_column", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_record_sent_after_a_flush_that_timed_out_is_not_dropped_with_the_others(
     cluster: WorkerCluster, producer: BufferedProducer, is_column: bool
 ):
     """A Spark task's second attempt uses the producer of the first."""
     cluster.apply(only=(["a"], ["b"]))
     topic = cluster.topic("b")
-    values = [str(number).encode() for number in range(30)]
+    values = [str(number).encode() for number in range(10)]
     for value in values:
         producer.produce(topic, b"given up")
         with suppress(DeliveryFailed):

@@ -81,8 +81,8 @@ TOTAL = 4_000
 @pytest.mark.parametrize(
     ("kind", "exactly_once"),
     [
-        ("Batch", False),
         ("function", False),
+        pytest.param("Batch", False, marks=pytest.mark.slow),
         pytest.param("function", True, marks=pytest.mark.slow),
         pytest.param("generator", True, marks=pytest.mark.slow),
         pytest.param("Basic", True, marks=pytest.mark.slow),

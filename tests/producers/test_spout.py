@@ -313,6 +313,7 @@ def run(worker: SpoutWorker) -> Thread:
 
 
 @pytest.mark.real
+@pytest.mark.promise("a spout in Python")
 def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Once("m0", "m1", "m2"), ScriptedAcker(cluster)

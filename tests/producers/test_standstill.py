@@ -160,6 +160,7 @@ def test_a_broker_that_is_away_is_no_standstill(cluster: WorkerCluster, simulati
 
 
 @pytest.mark.real
+@pytest.mark.promise("a worker whose `execute` never returns")
 def test_a_stuck_worker_fails_its_liveness_and_its_metrics_name_the_record(cluster: WorkerCluster):
     cluster.apply(only=(["a"], ["b"]))
     bolt = InExecute()

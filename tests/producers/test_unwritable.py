@@ -207,8 +207,24 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("exactly_once", [False, True])
-@pytest.mark.parametrize("kind", [BasicBolt, Bolt, BatchBolt, AsyncBolt])
+@pytest.mark.parametrize(
+    ("kind", "exactly_once"),
+    [
+        (BatchBolt, False),
+        (BasicBolt, True),
+        *(
+            pytest.param(kind, exactly_once, marks=pytest.mark.slow)
+            for kind, exactly_once in (
+                (BatchBolt, True),
+                (BasicBolt, False),
+                (Bolt, False),
+                (Bolt, True),
+                (AsyncBolt, False),
+                (AsyncBolt, True),
+            )
+        ),
+    ],
+)
 def test_a_child_with_a_timestamp_that_its_topic_rejects_fails_its_tuple_alone(
     cluster: WorkerCluster, kind: type, exactly_once: bool
 ):

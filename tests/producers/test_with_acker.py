@@ -151,6 +151,8 @@ class GivesUpSource(Source):
 
 
 @pytest.mark.real
+@pytest.mark.promise("4")
+@pytest.mark.promise("one source record that always fails")
 def test_a_message_is_given_up_once_its_dead_letter_is_in_the_log_and_the_console_knows_it(
     cluster: WorkerCluster, start: Start
 ):

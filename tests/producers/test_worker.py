@@ -207,8 +207,24 @@ class AsyncLarge(AsyncBolt):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("exactly_once", [False, True])
-@pytest.mark.parametrize("bolt", [BasicLarge, HeldLarge, BatchLarge, AsyncLarge])
+@pytest.mark.parametrize(
+    ("bolt", "exactly_once"),
+    [
+        (BasicLarge, False),
+        (BatchLarge, True),
+        *(
+            pytest.param(bolt, exactly_once, marks=pytest.mark.slow)
+            for bolt, exactly_once in (
+                (BasicLarge, True),
+                (BatchLarge, False),
+                (HeldLarge, False),
+                (HeldLarge, True),
+                (AsyncLarge, False),
+                (AsyncLarge, True),
+            )
+        ),
+    ],
+)
 def test_a_child_too_large_for_its_topic_fails_its_tuple_alone(
     cluster: WorkerCluster, bolt, exactly_once: bool
 ):
@@ -288,6 +304,7 @@ class Slow(BasicBolt):
 
 
 @pytest.mark.real
+@pytest.mark.promise("a worker, at least once")
 def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp_path: Path):
     (tmp_path / "slow_bolt.py").write_text(SLOW_BOLT)
     seen = tmp_path / "seen"

@@ -143,6 +143,29 @@ def fail_for(seconds: float, *clients: ClientLog) -> None:
         world.sleep(0.05)
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Return what was logged of the simulated cluster, and of what a process tries again."""
+    return [
+        record
+        for record in caplog.records
+        if record.name == "acktree.bolt" or "Kafka at simulated " in record.getMessage()
+    ]
+
+
+def test_an_outage_ends_without_a_line_once_its_last_client_is_closed(
+    simulation: Simulation, caplog: pytest.LogCaptureFixture
+):
+    with cut_off(simulation):
+        fail_for(10, ClientLog(SIMULATED_PROPERTIES))
+        world.sleep(FIVE_MINUTES_S)
+        begins, *more = logged(caplog)
+        assert more == []
+        assert begins.getMessage().startswith("no connection to Kafka at simulated (")
+        fail_for(10, ClientLog(SIMULATED_PROPERTIES))
+        assert len(logged(caplog)) == 2
+        world.sleep(60)
+
+
 def test_all_clients_of_a_process_and_its_own_retries_have_one_outage(
     simulation: Simulation, caplog: pytest.LogCaptureFixture
 ):
@@ -150,7 +173,7 @@ def test_all_clients_of_a_process_and_its_own_retries_have_one_outage(
     with cut_off(simulation):
         fail_for(FIVE_MINUTES_S, *clients)
     world.sleep(60)
-    begins, *minutes, ends = caplog.records
+    begins, *minutes, ends = logged(caplog)
     assert begins.getMessage().startswith(
         "no connection to Kafka at simulated (b:1/bootstrap: Connect to ipv4#1.2.3.4:1 failed: refused);"
     )
@@ -194,17 +217,18 @@ def test_an_outage_ends_though_there_was_no_token_to_ask_the_cluster_with_at_fir
 
     monkeypatch.setattr(simulation.world, "admin", without_a_token)
     function = TokenFunction("auth:token", lambda _config: ("", 0))
+    client = ClientLog({**SIMULATED_PROPERTIES, "oauth_cb": function})
     with cut_off(simulation):
-        fail_for(10, ClientLog({**SIMULATED_PROPERTIES, "oauth_cb": function}))
+        fail_for(10, client)
     world.sleep(60)
-    _, ends = caplog.records
+    _, ends = logged(caplog)
     assert "answers again after" in ends.getMessage()
     assert made[-1]["oauth_cb"] is function
 
 
 def test_a_retry_without_an_outage_is_logged(simulation: Simulation, caplog: pytest.LogCaptureFixture):
     log_retry(logging.getLogger("acktree.bolt"), "commit postponed: %s", "why", action="commit_put_off")
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name == "acktree.bolt"]
     assert (record.getMessage(), record.__dict__["action"]) == ("commit postponed: why", "commit_put_off")
 
 
@@ -298,6 +322,7 @@ def test_a_wrong_address_is_one_sentence_in_every_role(start_roles: Callable[[st
         assert line.startswith("error: no Kafka broker answers at 127.0.0.1:1 "), role
 
 
+@pytest.mark.promise("the broker, or the connection to it")
 def test_processes_that_are_cut_off_log_one_line_and_one_when_the_broker_answers_again(
     bootstrap: str, unique: str, start_roles: Callable[[str], Roles]
 ):

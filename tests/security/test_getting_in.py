@@ -48,17 +48,20 @@ def test_scram_over_tls_is_accepted_with_a_properties_file(secure: SecureBroker,
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_plain_is_accepted_with_properties_from_the_environment(secure: SecureBroker):
     properties = {**secure.properties("plain"), "sasl.mechanism": "PLAIN"}
     result = show(secure.scram, **{variable_of(key): value for key, value in properties.items()})
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_oauthbearer_is_accepted(secure: SecureBroker):
     result = show(secure.open, *(part for key, value in BEARER.items() for part in ("-X", f"{key}={value}")))
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_a_client_certificate_is_accepted(secure: SecureBroker):
     assert make_admin(secure.mutual, secure.certificate("worker")) is not None
 
@@ -70,6 +73,7 @@ def test_a_wrong_password_is_reported_immediately_and_not_retried(secure: Secure
     assert "not-the-password" not in sentence
 
 
+@pytest.mark.slow
 def test_a_mechanism_the_broker_lacks_is_named(secure: SecureBroker, user: str):
     with pytest.raises(NotAuthenticated, match=r"supported mechanisms: SCRAM-SHA-512,PLAIN"):
         make_admin(secure.scram, {**secure.properties(user), "sasl.mechanism": "SCRAM-SHA-256"})
@@ -81,6 +85,7 @@ def test_a_broker_with_an_untrusted_certificate_is_refused(secure: SecureBroker,
         make_admin(secure.scram, trusted)
 
 
+@pytest.mark.slow
 def test_a_broker_whose_certificate_names_another_host_is_refused(secure: SecureBroker, user: str):
     elsewhere = secure.scram.replace("127.0.0.1", "localhost")
     with pytest.raises(NotAuthenticated, match="a host name that it is made out to"):
@@ -88,6 +93,7 @@ def test_a_broker_whose_certificate_names_another_host_is_refused(secure: Secure
 
 
 @pytest.mark.parametrize("who", ["a stranger's", "none"])
+@pytest.mark.slow
 def test_a_client_with_a_wrong_certificate_is_refused_with_what_to_set(secure: SecureBroker, who: str):
     properties = secure.certificate("intruder", secure.stranger)
     if who == "none":
@@ -97,6 +103,7 @@ def test_a_client_with_a_wrong_certificate_is_refused_with_what_to_set(secure: S
         make_admin(secure.mutual, properties)
 
 
+@pytest.mark.slow
 def test_a_client_without_tls_gets_an_error_that_says_to_set_the_protocol(secure: SecureBroker):
     assert "set security.protocol" in error_of(show(secure.scram))
 

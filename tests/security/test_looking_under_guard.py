@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ LOOKS = {
     "dead-letter": DEAD_LETTER,
     "plan": RANGE,
 }
+OPERATOR = pytest.param("operator", marks=pytest.mark.slow)
 CONTROL = {"seen.ack", "seen.ack-init", "seen.spout-0", "seen.topology", "seen.dead-letter", "seen.stats"}
 DATA = {"seen.lines", "seen.words"}
 WRITES = {
@@ -128,7 +130,8 @@ def operator(secure: SecureBroker, tmp_path: Path) -> User:
     return user_with(secure, tmp_path, list(rights(TOPOLOGY, Role.OPERATOR, None)))
 
 
-@pytest.mark.parametrize("role", ["looker", "operator"])
+@pytest.mark.parametrize("role", ["looker", OPERATOR])
+@pytest.mark.promise("the status page, Prometheus")
 def test_a_viewer_can_read_everything(role: str, request: pytest.FixtureRequest):
     user: User = request.getfixturevalue(role)
     results = {name: user.acktree(*command, "--format", "json") for name, command in LOOKS.items()}
@@ -160,6 +163,14 @@ def missing_from(role: Role) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("missing", looks, ids=lambda right: f"{right.operation}-{right.name}")
 
 
+def but_the_first_slow(commands: dict[str, list[str]]) -> list[Any]:
+    """Return the parameters of a test, of which all but the first are variations."""
+    return [
+        pytest.param(command, id=name, marks=[pytest.mark.slow] if number else [])
+        for number, (name, command) in enumerate(commands.items())
+    ]
+
+
 @missing_from(Role.UI)
 def test_a_missing_right_is_reported_instead_of_showing_less(
     secure: SecureBroker, tmp_path: Path, missing: Right
@@ -170,8 +181,8 @@ def test_a_missing_right_is_reported_instead_of_showing_less(
     assert missing.name in user.is_refused(*LOOKS["trace" if is_traced else "describe"])
 
 
-@pytest.mark.parametrize("kept", ["", "Describe"])
-@pytest.mark.parametrize("topic", sorted(DATA))
+@pytest.mark.parametrize("kept", ["", pytest.param("Describe", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("topic", ["seen.lines", pytest.param("seen.words", marks=pytest.mark.slow)])
 def test_without_a_data_topic_the_trace_says_what_it_lacks(
     secure: SecureBroker, tmp_path: Path, topic: str, kept: str
 ):
@@ -212,7 +223,7 @@ FORBIDDEN_TO_UI = {
 }
 
 
-@pytest.mark.parametrize("command", FORBIDDEN_TO_UI.values(), ids=FORBIDDEN_TO_UI)
+@pytest.mark.parametrize("command", but_the_first_slow(FORBIDDEN_TO_UI))
 def test_a_viewer_can_change_nothing_and_gets_an_error(
     looker: User, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -227,7 +238,11 @@ def test_an_operator_cannot_grant_rights(operator: User):
     operator.is_refused(*FORBIDDEN_TO_UI["acl"])
 
 
-@pytest.mark.parametrize(("role", "component"), WRITES, ids=lambda each: str(each))
+@pytest.mark.parametrize(
+    ("role", "component"),
+    [pytest.param(*each, marks=[] if each[0] is Role.SPARK else pytest.mark.slow) for each in WRITES],
+    ids=str,
+)
 def test_no_role_can_write_to_topics_that_are_not_listed(
     secure: SecureBroker, tmp_path: Path, role: Role, component: str | None
 ):
@@ -245,8 +260,15 @@ def test_no_role_can_write_to_topics_that_are_not_listed(
     assert set(refused.values()) == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 
-@pytest.mark.parametrize("role", ["looker", "operator"])
-@pytest.mark.parametrize("group", ["seen.acker", "seen.lines", "seen.count"])
+@pytest.mark.parametrize("role", ["looker", OPERATOR])
+@pytest.mark.parametrize(
+    "group",
+    [
+        "seen.acker",
+        pytest.param("seen.lines", marks=pytest.mark.slow),
+        pytest.param("seen.count", marks=pytest.mark.slow),
+    ],
+)
 def test_a_viewer_can_join_no_group(role: str, group: str, request: pytest.FixtureRequest):
     user: User = request.getfixturevalue(role)
     settings = {**user.properties, "bootstrap.servers": user.secure.scram, "group.id": group, "log_level": 0}
@@ -265,7 +287,7 @@ def test_a_viewer_can_join_no_group(role: str, group: str, request: pytest.Fixtu
     assert codes == [KafkaError.GROUP_AUTHORIZATION_FAILED]
 
 
-@pytest.mark.parametrize("role", ["looker", "operator"])
+@pytest.mark.parametrize("role", ["looker", OPERATOR])
 def test_a_viewer_can_delete_no_topic(role: str, request: pytest.FixtureRequest):
     user: User = request.getfixturevalue(role)
     admin = AdminClient({**user.properties, "bootstrap.servers": user.secure.scram, "log_level": 0})

@@ -98,7 +98,10 @@ def test_transactions_of_tasks_go_on_when_the_broker_ends_what_has_an_old_token(
 
 @pytest.mark.parametrize(
     ("function", "says"),
-    [("failing", "RuntimeError: no token today"), ("wrong", "TypeError: it must return a str and a number")],
+    [
+        ("failing", "RuntimeError: no token today"),
+        pytest.param("wrong", "TypeError: it must return a str and a number", marks=pytest.mark.slow),
+    ],
 )
 def test_a_function_without_a_token_is_one_sentence(
     secure: SecureBroker, tmp_path: Path, function: str, says: str

@@ -29,7 +29,6 @@ from acktree.testing.kafka.producer import SimulatedProducer
 from acktree.testing.kernel import Kernel
 
 JOBS = 8
-SCRIPTS = 60
 
 
 def differences(bootstrap: str, seeds: range) -> list[Difference]:
@@ -49,8 +48,10 @@ def differences(bootstrap: str, seeds: range) -> list[Difference]:
     return [found for seed in suspects if (found := check(seed)) is not None]
 
 
-def test_random_scripts_show_the_same_on_both(bootstrap: str):
-    found = differences(bootstrap, range(SCRIPTS))
+@pytest.mark.abandons_clients
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 60), marks=pytest.mark.slow)], ids=repr)
+def test_random_scripts_show_the_same_on_both(bootstrap: str, seeds: range):
+    found = differences(bootstrap, seeds)
     assert not found, found[0]
 
 

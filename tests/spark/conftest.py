@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from acktree.spark import app
+from acktree.spark.runtime.class_archive import options_to_use
+from simulated_kafka import Simulation, run_in
 from spark.spouts import SpoutTester
 from spark.tester import StageTester
 
@@ -21,16 +23,19 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_TESTS, os.environ.get(
 
 
 @pytest.fixture
-def spout(bootstrap: str, unique: str) -> Iterator[Callable[..., SpoutTester]]:
+def spout(kafka: str, unique: str, simulation: Simulation | None) -> Iterator[Callable[..., SpoutTester]]:
     testers: list[SpoutTester] = []
 
     def make(**arguments: Any) -> SpoutTester:
-        testers.append(SpoutTester(bootstrap, unique, **arguments))
+        testers.append(SpoutTester(kafka, unique, **arguments))
         return testers[-1]
 
+    def close() -> None:
+        for tester in testers:
+            tester.close()
+
     yield make
-    for tester in testers:
-        tester.close()
+    run_in(simulation, close)
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +44,8 @@ def spark() -> Iterator[SparkSession]:
     # hangs then is every query, until its deadline.
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) < FD_SETSIZE / 2, "tests before this one left clients open"
-    session = app.make_session("acktree tests")
+    # The better compiler of a JVM does not pay off within these tests.
+    session = app.make_session("acktree tests", f"{options_to_use()} -XX:TieredStopAtLevel=1")
     yield session
     session.stop()
 

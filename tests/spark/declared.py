@@ -17,9 +17,12 @@ from acktree.spark.runtime.available_now import stop_when_done
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
 from acktree.spark.sink import RowWriter
 from acktree.spark.source import FORMAT, AcktreeSource, register
+from acktree.spark.tasks.handoff import handoff_path
+from producers.cluster import until
 from spark.tester import StageTester
 
 SCHEMA = "value binary, anchors binary"
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class RowSource(AcktreeSource):
@@ -42,6 +45,22 @@ def words(rows: DataFrame) -> DataFrame:
 
 def first_batch_only(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from islice(batches, 1)
+
+
+def first_batch_once_all_is_read(group: str) -> ArrowFunction:
+    """Return a function that passes its first batch, and ends when its task has read all its records."""
+
+    def is_all_read() -> bool:
+        path = handoff_path(group)
+        assert path is not None
+        return path.read_bytes().endswith(b"end\n")
+
+    def pass_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in islice(batches, 1):
+            yield batch
+            until(is_all_read, "the end of the rows")
+
+    return pass_first
 
 
 def raising_once(rows: DataFrame, flag: Path, guilty: bytes) -> DataFrame:

@@ -1,14 +1,15 @@
 """A spout on a topology of its own, driven call by call; the test plays Spark, the acker and the operator."""
 
 import json
-import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from acktree.producers.kafka.claim import Claim, commit_claim, decode_claim
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.codec import encode_replay_command, encode_result, encode_result_with_retry
 from acktree.schemas.control_records import BACK_OFF, Cause, Failure, ReplayCommand, Result, Span
 from acktree.schemas.errors import AcktreeError
@@ -56,12 +57,12 @@ class SpoutTester:
     ) -> None:
         self.bootstrap, self.name, self.now_s = bootstrap, name, 1000.0
         self.more = dict(options or {})
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin = make_admin(bootstrap, {})
         self.admin.create_topics([NewTopic(f"{name}.source", partitions)])[f"{name}.source"].result()
         counts = {"ackers": ackers, "max_pending": max_pending, "tasks": tasks}
         self.text = TOPOLOGY.format(name=name, **counts, max_attempts=max_attempts, block=block)
         self.apply()
-        self.producer = Producer({"bootstrap.servers": bootstrap})
+        self.producer = make_producer({"bootstrap.servers": bootstrap})
         self.send(records)
         self.drivers: list[SpoutDriver] = []
         self.batch: PlannedBatch | None = None
@@ -69,9 +70,9 @@ class SpoutTester:
 
     def apply(self) -> None:
         """Publish the topology, once the broker knows its new source topic."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = world.monotonic_s() + DEADLINE_S
         while f"{self.name}.source" not in self.admin.list_topics(timeout=10).topics:
-            assert time.monotonic() < deadline
+            assert world.monotonic_s() < deadline
         apply_topology(self.bootstrap, parse_topology(self.text), {})
 
     def send(self, records: int, stamp_ms: int = 0) -> None:
@@ -157,9 +158,9 @@ class SpoutTester:
 
         Before it has read them it replays nothing.
         """
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = world.monotonic_s() + DEADLINE_S
         while not (self.driver.has_caught_up and holds()):
-            assert time.monotonic() < deadline, self.driver.tasks[0]
+            assert world.monotonic_s() < deadline, self.driver.tasks[0]
             self.driver.service(0.1)
             self.now_s += 1.0
 
@@ -172,7 +173,7 @@ class SpoutTester:
     def remove_results(self) -> None:
         """Do what retention does with all results that are there."""
         place = TopicPartition(f"{self.name}.spout-0", 0)
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
         _, place.offset = consumer.get_watermark_offsets(place, timeout=10)
         consumer.close()
         self.admin.delete_records([place])[place].result()
@@ -183,19 +184,19 @@ class SpoutTester:
 
     def write_claim(self, claim: Claim) -> None:
         """Commit a claim, as many starts later it would stand there."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
         commit_claim(consumer, f"{self.name}.spout-0", claim, f"{self.name}.in", self.bootstrap)
         consumer.close()
 
     def place(self, topic: str, partition: int = 0) -> TopicPartition:
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
         (place,) = consumer.committed([TopicPartition(topic, partition)], timeout=10)
         consumer.close()
         return place
 
     def operator_commits(self, offset: int, metadata: str = "") -> None:
         """Do what kafka-consumer-groups --reset-offsets does."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.in"})
         consumer.commit(
             offsets=[TopicPartition(f"{self.name}.source", 0, offset, metadata)], asynchronous=False
         )

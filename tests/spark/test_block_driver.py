@@ -6,16 +6,19 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from acktree.console.main import main
 from acktree.producers.kafka.packing import InitPacker
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.control_records import Cause
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import read_history
 from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.options import BadOption
 from spark.spouts import SpoutTester
+
+pytestmark = pytest.mark.simulated
 
 
 def fail(t: SpoutTester, root: tuple[int, int]) -> None:
@@ -87,7 +90,7 @@ def test_after_max_attempts_each_record_of_the_block_is_a_dead_letter_of_its_own
     t.send_result(acked=[first, third])
     t.until(lambda: t.committed() == 12)
     assert (t.count("dead_lettered"), t.pending) == (4, 0)
-    reader = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.test"})
+    reader = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.test"})
     reader.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
     dead_letters = reader.consume(4, 20)
     assert reader.consume(1, 0.5) == []
@@ -183,6 +186,7 @@ def test_the_progress_counts_records_and_not_blocks(spout: Callable[..., SpoutTe
     assert counts("failed", "replayed") == [20, 30, 30, 10, 10]
 
 
+@pytest.mark.real
 def test_a_record_inside_a_block_is_found_by_the_blocks_root(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=25, block=10)
     _, second, _ = t.roots(t.next_batch())

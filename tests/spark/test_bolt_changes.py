@@ -1,14 +1,15 @@
 """What happens to a topic that a bolt in Spark reads, while and between its drivers: loss is said."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.errors import MissingTopic
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
@@ -19,6 +20,9 @@ from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
 from acktree.spark.options import SourceOptions
 from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
+from simulated_kafka import Simulation, run_in
+
+pytestmark = pytest.mark.simulated
 
 TOPOLOGY = """
 name = "{name}"
@@ -38,7 +42,7 @@ class BoltTester:
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap, self.name, self.out = bootstrap, name, f"{name}.out"
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin = make_admin(bootstrap, {})
         self.make_topics(2)
         apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
         self._drivers: list[BoltDriver] = []
@@ -59,7 +63,7 @@ class BoltTester:
         until(lambda: self.out not in self.admin.list_topics(timeout=10).topics)
 
     def send(self, count: int, partition: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = make_producer({"bootstrap.servers": self.bootstrap})
         for number in range(count):
             producer.produce(self.out, str(number), partition=partition)
         assert producer.flush(DEADLINE_S) == 0
@@ -73,15 +77,15 @@ class BoltTester:
         self.admin.delete_consumer_groups([f"{self.name}.b"])[f"{self.name}.b"].result()
 
     def committed(self, partition: int = 0) -> int:
-        asked = ConsumerGroupTopicPartitions(f"{self.name}.b", [TopicPartition(self.out, partition)])
-        (answer,) = self.admin.list_consumer_group_offsets([asked]).values()
-        return answer.result(DEADLINE_S).topic_partitions[0].offset
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.b"})
+        (place,) = consumer.committed([TopicPartition(self.out, partition)], timeout=DEADLINE_S)
+        consumer.close()
+        return place.offset
 
     def commit(self, offset: int) -> None:
-        place = TopicPartition(self.out, 0, offset)
-        group = ConsumerGroupTopicPartitions(f"{self.name}.b", [place])
-        (done,) = self.admin.alter_consumer_group_offsets([group]).values()
-        done.result(DEADLINE_S)
+        consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.b"})
+        consumer.commit(offsets=[TopicPartition(self.out, 0, offset)], asynchronous=False)
+        consumer.close()
 
     def remove_before(self, offset: int) -> None:
         """Do what retention does."""
@@ -107,28 +111,31 @@ class BoltTester:
 
 def next_batch(driver: BoltDriver) -> PlannedBatch:
     """Return what there is to read, once there is something."""
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = world.monotonic_s() + DEADLINE_S
     while (batch := driver.next_batch(driver.log_ends(), None)) is None:
-        assert time.monotonic() < deadline_s, "nothing to read"
+        assert world.monotonic_s() < deadline_s, "nothing to read"
         driver.service(0.05)
     return batch
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = world.monotonic_s() + DEADLINE_S
     while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+        assert world.monotonic_s() < deadline_s
+        world.sleep(0.05)
 
 
 @pytest.fixture
-def bolt(bootstrap: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[BoltTester]:
+def bolt(
+    kafka: str, unique: str, simulation: Simulation | None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BoltTester]:
     monkeypatch.setattr(
         "acktree.spark.driver.log_bounds.END_CHECK_INTERVAL_S", 0.05
     )  # one broker: no other leader
-    made = BoltTester(bootstrap, unique)
-    yield made
-    made.close()
+    made: list[BoltTester] = []
+    run_in(simulation, lambda: made.append(BoltTester(kafka, unique)))
+    yield made[0]
+    run_in(simulation, made[0].close)
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 7])
@@ -257,6 +264,7 @@ def test_a_bolt_whose_offsets_have_expired_continues_after_the_logged_batch(bolt
         assert bolt.read(driver, next_batch(driver)) == 1
 
 
+@pytest.mark.real
 def test_a_recreated_topic_stops_a_live_bolt_though_it_is_long_enough(bolt: BoltTester):
     bolt.send(2)
     driver = bolt.start()

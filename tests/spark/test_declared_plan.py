@@ -1,7 +1,5 @@
 """``writeStream.format("acktree")`` on a plan that is narrow, as the options say: exact, whatever fails."""
 
-import re
-import time
 from collections import Counter
 
 import pytest
@@ -10,12 +8,23 @@ from pyspark.sql import functions as f
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from spark import declared
-from spark.declared import RowSource, first_batch_only, options, raising_once, same, start, words
+from spark.declared import (
+    RowSource,
+    first_batch_once_all_is_read,
+    first_batch_only,
+    options,
+    raising_once,
+    same,
+    start,
+    words,
+)
 from spark.test_handoff import handoff_files
 from spark.tester import DEADLINE_S, TOPOLOGY, StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 RECORDS, GUILTY = 40_000, 31_000
+ARROW_BATCH = 10_000
+"""The most rows that Spark hands to a function at a time."""
 VALUES = [f"{number:06d}".ljust(200, ".") for number in range(RECORDS)]
 
 
@@ -69,6 +78,7 @@ def test_all_columns_are_written_as_a_stage_writes_them(tester: StageTester, kin
     assert list(tester.failed.values()) == ["bad"]
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_twice(
     tester: StageTester,
 ) -> None:
@@ -81,23 +91,25 @@ def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_tw
     assert (len(tester.inits), tester.failed, tester.committed()) == (RECORDS, {}, [RECORDS, 0])
 
 
-def test_rows_that_a_function_does_not_take_are_filtered_out_or_its_batch_is_refused(
-    tester: StageTester,
-) -> None:
-    """Which of both depends on how far Spark reads ahead; never is a part of the records done."""
+def test_a_batch_is_refused_whose_function_ends_before_all_its_rows_are_read(tester: StageTester) -> None:
+    """There are more than Spark reads ahead of a function: a batch, and what the sockets hold."""
     tester.send([value * 5 for value in VALUES])
     start(tester, lambda rows: same(rows).mapInArrow(first_batch_only, declared.SCHEMA))
-    deadline = time.monotonic() + DEADLINE_S
-    while tester.query.isActive and len(tester.inits) < RECORDS:
-        assert time.monotonic() < deadline, len(tester.inits)
-        tester.read()
-    if refusal := tester.query.exception():
-        tester.read()
-        assert re.search(r"must take all rows|were cut off", str(refusal))
-        assert (tester.inits, tester.tuples, tester.committed()) == ({}, [], [0, 0])
-    else:
-        assert (len(tester.inits), tester.committed()) == (RECORDS, [0, 0])
-        assert 0 < len(tester.tuples) < RECORDS
+    with pytest.raises(Exception, match="must take all rows"):
+        tester.query.awaitTermination(DEADLINE_S)
+    tester.read()
+    assert (tester.inits, tester.tuples, tester.committed()) == ({}, [], [0, 0])
+
+
+def test_rows_that_a_function_leaves_when_all_are_read_are_filtered_out(tester: StageTester) -> None:
+    """A full batch of Arrow and a small one, which Spark reads ahead while the function waits."""
+    texts = [f"{number:06d}" for number in range(ARROW_BATCH + 50)]
+    tester.send(texts)
+    group = f"{tester.name}.in"
+    start(tester, lambda rows: same(rows).mapInArrow(first_batch_once_all_is_read(group), declared.SCHEMA))
+    tester.until(lambda: len(tester.inits) == len(texts))
+    assert 0 < len(tester.tuples) <= ARROW_BATCH
+    assert tester.committed() == [0, 0], "nobody has acked the rows that were sent"
 
 
 def test_a_bolt_acks_what_it_has_read_in_the_transaction_of_its_tuples(tester: StageTester) -> None:

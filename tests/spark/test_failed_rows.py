@@ -77,14 +77,10 @@ def row_by_row(tester: StageTester) -> None:
     tester.query = declared.write(tester, rows)
 
 
-PLANS = [
-    in_one_pass,
-    in_two_passes,
-    declared_narrow,
-    pytest.param(row_by_row, marks=pytest.mark.slow),
-]
+PLANS = [in_one_pass, in_two_passes, declared_narrow, row_by_row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", PLANS)
 def test_each_failed_row_says_when_and_a_wrong_value_fails_its_row_plainly_and_no_other(
     tester: StageTester, start: Callable[[StageTester], None]
@@ -256,6 +252,7 @@ SPOUTS: dict[str, tuple[Plan, dict[str, str]]] = {
 @pytest.mark.parametrize(
     "plan", ["one pass", *(pytest.param(name, marks=pytest.mark.slow) for name in ("two passes", "declared"))]
 )
+@pytest.mark.promise("one source record that always fails … of which it says when")
 def test_a_spouts_row_is_rejected_at_once_or_emitted_again_after_its_delay(whole: Whole, plan: str) -> None:
     whole.set_up()
     refusing, options = SPOUTS[plan]

@@ -1,17 +1,20 @@
-"""What a dead letter keeps of the tuple that failed for good, on a real broker."""
+"""What a dead letter keeps of the tuple that failed for good."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.codec import encode_result, encode_result_with_tuple
 from acktree.schemas.control_records import BACK_OFF, Cause, FailedTuple, Failure, Result
 from acktree.schemas.dead_letter import FAILED_TUPLE, FAILED_VALUE, FAILED_VALUE_NOTE, STACK
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import generation_of, root_id
 from spark.spouts import SpoutTester
+
+pytestmark = pytest.mark.simulated
 
 WAIT_S = 30
 
@@ -24,7 +27,7 @@ def give_up(t: SpoutTester, failed: FailedTuple) -> dict[str, bytes | None]:
         t.producer.produce(f"{t.name}.spout-0", encode(Result(0, failed=[failure])))
     t.producer.flush()
     t.until(lambda: t.count("dead_lettered") == 1)
-    reader = Consumer({"bootstrap.servers": t.bootstrap, "group.id": t.name})
+    reader = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": t.name})
     reader.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
     (record,) = reader.consume(1, WAIT_S)
     reader.close()
@@ -68,6 +71,7 @@ def test_a_value_that_cannot_be_read_is_said_and_keeps_no_dead_letter_back(
     assert headers[STACK] == b""
 
 
+@pytest.mark.real
 def test_a_dead_letter_that_is_too_large_with_the_tuple_is_written_without(
     spout: Callable[..., SpoutTester],
 ) -> None:

@@ -3,19 +3,23 @@
 The test plays Spark: it writes the tuples of a batch and their inits.
 """
 
-import threading
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, TopicPartition
+import pytest
+from confluent_kafka import TopicPartition
 
 from acktree.acker.service import Acker
 from acktree.producers import BasicBolt
 from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.worker.loop import Worker
+from acktree.schemas import world
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import EdgeSource, emitted_value, root_id
 from acktree.schemas.registry import read_history
 from spark.spouts import DEADLINE_S, SpoutTester
+
+pytestmark = pytest.mark.simulated
 
 
 class Unreadable(BasicBolt):
@@ -45,7 +49,7 @@ def emit(t: SpoutTester, emitted: list[tuple[int, int]], padding: bytes = b"") -
 
 def dead_letter(t: SpoutTester) -> dict[str, bytes]:
     """Return the headers of the first dead letter."""
-    consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
+    consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
     dead_letter = consumer.poll(DEADLINE_S)
     consumer.close()
@@ -57,9 +61,7 @@ def test_the_dead_letter_has_the_exceptions_type_text_and_task(spout: Callable[.
     t = spout(records=3, max_attempts=2)
     bolt = Worker(t.bootstrap, t.name, Unreadable())
     roles: list[Worker | Acker] = [bolt, Acker(t.bootstrap, t.name)]
-    threads = [threading.Thread(target=role.run, daemon=True) for role in roles]
-    for thread in threads:
-        thread.start()
+    threads = [world.start_thread(role.run, "role") for role in roles]
     try:
         emit(t, t.emitted(t.next_batch()))
         t.until(lambda: t.count("failed") == 1)

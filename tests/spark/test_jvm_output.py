@@ -61,7 +61,7 @@ def to_its_group(process: subprocess.Popen[bytes], number: signal.Signals) -> No
 @pytest.mark.parametrize(
     ("send", "number"),
     [
-        pytest.param(to_itself, signal.SIGTERM, id="SIGTERM"),
+        pytest.param(to_itself, signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
         pytest.param(to_its_group, signal.SIGTERM, id="SIGTERM-to-the-group", marks=pytest.mark.slow),
         pytest.param(to_its_group, signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
     ],

@@ -1,18 +1,21 @@
 """The offsets of a spout's group are gone, as Kafka forgets them where nobody commits: nothing is lost."""
 
-import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from acktree.producers.kafka.claim import Claim, next_epoch
 from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
+from acktree.schemas import world
+from acktree.schemas.clients import make_consumer
 from acktree.schemas.control_records import Cause
 from acktree.spark.driver.group_offsets import ZombieDriver
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.driver.spout_driver import SpoutDriver
 from spark.spouts import DEADLINE_S, SpoutTester
+
+pytestmark = pytest.mark.simulated
 
 LATEST = {"startingOffsets": "latest"}
 
@@ -35,12 +38,14 @@ def log_a_batch_more(t: SpoutTester, count: int) -> list[tuple[int, int]]:
 
 
 def serve(driver: SpoutDriver) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline_s:
+    deadline_s = world.monotonic_s() + DEADLINE_S
+    while world.monotonic_s() < deadline_s:
         driver.service(0.1)
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.promise("a group's offsets, with a live driver … without one")
+@pytest.mark.real
 def test_a_driver_whose_offsets_have_expired_continues_from_the_checkpoint(
     spout: Callable[..., SpoutTester], starting: str
 ) -> None:
@@ -89,6 +94,8 @@ def test_acks_of_emissions_before_the_offsets_were_lost_do_not_count_without_a_f
     assert t.count("completed") == 3
 
 
+@pytest.mark.promise("a group's offsets, with a live driver")
+@pytest.mark.real
 def test_a_live_driver_commits_expired_offsets_again(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=5)
     done(t, 5)
@@ -130,6 +137,7 @@ def test_without_a_checkpoint_unread_acks_are_applied_before_anything_is_emitted
     t.until(lambda: t.committed() == 50)
 
 
+@pytest.mark.real
 def test_a_zombie_that_wakes_up_checks_who_owns_the_task_before_it_commits(
     spout: Callable[..., SpoutTester],
 ) -> None:
@@ -170,7 +178,7 @@ class CountingConsumer:
 
     def __init__(self, t: SpoutTester) -> None:
         self.asked = 0
-        self.consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
+        self.consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.consumer, name)
@@ -183,7 +191,7 @@ class CountingConsumer:
 def asked_at_a_start(t: SpoutTester) -> int:
     """Take the spout over, and return how often it was asked where its result topics end."""
     counting = CountingConsumer(t)
-    commits = SpoutCommits(counting, t.driver.topology, t.options(), time.monotonic)  # type: ignore[arg-type]
+    commits = SpoutCommits(counting, t.driver.topology, t.options(), world.monotonic_s)  # type: ignore[arg-type]
     commits.claim([0])
     commits.take_over(t.driver.topics.partitions, None)
     counting.consumer.close()

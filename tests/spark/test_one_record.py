@@ -1,64 +1,71 @@
 """One record by its coordinates: there, gone for good, or not known."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
+from acktree.schemas.client_settings import consumer_settings, producer_settings
+from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.errors import BrokerUnreachable
 from acktree.spark.tasks.reading.one_record import read_record
+
+pytestmark = pytest.mark.simulated
 
 RECORDS = 5
 
 
-@pytest.fixture
-def topic(bootstrap: str, unique: str) -> str:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(unique, 1)])[unique].result()
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(RECORDS):
-        producer.produce(unique, str(number))
-    assert producer.flush(30) == 0
-    return unique
+class Topic:
+    """A topic with some records, and a consumer that reads one of them."""
 
+    def __init__(self, bootstrap: str, name: str, consumer: Consumer) -> None:
+        self.bootstrap, self.name, self.consumer = bootstrap, name, consumer
 
-@pytest.fixture(params=["error", "earliest"])
-def read(
-    bootstrap: str, topic: str, request: pytest.FixtureRequest
-) -> Iterator[Callable[[int], bytes | None]]:
-    """Read by the reader of dead letters, and by the one of replay commands."""
-    reset = {"auto.offset.reset": request.param}
-    consumer: Consumer = make_consumer(
-        {**consumer_settings(bootstrap, f"{topic}.group", {}, enable_partition_eof=True), **reset}
-    )
-
-    def value(offset: int) -> bytes | None:
-        message = read_record(consumer, TopicPartition(topic, 0, offset), bootstrap)
+    def value(self, offset: int) -> bytes | None:
+        message = read_record(self.consumer, TopicPartition(self.name, 0, offset), self.bootstrap)
         return message.value() if message is not None else None
 
-    yield value
+
+@contextmanager
+def filled(bootstrap: str, name: str, reset: str) -> Iterator[Topic]:
+    make_admin(bootstrap, {}).create_topics([NewTopic(name, 1)])[name].result()
+    producer = make_producer(producer_settings(bootstrap, {}))
+    for number in range(RECORDS):
+        producer.produce(name, str(number))
+    assert producer.flush(30) == 0
+    settings = consumer_settings(bootstrap, f"{name}.group", {}, enable_partition_eof=True)
+    consumer = make_consumer({**settings, "auto.offset.reset": reset})
+    yield Topic(bootstrap, name, consumer)
     consumer.close()
 
 
+both_readers = pytest.mark.parametrize("reset", ["error", "earliest"])
+"""The reader of dead letters, and that of replay commands."""
+
+
+@both_readers
 def test_a_record_is_read_at_its_offset_and_an_expired_one_is_missing(
-    bootstrap: str, topic: str, read: Callable[[int], bytes | None]
+    kafka: str, unique: str, reset: str
 ) -> None:
-    assert read(3) == b"3"
-    place = TopicPartition(topic, 0, 3)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_records([place])[place].result()
-    assert read(2) is None
-    assert read(4) == b"4"
+    with filled(kafka, unique, reset) as topic:
+        assert topic.value(3) == b"3"
+        place = TopicPartition(unique, 0, 3)
+        make_admin(kafka, {}).delete_records([place])[place].result()
+        assert topic.value(2) is None
+        assert topic.value(4) == b"4"
 
 
 @pytest.mark.parametrize("behind", [0, 2])
+@both_readers
 def test_nothing_is_known_of_a_record_beyond_the_end_of_the_log(
-    read: Callable[[int], bytes | None], behind: int, monkeypatch: pytest.MonkeyPatch
+    kafka: str, unique: str, reset: str, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that lags behind the one before it looks like this, for a moment."""
     monkeypatch.setattr("acktree.spark.tasks.reading.one_record.BROKER_TIMEOUT_S", 2.0)
-    with pytest.raises(BrokerUnreachable, match="the log ends before it"):
-        read(RECORDS + behind)
+    with (
+        filled(kafka, unique, reset) as topic,
+        pytest.raises(BrokerUnreachable, match="the log ends before it"),
+    ):
+        topic.value(RECORDS + behind)

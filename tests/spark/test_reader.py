@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.spark.runtime.spark_version import ReadAllAvailable
 from acktree.spark.source import AcktreeStreamReader
 from spark.spouts import SpoutTester
+
+pytestmark = pytest.mark.simulated
 
 
 def test_the_driver_that_planned_the_first_batch_runs_it(spout: Callable[..., SpoutTester]) -> None:

@@ -1,13 +1,13 @@
 """What a bolt rejects is a dead letter at once: real worker, acker and spout driver; the test plays Spark."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from starlette.testclient import TestClient
 
 from acktree.acker.service import Acker
@@ -16,8 +16,12 @@ from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import PageSettings
 from acktree.producers import BasicBolt, BatchBolt, Reject
 from acktree.producers.worker.loop import Worker
+from acktree.schemas import world
+from acktree.schemas.clients import make_consumer
 from spark.spouts import DEADLINE_S, SpoutTester
 from spark.test_failing_bolt import emit
+
+pytestmark = pytest.mark.simulated
 
 MANY, EVERY = 10_000, 100
 """Records, a megabyte of tuples; each hundredth is poison."""
@@ -48,9 +52,7 @@ class RefusesBatches(BatchBolt):
 @contextmanager
 def running(t: SpoutTester, bolt: Any) -> Iterator[None]:
     roles: list[Worker | Acker] = [Worker(t.bootstrap, t.name, bolt), Acker(t.bootstrap, t.name)]
-    threads = [threading.Thread(target=role.run, daemon=True) for role in roles]
-    for thread in threads:
-        thread.start()
+    threads = [world.start_thread(role.run, "role") for role in roles]
     try:
         yield
     finally:
@@ -62,7 +64,7 @@ def running(t: SpoutTester, bolt: Any) -> Iterator[None]:
 
 def causes(t: SpoutTester, count: int) -> dict[int, tuple[str, str, str]]:
     """Return attempts, cause and reason of so many dead letters, by offset; each record has one."""
-    consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
+    consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     place = TopicPartition(f"{t.name}.dead-letter", 0, 0)
     assert consumer.get_watermark_offsets(place, DEADLINE_S)[1] == count
     consumer.assign([place])
@@ -76,6 +78,8 @@ def causes(t: SpoutTester, count: int) -> dict[int, tuple[str, str, str]]:
     return found  # type: ignore[return-value]
 
 
+@pytest.mark.real
+@pytest.mark.promise("one source record that always fails … of which a bolt or a stage says never")
 def test_a_rejected_record_is_a_dead_letter_at_once_that_the_console_lists_with_its_cause(
     spout: Callable[..., SpoutTester],
 ) -> None:

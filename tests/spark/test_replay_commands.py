@@ -11,6 +11,8 @@ from acktree.schemas.control_records import Cause
 from acktree.schemas.ids import next_run
 from spark.spouts import SpoutTester
 
+pytestmark = pytest.mark.simulated
+
 
 def done(spout: Callable[..., SpoutTester], records: int = 10) -> SpoutTester:
     """Return a spout whose records are all done."""
@@ -200,6 +202,7 @@ def test_results_still_count_two_hundred_runs_later(spout: Callable[..., SpoutTe
     t.until(lambda: t.committed() == 3)
 
 
+@pytest.mark.real
 def test_the_command_line_plans_first_and_replays_with_execute(spout: Callable[..., SpoutTester]) -> None:
     t = done(spout)
     asked = ("replay", f"{t.name}.source", 0, 3, 6, "-b", t.bootstrap)

@@ -1,13 +1,15 @@
 """A driver that takes over reads the results that are there before it emits anything again."""
 
-import time
 from collections.abc import Callable
 
 import pytest
 
+from acktree.schemas import world
 from acktree.schemas.control_records import NEVER, Cause
 from acktree.spark.driver import result_topics
 from spark.spouts import DEADLINE_S, SpoutTester
+
+pytestmark = pytest.mark.simulated
 
 
 def test_nothing_is_replayed_before_all_results_are_read_which_may_reject_it(
@@ -41,9 +43,9 @@ def test_replays_go_on_though_ackers_write_faster_than_the_newest_end_is_reached
     (first,) = t.emitted(t.next_batch())
     t.send_result(failed=[(*first, Cause.FAILED)])
     t.start()
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = world.monotonic_s() + DEADLINE_S
     while not t.count("failed"):
-        assert time.monotonic() < deadline
+        assert world.monotonic_s() < deadline
         t.driver.service(0.1)
     assert t.driver.has_caught_up, "not only once a consumer has waited for more"
     t.now_s += 100

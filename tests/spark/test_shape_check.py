@@ -10,6 +10,8 @@ from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.tasks.reading.read_task import ReadTask
 from spark.spouts import SpoutTester
 
+pytestmark = pytest.mark.simulated
+
 RECORDS = 10
 
 

@@ -1,14 +1,15 @@
 """What happens to a source topic while and between drivers: growth is followed, loss is said."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from acktree.producers.kafka.claim import decode_claim
+from acktree.schemas import world
+from acktree.schemas.clients import make_producer
 from acktree.schemas.control_records import Cause
 from acktree.schemas.errors import AcktreeError, MissingTopic
 from acktree.schemas.ids import generation_of
@@ -21,6 +22,8 @@ from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from spark.spouts import DEADLINE_S, SpoutTester
 
+pytestmark = pytest.mark.simulated
+
 FORGIVING = {"failOnDataLoss": "false"}
 
 
@@ -28,7 +31,7 @@ def grow(t: SpoutTester, partitions: int) -> None:
     source = f"{t.name}.source"
     t.admin.create_partitions([NewPartitions(source, partitions)])[source].result()
     until(lambda: len(t.admin.list_topics(source, timeout=10).topics[source].partitions) == partitions)
-    t.producer = Producer({"bootstrap.servers": t.bootstrap})
+    t.producer = make_producer({"bootstrap.servers": t.bootstrap})
 
 
 def recreate(t: SpoutTester, partitions: int = 1) -> None:
@@ -52,10 +55,10 @@ def remove_before(t: SpoutTester, offset: int) -> None:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = world.monotonic_s() + DEADLINE_S
     while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        assert world.monotonic_s() < deadline
+        world.sleep(0.05)
 
 
 def serve_until(t: SpoutTester, error: type[Exception], match: str) -> None:
@@ -180,6 +183,7 @@ def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., SpoutT
     assert decode_claim(place.metadata or "", place.offset).floors == {}
 
 
+@pytest.mark.real
 def test_a_recreated_topic_with_fewer_records_is_noticed_at_the_next_trigger(
     spout: Callable[..., SpoutTester],
 ) -> None:
@@ -296,6 +300,7 @@ def test_a_batch_whose_topic_was_recreated_meanwhile_ends_where_loss_is_allowed(
     assert read_alone(t, batch, monkeypatch, **FORGIVING) == there
 
 
+@pytest.mark.real
 def test_expired_records_are_an_error_or_counted_as_done(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:

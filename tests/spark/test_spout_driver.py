@@ -1,15 +1,15 @@
 """The driver side of a spout on a real broker; the test plays Spark and the acker."""
 
-import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TopicPartition
 from pyroaring import BitMap64
 
 from acktree.producers.kafka.claim import next_epoch
 from acktree.producers.kafka.outside_commit import GroupInUse
+from acktree.schemas import world
+from acktree.schemas.clients import make_admin, make_consumer
 from acktree.schemas.codec import encode_result
 from acktree.schemas.control_records import NEVER, Cause, Result
 from acktree.schemas.errors import MissingTopic, UnknownTopology
@@ -22,6 +22,8 @@ from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.ledger.done_set import encode_metadata
 from acktree.spark.options import BadOption, SourceOptions
 from spark.spouts import DEADLINE_S, SpoutTester
+
+pytestmark = pytest.mark.simulated
 
 
 def test_a_record_is_committed_when_its_tree_is_done_and_not_before(
@@ -59,6 +61,8 @@ def test_results_written_while_no_driver_ran_are_applied(spout: Callable[..., Sp
     t.until(lambda: t.committed() == 10)
 
 
+@pytest.mark.promise("Spark's checkpoint")
+@pytest.mark.real
 def test_without_a_checkpoint_a_driver_continues_at_the_frontier_and_skips_done_records(
     spout: Callable[..., SpoutTester],
 ) -> None:
@@ -133,7 +137,7 @@ def test_after_max_attempts_the_record_is_a_dead_letter_and_done(spout: Callable
             (pair,) = t.emitted(t.next_batch())
     t.until(lambda: t.committed() == 2)
     assert t.count("dead_lettered") == 1
-    consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
+    consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
     dead_letter = consumer.poll(DEADLINE_S)
     consumer.close()
@@ -161,7 +165,7 @@ def test_a_rejected_record_is_a_dead_letter_at_once_even_if_its_driver_dies_befo
     assert t.emitted(t.next_batch()) == []
     t.driver.commit_and_report()
     assert t.result_position() == 2
-    consumer = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
+    consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
     (dead_letter,) = consumer.consume(1, DEADLINE_S)
     consumer.close()
@@ -285,6 +289,8 @@ def test_a_fenced_driver_stops(spout: Callable[..., SpoutTester]) -> None:
         old.service(0.0)
 
 
+@pytest.mark.promise("the Spark driver … a hundred times during one record")
+@pytest.mark.real
 def test_results_still_count_two_hundred_starts_later(spout: Callable[..., SpoutTester]) -> None:
     """Runs go round after 255: an old floor must not come to lie above a new run."""
     t = spout(records=10)
@@ -323,7 +329,7 @@ def test_a_deleted_claim_is_made_again_above_all_earlier_epochs(spout: Callable[
     t.until(lambda: t.committed() == 4)
     t.start()
     t.driver.close()
-    admin = AdminClient({"bootstrap.servers": t.bootstrap})
+    admin = make_admin(t.bootstrap, {})
     admin.delete_consumer_groups([f"{t.name}.in"])[f"{t.name}.in"].result()
     t.operator_commits(4)
     t.start()
@@ -334,14 +340,15 @@ def test_a_deleted_claim_is_made_again_above_all_earlier_epochs(spout: Callable[
     t.until(lambda: t.committed() == 10)
 
 
+@pytest.mark.real
 def test_a_consumer_in_our_group_is_a_clear_error(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     emitted = t.emitted(t.next_batch())
-    stranger = Consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
+    stranger = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.in"})
     stranger.subscribe([f"{t.name}.source"])
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = world.monotonic_s() + DEADLINE_S
     while not stranger.assignment():
-        assert time.monotonic() < deadline
+        assert world.monotonic_s() < deadline
         stranger.poll(0.2)
     t.send_result(acked=emitted)
     with pytest.raises(GroupInUse, match="stop it"):
@@ -357,12 +364,12 @@ def test_with_no_ackers_a_record_is_done_when_its_batch_is(spout: Callable[..., 
 
 
 def test_results_of_a_removed_task_are_read_until_drained(
-    bootstrap: str, unique: str, spout: Callable[..., SpoutTester]
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=10, tasks=2, partitions=2)
     emitted = t.emitted(t.next_batch())
     text = t.text.replace("tasks = 2", "tasks = 1")
-    apply_topology(bootstrap, parse_topology(text), {})
+    apply_topology(t.bootstrap, parse_topology(text), {})
     t.start()
     t.send_result(acked=emitted[:5], task=0)
     t.send_result(acked=emitted[5:], task=1)
@@ -380,12 +387,12 @@ def test_invalid_records_on_the_result_topic_are_rejected(spout: Callable[..., S
 
 
 def test_a_missing_topology_or_topic_is_reported_in_one_sentence(
-    bootstrap: str, spout: Callable[..., SpoutTester]
+    spout: Callable[..., SpoutTester],
 ) -> None:
     t = spout(records=1)
 
     def start(**changed: str) -> None:
-        given = {"kafka.bootstrap.servers": bootstrap, "topology": t.name, "spout": "in", **changed}
+        given = {"kafka.bootstrap.servers": t.bootstrap, "topology": t.name, "spout": "in", **changed}
         SpoutDriver(SourceOptions.parse(given))
 
     with pytest.raises(UnknownTopology, match="acktree topology apply"):
@@ -394,7 +401,7 @@ def test_a_missing_topology_or_topic_is_reported_in_one_sentence(
         start(spout="out")
     with pytest.raises(BadOption, match="differs from the topology"):
         start(subscribe="other")
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = make_admin(t.bootstrap, {})
     admin.delete_topics([f"{t.name}.source"])[f"{t.name}.source"].result()
     with pytest.raises((MissingTopic, UnknownPartition)):
         start()

@@ -108,6 +108,7 @@ def test_every_root_has_one_init_that_closes_its_tree_and_records_without_rows_a
     assert sum(value == b"a" for _, value, _ in narrow.tuples) == 50
 
 
+@pytest.mark.promise("2")
 def test_a_failed_record_and_no_other_is_processed_again(narrow: StageTester) -> None:
     assert offsets(narrow, list(inits(narrow, 1))) == [(0, offset) for offset in (*FAILED_ONCE, *BAD)]
     assert not inits(narrow, 2)

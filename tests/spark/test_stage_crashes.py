@@ -108,6 +108,7 @@ def test_a_narrow_batch_whose_driver_was_killed_is_written_exactly_once(
     assert tester.committed() == [BIG, SMALL]
 
 
+@pytest.mark.promise("a Spark executor or task")
 def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
     tester: StageTester, crash: Callable[[str, str], None]
 ) -> None:
@@ -120,11 +121,12 @@ def test_a_task_that_was_killed_in_a_narrow_batch_writes_exactly_once(
     assert tester.committed() == [BIG, SMALL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("who", "point"),
     [
         ("task", "some is written"),
-        pytest.param("driver", "another task is committed", marks=pytest.mark.slow),
+        ("driver", "another task is committed"),
     ],
 )
 def test_a_batch_of_a_plan_declared_narrow_is_written_exactly_once(
@@ -142,7 +144,8 @@ def test_a_batch_of_a_plan_declared_narrow_is_written_exactly_once(
     assert tester.committed() == [BIG, SMALL]
 
 
-@pytest.mark.parametrize("who", ["task", pytest.param("driver", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["task", "driver"])
 def test_an_interrupted_shuffled_batch_is_replayed_immediately(
     tester: StageTester, crash: Callable[[str, str], None], who: str
 ) -> None:

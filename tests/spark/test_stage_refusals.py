@@ -3,11 +3,12 @@
 Most are asked with a batch that no query has read: it is scanned as the source is, its rows are a file's.
 """
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from acktree.spark.source import FORMAT
@@ -19,15 +20,25 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 V1_SOURCES = "spark.sql.sources.useV1SourceList"
 
 
+@pytest.fixture(scope="module")
+def shared(
+    spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StageTester]:
+    """One topology for all refusals that write nothing."""
+    name, folder = f"t{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("shared")
+    with StageTester.running(spark, bootstrap, name, folder) as made:
+        (folder / "rows").write_text("a\nb\n")
+        yield made
+
+
 @pytest.fixture
-def batch(tester: StageTester) -> Iterator[DataFrame]:
+def batch(shared: StageTester) -> Iterator[DataFrame]:
     """Rows that come from one scan as they are."""
-    (tester.folder / "rows").write_text("a\nb\n")
-    before = tester.spark.conf.get(V1_SOURCES)
-    tester.spark.conf.set(V1_SOURCES, "")  # sources of the newer interface are scanned as ours is
-    rows = tester.spark.read.text(str(tester.folder / "rows"))
+    before = shared.spark.conf.get(V1_SOURCES)
+    shared.spark.conf.set(V1_SOURCES, "")  # sources of the newer interface are scanned as ours is
+    rows = shared.spark.read.text(str(shared.folder / "rows"))
     yield rows.withColumn("anchors", f.lit(None).cast("binary"))
-    tester.spark.conf.set(V1_SOURCES, before)
+    shared.spark.conf.set(V1_SOURCES, before)
 
 
 def stage(tester: StageTester, transform: Transform) -> Stage:
@@ -49,10 +60,10 @@ BEFORE: list[Callable[[DataFrame], DataFrame]] = [
 
 @pytest.mark.parametrize("before", BEFORE, ids=["shuffled", "coalesced", "united", "aggregated", "distinct"])
 def test_a_stage_refuses_rows_whose_source_records_it_cannot_know(
-    tester: StageTester, batch: DataFrame, before: Callable[[DataFrame], DataFrame]
+    shared: StageTester, batch: DataFrame, before: Callable[[DataFrame], DataFrame]
 ) -> None:
     with pytest.raises(ShuffledBeforeStage, match="do that in the transform"):
-        stage(tester, same)(before(batch), 0)
+        stage(shared, same)(before(batch), 0)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +88,18 @@ def test_a_stage_refuses_rows_whose_source_records_it_cannot_know(
     ids=["one for two topics", "another topic", "no rows", "no anchors", "no value", "retry", "delay"],
 )
 def test_a_transform_that_returns_unsendable_rows_is_refused_in_one_sentence(
-    tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
+    shared: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
 ) -> None:
     def named(rows: DataFrame) -> Any:
         made = transform(rows)
         if not isinstance(made, dict):
             return made
-        return {topic.format(name=tester.name): output for topic, output in made.items()}
+        return {topic.format(name=shared.name): output for topic, output in made.items()}
 
     with pytest.raises(error, match=message):
-        stage(tester, named)(batch, 0)
+        stage(shared, named)(batch, 0)
     with pytest.raises(error, match=message):
-        stage(tester, named).try_transform(batch.schema, tester.spark)
+        stage(shared, named).try_transform(batch.schema, shared.spark)
 
 
 def raises(_rows: DataFrame) -> DataFrame:
@@ -121,26 +132,26 @@ def raises(_rows: DataFrame) -> DataFrame:
     ids=["raises", "no such column", "value", "anchors", "fail", "retry", "retry_after_s"],
 )
 def test_a_mistake_in_a_transform_shows_before_the_first_batch(
-    tester: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
+    shared: StageTester, batch: DataFrame, transform: Callable[[DataFrame], Any], error: type, message: str
 ) -> None:
-    both = (f"{tester.name}.a", f"{tester.name}.b")
+    both = (f"{shared.name}.a", f"{shared.name}.b")
     with pytest.raises(error, match=message):
-        stage(tester, lambda rows: dict.fromkeys(both, transform(rows))).try_transform(
-            batch.schema, tester.spark
+        stage(shared, lambda rows: dict.fromkeys(both, transform(rows))).try_transform(
+            batch.schema, shared.spark
         )
 
 
 def test_columns_that_may_be_left_out_are_tried_with_every_type_they_can_have(
-    tester: StageTester, batch: DataFrame
+    shared: StageTester, batch: DataFrame
 ) -> None:
     def full(rows: DataFrame) -> dict[str, DataFrame]:
         headers = f.array(f.struct(f.lit("k").alias("key"), f.lit(b"v").alias("value")))
         made = (
             rows.withColumn("key", f.lit(None)).withColumn("headers", headers).withColumn("fail", f.lit("x"))
         ).withColumns({"retry": f.lit(None), "retry_after_s": f.lit(60)})
-        return {f"{tester.name}.a": made, f"{tester.name}.b": rows}
+        return {f"{shared.name}.a": made, f"{shared.name}.b": rows}
 
-    stage(tester, full).try_transform(batch.schema, tester.spark)
+    stage(shared, full).try_transform(batch.schema, shared.spark)
 
 
 @pytest.mark.parametrize(

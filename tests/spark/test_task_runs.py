@@ -28,9 +28,9 @@ def run_once(spark: SparkSession) -> TaskRuns:
     return runs
 
 
-def test_tasks_that_ran_once_show_no_repetition(spark: SparkSession) -> None:
-    assert not run_once(spark).show_a_repetition(spark.sparkContext)
-
-
-def test_a_stage_evicted_by_spark_counts_as_one_that_may_have_been_rerun(spark: SparkSession) -> None:
-    assert run_once(spark).show_a_repetition(Books())  # type: ignore[arg-type]
+def test_a_repetition_shows_where_spark_has_evicted_a_stage_and_not_where_tasks_ran_once(
+    spark: SparkSession,
+) -> None:
+    runs = run_once(spark)
+    assert not runs.show_a_repetition(spark.sparkContext)
+    assert runs.show_a_repetition(Books()), "a stage that may have been rerun"  # type: ignore[arg-type]

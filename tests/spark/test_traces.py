@@ -86,9 +86,8 @@ PLANS: dict[str, Transform] = {
 }
 
 
-@pytest.mark.parametrize(
-    "plan", ["narrow", "shuffled", pytest.param("narrow, with the headers", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
 def test_tuples_carry_the_trace_of_their_record_without_the_users_doing(tester: StageTester, plan: str):
     before = handoff_files()
     send(tester)
@@ -99,6 +98,7 @@ def test_tuples_carry_the_trace_of_their_record_without_the_users_doing(tester: 
     assert handoff_files() == before
 
 
+@pytest.mark.slow
 def test_tuples_of_a_plan_declared_narrow_carry_the_trace(tester: StageTester):
     before = handoff_files()
     send(tester)

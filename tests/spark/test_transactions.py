@@ -261,7 +261,8 @@ def test_a_partition_that_never_appears_is_an_error(
     transaction.close()
 
 
-@pytest.mark.parametrize("kind", [BatchTransaction, pytest.param(RecordTransaction, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [BatchTransaction, RecordTransaction])
 def test_records_are_written_once_though_the_broker_is_killed_meanwhile(
     kind: type, own_broker: Callable[..., LocalBroker], unique: str
 ):

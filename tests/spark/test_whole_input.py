@@ -47,6 +47,7 @@ def lost(tester: StageTester, topic: str) -> int:
     return len({value.encode() for value in VALUES} - written(tester, topic).keys())
 
 
+@pytest.mark.promise("a transform's function raises")
 def test_a_function_that_raises_once_half_way_loses_no_record_and_writes_none_twice(
     tester: StageTester,
 ) -> None:

@@ -6,7 +6,7 @@ Invariant: a record counts as written only by its delivery report; one without a
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
@@ -62,7 +62,10 @@ def _flush(producer: Producer, bootstrap: str, records: Sequence[OperatorRecord]
     topics = dict.fromkeys(record.topic for record in records)
     try:
         with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
-            producer.flush(BROKER_TIMEOUT_S)
+            try:
+                producer.flush(BROKER_TIMEOUT_S)
+            except SystemError as error:  # confluent-kafka calls on_delivery while it raises a fatal error
+                raise (error.__cause__ if isinstance(error.__cause__, KafkaException) else error) from None
     except AcktreeError as error:
         return error
     return None

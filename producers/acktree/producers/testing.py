@@ -89,6 +89,7 @@ class BoltDouble:
         self.rejected: set[int] = set()
         self.retry_after_s: dict[int, float] = {}
         self.resets: list[int] = []
+        self._is_closed = False
         bolt = as_bolt(bolt)
         check_bolt(bolt)
         self._values: dict[int, int] = {}
@@ -169,8 +170,10 @@ class BoltDouble:
         self._execution.drop(waiting)
 
     def close(self) -> None:
-        """Stop the bolt."""
-        self._execution.cleanup()
+        """Stop the bolt; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._execution.cleanup()
 
     @property
     def counters(self) -> Counters:

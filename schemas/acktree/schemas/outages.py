@@ -6,6 +6,7 @@ tries again comes on top. Invariant: only these are held back and counted, all e
 
 import logging
 import re
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,6 +74,10 @@ class Outage:
         self._count += 1
         return is_first
 
+    def abandon(self) -> None:
+        """End without a line: no client is left that tries to connect."""
+        self.is_watched = self.is_proven = False
+
     def explains_retry(self) -> bool:
         """Return whether something that is tried again goes without saying; count it."""
         explains = self.is_proven or (self.is_watched and self._answered_s is None)
@@ -126,6 +131,7 @@ class ClientLog:
     def __init__(self, settings: Mapping[str, Any], *, is_quiet: bool = False) -> None:
         """``is_quiet``: failed attempts are not logged yet, since whoever makes the client gets an error."""
         self._settings, self.is_quiet = settings, is_quiet
+        _clients(settings).add(self)
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Take what librdkafka logs: ``values`` are the kind of event, the client and the details."""
@@ -152,6 +158,17 @@ def reason_of(details: str) -> str:
     return re.sub(r"^\[thrd:.*?\]: ", "", details).partition(" (after ")[0]
 
 
+def _clients(settings: Mapping[str, Any]) -> "weakref.WeakSet[ClientLog]":
+    """Return the logs of this process's clients of a cluster; that of a client goes with it."""
+    of_process = world.process_state().setdefault(ClientLog, {})
+    found: weakref.WeakSet[ClientLog] = of_process.setdefault(_cluster(settings), weakref.WeakSet())
+    return found
+
+
+def _cluster(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("bootstrap.servers", ""))
+
+
 def _outages() -> dict[str, Outage]:
     """Return the outages of this process, by bootstrap address."""
     found: dict[str, Outage] = world.process_state().setdefault(Outage, {})
@@ -164,21 +181,21 @@ def _hold_back() -> bool:
 
 
 def _fail(settings: Mapping[str, Any], reason: str) -> None:
-    bootstrap = settings.get("bootstrap.servers", "")
+    bootstrap = _cluster(settings)
     outage = _outages().setdefault(bootstrap, Outage(bootstrap))
     if outage.failed(reason, world.monotonic_s()):
-        world.start_thread(lambda: _watch(outage, settings), "acktree-outage")
+        world.start_thread(lambda: _watch(outage, settings, _clients(settings)), "acktree-outage")
 
 
-def _watch(outage: Outage, settings: Mapping[str, Any]) -> None:
-    """Ask the cluster for an answer until nothing fails any more; log what is due.
-
-    The thread stays in the world that it began in: it may outlive a test in another one.
-    """
+def _watch(outage: Outage, settings: Mapping[str, Any], clients: "weakref.WeakSet[ClientLog]") -> None:
+    """Ask the cluster for an answer until nothing fails any more, or no client is left; log what is due."""
     here = world.current()
     probe: AdminClient | None = None
     is_over = False
     while not is_over:
+        if not clients:
+            outage.abandon()
+            return
         probe = probe or _probe(here, settings)
         line = outage.check(here.monotonic_s(), probe is not None and _answers(here, probe))
         is_over = not outage.is_watched

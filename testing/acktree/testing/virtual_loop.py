@@ -49,6 +49,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return virtual time."""
         return self._kernel.now_s
 
+    def _make_self_pipe(self) -> None:
+        """Make none: a real loop is woken by it."""
+
+    def _close_self_pipe(self) -> None:
+        """See _make_self_pipe."""
+
     def _write_to_self(self) -> None:
         self._sleeper.wake()
 

@@ -14,8 +14,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from acktree.schemas.temporary_folder import temporary_folder
-
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 
@@ -30,7 +28,9 @@ def main() -> None:
         print(json.dumps({"seconds": _run(spark, **json.loads(line))}), flush=True)
 
 
-def _run(spark: Any, bootstrap: str, source: str, sink: str, kind: str, python: bool) -> float:
+def _run(
+    spark: Any, bootstrap: str, source: str, sink: str, kind: str, python: bool, checkpoint: str
+) -> float:
     began_s = time.perf_counter()
     rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     rows = rows.option("subscribe", source).option("startingOffsets", "earliest").load().select("value")
@@ -38,10 +38,9 @@ def _run(spark: Any, bootstrap: str, source: str, sink: str, kind: str, python: 
         rows = rows.select(f.explode(f.split(f.col("value").cast("string"), " ")).alias("value"))
     if python:
         rows = rows.mapInArrow(_same, rows.schema)
-    with temporary_folder("rival") as folder:
-        writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-        writer = writer.option("topic", sink).option("checkpointLocation", str(folder))
-        writer.trigger(availableNow=True).start().awaitTermination()
+    writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    writer = writer.option("topic", sink).option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
     return time.perf_counter() - began_s
 
 

@@ -241,12 +241,14 @@ class Rival:
 
     def _run(self, pipeline: str, python: bool) -> MeasuredRun:
         sink = new_topic(self._bootstrap)
-        request = {"bootstrap": self._bootstrap, "source": self._source, "sink": sink}
+        request: dict[str, Any] = {"bootstrap": self._bootstrap, "source": self._source, "sink": sink}
         assert self._process.stdin is not None
-        before_s = self._cpu()
-        self._process.stdin.write(json.dumps({**request, "kind": pipeline, "python": python}) + "\n")
-        self._process.stdin.flush()
-        run = MeasuredRun(self._answer()["seconds"], self._cpu() - before_s)
+        with temporary_folder("rival") as checkpoint:
+            request |= {"kind": pipeline, "python": python, "checkpoint": str(checkpoint)}
+            before_s = self._cpu()
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            run = MeasuredRun(self._answer()["seconds"], self._cpu() - before_s)
         drop_topics(self._bootstrap, [sink])
         return run
 

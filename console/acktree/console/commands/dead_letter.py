@@ -41,6 +41,7 @@ from acktree.console.view.dead_letters import (
     spouts_by_topic,
 )
 from acktree.console.view.documents import to_json
+from acktree.schemas import world
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.durations import parse_duration_s
 
@@ -89,7 +90,7 @@ def as_time_ms(_context: click.Context, _parameter: click.Parameter, text: str |
     except ValueError:
         pass
     try:
-        return int(1000 * (time.time() - parse_duration_s(text)))
+        return int(1000 * (world.wall_s() - parse_duration_s(text)))
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is neither a duration, as in 2h, nor a date and time") from error
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import click
 from rich.console import Console
@@ -28,6 +27,7 @@ from acktree.console.view.search import TraceTarget
 from acktree.console.view.stuck import stuck_after_s
 from acktree.console.view.trace import LIMIT_S, Trace, find_trace, target_of_record, target_of_root
 from acktree.console.view.tree import At, ControlEntry, TracedEmission, TracedTuple
+from acktree.schemas import world
 
 MAX_TUPLES = 40
 
@@ -65,7 +65,7 @@ def trace(
         raise click.UsageError("give TOPIC PARTITION OFFSET, or --root HEX, or --dead-letter OFFSET")
     cluster = Cluster(bootstrap, topology, settings)
     target = _target(cluster, place, root, dead_letter)
-    since_ms = None if since is None else int(1000 * (time.time() - since))
+    since_ms = None if since is None else int(1000 * (world.wall_s() - since))
     limit_s = time_limit or LIMIT_S
     found = find_trace(cluster, target, since_ms=since_ms, limit_s=limit_s, payloads=payloads)
     after_s = stuck_after_s(cluster.topology)

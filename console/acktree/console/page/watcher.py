@@ -5,8 +5,6 @@ The thread owns its clients; reading changes nothing on the cluster.
 """
 
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -65,15 +63,15 @@ class Watcher:
         self._report_log, self._emissions = ReportLog(), EmissionLog()
         self._moved: deque[Moved] = deque()
         self._history, self._lines = History(), dict[str, Line]()
-        self._stopping = threading.Event()
-        self._taken_s = time.monotonic()
+        self._stopping = world.event()
+        self._taken_s = world.monotonic_s()
         self._status: Status | None = None
         self._published: Published | None = None
         self._error: str | None = "the topology was not read yet"
-        self._thread = threading.Thread(target=self._run, name="acktree-ui-watcher", daemon=True)
+        self._thread: world.Thread | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        self._thread = world.start_thread(self._run, "acktree-ui-watcher")
 
     def begin_stop(self) -> None:
         """Ask the thread to end."""
@@ -82,17 +80,18 @@ class Watcher:
     def stop(self) -> None:
         """End the thread and wait for it."""
         self.begin_stop()
-        self._thread.join(timeout=15)
+        if self._thread is not None:
+            self._thread.join(timeout=15)
 
     def state(self) -> PageState:
         """Return the newest status without waiting."""
-        since_s = time.monotonic() - self._taken_s
+        since_s = world.monotonic_s() - self._taken_s
         return PageState(self._status, self._published, self._error, since_s, self._lines)
 
     def _run(self) -> None:
         cluster: Cluster | None = None
         while not self._stopping.is_set():
-            began_s = time.monotonic()
+            began_s = world.monotonic_s()
             try:
                 cluster = cluster or Cluster(self._bootstrap, self._topology, self._user)
                 self._refresh(cluster)
@@ -101,7 +100,7 @@ class Watcher:
                 if cluster is not None:  # an admin client keeps stale leader epochs after a broker's restart
                     cluster.close()
                     cluster = None
-            self._stopping.wait(wait_s(time.monotonic() - began_s, self._interval_s))
+            self._stopping.wait(wait_s(world.monotonic_s() - began_s, self._interval_s))
         if cluster is not None:
             cluster.close()
 
@@ -121,9 +120,9 @@ class Watcher:
         reports = self._report_log.read(cluster)
         snapshot.notes += self._report_log.unread()
         status = make_status(snapshot, reports, self._edge_rates(snapshot, began_ms))
-        self._history.add(figures_of(status), time.monotonic())
+        self._history.add(figures_of(status), world.monotonic_s())
         self._status, self._lines = status, self._history.lines()
-        self._taken_s, self._error = time.monotonic(), None
+        self._taken_s, self._error = world.monotonic_s(), None
 
     def _edge_rates(self, snapshot: Snapshot, began_ms: int) -> dict[TopicReader, float]:
         """Return records a second on every edge, from how far log ends and commits have moved."""

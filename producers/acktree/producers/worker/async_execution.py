@@ -119,7 +119,7 @@ class AsyncExecution(Execution):
         self._bolt, self._collector, self._intake, self._check = bolt, collector, intake, check
         self._find_hand, self._turn = hand, turn
         self.max_in_hand = bolt.max_concurrent + WAITING_TUPLES
-        self._loop = LoopThread()
+        self._loop = LoopThread("acktree-bolt")
         self._waiting: deque[Tuple] = deque()
         self._executing: dict[Tuple, asyncio.Task[None]] = {}
         self._ended: deque[End] = deque()

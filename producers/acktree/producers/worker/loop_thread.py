@@ -18,9 +18,10 @@ Answer = TypeVar("Answer")
 
 
 class LoopThread:
-    """Runs from ``start`` to ``close``."""
+    """Runs from ``start`` to ``close``, under a name that thread dumps show."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._loop = world.event_loop()
         self._thread: world.Thread | None = None
         self.ended_by: BaseException | None = None
@@ -29,7 +30,7 @@ class LoopThread:
 
     def start(self) -> None:
         """Start the thread; called once."""
-        self._thread = world.start_thread(self._run, "acktree-loop")
+        self._thread = world.start_thread(self._run, self._name)
 
     def _run(self) -> None:
         self.thread_id = world.thread_id()

@@ -6,15 +6,16 @@ and only when every member has what the assignor's rule gives it.
 
 from typing import Any
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import ConsumerGroupState, KafkaError, TopicPartition
 
 from acktree.testing.conformance import consumer_steps
 from acktree.testing.conformance.results import Result, error_result, is_ok, outcome
 from acktree.testing.conformance.script import SKIPPED, Place
-from acktree.testing.conformance.session import Reader, Session
+from acktree.testing.conformance.session import LIMIT_S, Reader, Session
 
 SETTLE_S = 60.0
 POLL_S = 0.01
+RESTING = {ConsumerGroupState.DEAD, ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE}
 
 
 def members(session: Session, group: str) -> list[Reader]:
@@ -236,3 +237,34 @@ def group_assignment(session: Session, group: str) -> Result:
     if not mine:
         return SKIPPED
     return _shares(mine, [list(map(session.place, reader.client.assignment())) for reader in mine])
+
+
+def describe_group(session: Session, group: str) -> Result:
+    """Ask an admin client for a group's state and members, once these have their partitions."""
+    name, mine = session.name(group), members(session, group)
+
+    def ask() -> Any:
+        return session.admin.describe_consumer_groups([name])[name].result(LIMIT_S)
+
+    def is_quiet(about: Any) -> bool:
+        if about.state not in RESTING or len(about.members) != len(mine):
+            return False
+        return all(
+            member.target_assignment is None
+            or set(member.assignment.topic_partitions) == set(member.target_assignment.topic_partitions)
+            for member in about.members
+        )
+
+    def describe() -> Result:
+        until_s = session.world.monotonic_s() + SETTLE_S
+        while not is_quiet(about := ask()) and session.world.monotonic_s() < until_s:
+            for reader in mine:
+                consumer_steps.receive(session, reader, reader.client.poll(POLL_S))
+        shares = [list(map(session.place, member.assignment.topic_partitions)) for member in about.members]
+        return [
+            *(about.state.name, about.type.name, about.is_simple_consumer_group, about.partition_assignor),
+            sorted([member.client_id, member.group_instance_id] for member in about.members),
+            _shares(mine, shares),
+        ]
+
+    return outcome(describe)

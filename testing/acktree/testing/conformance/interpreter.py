@@ -50,12 +50,14 @@ VERBS: dict[str, Callable[..., Result]] = {
         offset_steps.commit,
         offset_steps.commit_later,
         offset_steps.committed,
+        offset_steps.listed_offsets,
         group_steps.subscribe,
         group_steps.take_over,
         group_steps.pause_as_group,
         group_steps.resume_as_group,
         group_steps.read_as_group,
         group_steps.group_assignment,
+        group_steps.describe_group,
     )
 }
 

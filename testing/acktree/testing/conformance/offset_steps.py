@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from confluent_kafka import ConsumerGroupTopicPartitions
+
 from acktree.testing.conformance.consumer_steps import POLL_S, drain, places_of, receive
 from acktree.testing.conformance.results import Result, is_ok, outcome
 from acktree.testing.conformance.script import SKIPPED
@@ -45,3 +47,16 @@ def committed(session: Session, name: str, places: list[list[Any]]) -> Result:
     held = session.is_pending(reader.group, [session.place(place) for place in asked])
     limit_s = SHORT_S if held and reader.is_committed_only else LIMIT_S
     return outcome(lambda: places_of(session, reader.client.committed(asked, timeout=limit_s)))
+
+
+def listed_offsets(session: Session, group: str, places: list[list[Any]]) -> Result:
+    """Ask an admin client what a group has committed."""
+    name = session.name(group)
+    asked = [ConsumerGroupTopicPartitions(name, session.partitions(places))]
+
+    def ask() -> Result:
+        (future,) = session.admin.list_consumer_group_offsets(asked).values()
+        found = future.result(LIMIT_S).topic_partitions
+        return [[*session.place(place), place.offset, place.metadata] for place in found]
+
+    return outcome(ask)

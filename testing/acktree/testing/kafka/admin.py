@@ -5,7 +5,15 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from confluent_kafka import OFFSET_END, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -17,9 +25,11 @@ from confluent_kafka.admin import (
 )
 
 from acktree.testing.errors import NotSimulated
+from acktree.testing.kafka.group_descriptions import describe_group
 from acktree.testing.kafka.log import TOPIC_DEFAULTS, PartitionLog
 from acktree.testing.kafka.metadata import list_topics, partition_infos
 from acktree.testing.kafka.network import Network, timed_out
+from acktree.testing.kafka.offsets import partition_of
 from acktree.testing.kafka.transactions import Refused
 
 GROUP_DEFAULTS = {"consumer.session.timeout.ms": "45000", "consumer.heartbeat.interval.ms": "5000"}
@@ -67,6 +77,8 @@ class SimulatedAdmin:
 
     def __init__(self, network: Network, _settings: dict[str, Any]) -> None:
         self._network, self._kernel, self._cluster = network, network.kernel, network.cluster
+        self._known: dict[str, int] = {}
+        """How many partitions a topic had when this client last saw it: it keeps leaders of what is gone."""
 
     def __getattr__(self, name: str) -> Any:
         raise NotSimulated(f"AdminClient.{name} is not simulated; test this against a real Kafka")
@@ -82,6 +94,8 @@ class SimulatedAdmin:
         """Return metadata."""
         self._network.request("admin.list_topics", timeout)
         found = list_topics(self._cluster, topic)
+        for name in self._cluster.topics if topic is None else (topic,):
+            self._look_up(name)
         self._network.respond("admin.list_topics")
         return found
 
@@ -137,6 +151,7 @@ class SimulatedAdmin:
 
     def _describe(self, name: str) -> SimulatedFuture:
         def ask() -> TopicDescription:
+            self._look_up(name)
             topic: Any = self._cluster.topic(name)
             return TopicDescription(name, topic.topic_id, False, partition_infos(topic))
 
@@ -203,11 +218,19 @@ class SimulatedAdmin:
         return dict(zip(topic_partition_offsets, futures, strict=True))
 
     def _leader_log(self, place: TopicPartition) -> PartitionLog:
-        """Return a log; the client asks for its leader first, and that is where a missing one shows."""
-        try:
-            return self._cluster.log(place.topic, place.partition)
-        except Refused:
-            raise Refused(KafkaError._NOENT, "Failed to query partition leaders: No leaders found") from None
+        """Return a log; a client asks for a leader that it does not know, and a missing one shows there."""
+        if place.partition >= self._known.get(place.topic, 0):
+            self._look_up(place.topic)
+            if place.partition >= self._known.get(place.topic, 0):
+                raise Refused(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")
+        return self._cluster.log(place.topic, place.partition)
+
+    def _look_up(self, topic: str) -> None:
+        """Learn what there is of a topic; a list of all topics makes no client forget one."""
+        if topic in self._cluster.topics:
+            self._known[topic] = len(self._cluster.topics[topic].partitions)
+        else:
+            self._known.pop(topic, None)
 
     def delete_records(
         self, topic_partition_offsets: Sequence[TopicPartition], **_options: Any
@@ -228,6 +251,59 @@ class SimulatedAdmin:
             place: self._answer("admin.delete_records", partial(delete, place))
             for place in topic_partition_offsets
         }
+
+    # Groups.
+
+    def delete_consumer_groups(self, group_ids: Sequence[str], **_options: Any) -> dict[str, SimulatedFuture]:
+        """Delete groups without members, and what they have committed."""
+
+        def delete(name: str) -> None:
+            group = self._cluster.groups.get(name)
+            if group is None or not (group.generation or group.offsets):  # nobody has joined or committed
+                raise Refused(KafkaError.GROUP_ID_NOT_FOUND)
+            if group.members:
+                raise Refused(KafkaError.NON_EMPTY_GROUP)
+            group.offsets.clear()
+            del self._cluster.groups[name]
+
+        return {
+            name: self._answer("admin.delete_consumer_groups", partial(delete, name)) for name in group_ids
+        }
+
+    def describe_consumer_groups(
+        self, group_ids: Sequence[str], *, request_timeout: float = 60.0, **_options: Any
+    ) -> dict[str, SimulatedFuture]:
+        """Return state and members of groups, by name."""
+
+        def describe(name: str) -> SimulatedFuture:
+            return self._answer(
+                "admin.describe_consumer_groups",
+                lambda: describe_group(name, self._cluster.groups.get(name)),
+                request_timeout,
+            )
+
+        return {name: describe(name) for name in group_ids}
+
+    def list_consumer_group_offsets(
+        self, requests: Sequence[ConsumerGroupTopicPartitions], *, request_timeout: float = 60.0
+    ) -> dict[str, SimulatedFuture]:
+        """Return what a group has committed, without the offsets of open transactions."""
+        (request,) = requests
+        if request.topic_partitions is None:
+            raise NotSimulated("list_consumer_group_offsets is simulated for explicit partitions only")
+        places = sorted((place.topic, place.partition) for place in request.topic_partitions)
+
+        def ask() -> ConsumerGroupTopicPartitions:
+            group, found = self._cluster.groups.get(request.group_id), []
+            for place in places:
+                committed = None if group is None else group.offsets.get(place)
+                offset, metadata = (
+                    (OFFSET_INVALID, None) if committed is None else (committed.offset, committed.metadata)
+                )
+                found.append(partition_of(*place, offset, metadata))
+            return ConsumerGroupTopicPartitions(request.group_id, found)
+
+        return {request.group_id: self._answer("admin.list_consumer_group_offsets", ask, request_timeout)}
 
     # Settings.
 

@@ -20,6 +20,7 @@ class Member:
     rebalance_s: float
     instance_id: str | None = None
     assignor: str = "range"
+    client_id: str = "rdkafka"
     heard_s: float = 0.0
     has_joined: bool = False
     assigned: tuple[Place, ...] = ()

@@ -74,6 +74,8 @@ class Group:
         """``changed`` is called when an offset is committed or forgotten."""
         self.name, self._kernel, self._partitions_of = name, kernel, partitions_of
         self.is_incremental = False
+        self.has_commits = False
+        """Whether anything was ever committed, or is about to be, by a transaction."""
         self.config: dict[str, str] = {}
         self.phase = Phase.EMPTY
         self.generation = 0
@@ -93,6 +95,11 @@ class Group:
         """Called once when a generation is complete, then forgotten."""
         self.sync_delay_s: Callable[[], float] = lambda: 0.0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the broker knows the group: it has had a member or a commit."""
+        return self.has_commits or bool(self.members) or self.generation > 0
+
     # Both protocols.
 
     def commit(
@@ -107,6 +114,7 @@ class Group:
         """Commit, or raise Refused with the reason; metadata that is too long is refused by its partition."""
         self.check_commit(member_id, generation, in_transaction=in_transaction)
         for topic, partition, offset, metadata in offsets:
+            self.has_commits = True
             self.offsets[topic, partition] = Committed(offset, metadata, self._kernel.now_s, by)
 
     def check_commit(self, member_id: str, generation: int, *, in_transaction: bool = False) -> None:

@@ -91,6 +91,7 @@ class Membership:
             self._max_poll_s,
             instance,
             assignors.split(",")[0],
+            str(self._settings.get("client.id", "rdkafka")),
         )
 
     def _draw_member_id(self) -> str:

@@ -222,6 +222,7 @@ class SimulatedProducer(Sender):
         while True:
             codes = {self._cluster.why_unacceptable(offset) for offset in offsets}
             good = [offset for offset in offsets if self._cluster.why_unacceptable(offset) is None]
+            committer.has_commits |= bool(good)
             self._cluster.transactions.add_offsets(entry, [(group.group, *offset) for offset in good])
             self._network.respond("producer.send_offsets_to_transaction", is_retriable=True)
             if KafkaError.UNKNOWN_TOPIC_OR_PART not in codes or self._kernel.now_s >= until_s:

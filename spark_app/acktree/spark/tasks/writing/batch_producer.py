@@ -212,7 +212,7 @@ def _loop_thread() -> LoopThread:
 
 
 def _start_loop() -> LoopThread:
-    thread = LoopThread()
+    thread = LoopThread("acktree-writer")
     thread.start()
     thread.wait(_log_loop_errors())
     return thread

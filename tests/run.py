@@ -1,0 +1,100 @@
+"""Runs pytest, and accounts for the CPU time of all processes of the run: workers, brokers, Sparks.
+
+    python tests/run.py --cpu-budget 750 ARGUMENTS OF PYTEST
+
+Invariant: the sum has every process of the run. Where a parent ends first, its children become those of this
+process (a subreaper, as Linux calls it), which waits for them. Processes that outlive the tests are named and
+killed, and fail the run. CPU seconds can be compared beside other load, wall time cannot: so the budget is in
+CPU seconds, and a run over it fails where CI is set.
+"""
+
+import argparse
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+LEAVE_S = 20.0
+"""How long processes may take to end after the last test."""
+KILLED = 128
+
+
+def main() -> int:
+    """Run the command; return pytest's status, or 1 if the run left processes behind or is over budget."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cpu-budget", type=int, metavar="S", help="CPU seconds that the run may take")
+    arguments, of_pytest = parser.parse_known_args()
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "this system has no subreapers")
+    began_s = time.monotonic()
+    status = _run([sys.executable, "-m", "pytest", *of_pytest])
+    left = _await_all()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    budget_s = arguments.cpu_budget
+    allowed = f" of {budget_s} allowed" if budget_s else ""
+    print(f"{cpu_s:.0f} CPU seconds{allowed}, {time.monotonic() - began_s:.0f} s")
+    for process in left:
+        print(f"left running by a test, and killed: {process}")
+    if left:
+        status = status or 1
+    if budget_s and cpu_s > budget_s and os.environ.get("CI"):
+        print("over budget: make tests cheaper, or raise CPU_BUDGET_S in the Makefile and say why")
+        status = status or 1
+    return status
+
+
+def _run(command: list[str]) -> int:
+    """Run a command and wait for it, and meanwhile for every process that has become this one's child."""
+    child = subprocess.Popen(command)
+    while True:
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except KeyboardInterrupt:
+            continue  # pytest has it as well, and ends
+        if pid == child.pid:
+            code = os.waitstatus_to_exitcode(status)
+            child.returncode = code
+            return code if code >= 0 else KILLED - code
+
+
+def _await_all() -> list[str]:
+    """Wait for what still runs; kill it after LEAVE_S, and return its command lines."""
+    deadline_s = time.monotonic() + LEAVE_S
+    left: list[str] = []
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return left
+        if pid == 0:
+            if time.monotonic() > deadline_s:
+                for each in _children():
+                    left.append(_command_of(each))
+                    os.kill(each, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def _children() -> list[int]:
+    """Return the children of this process that have not ended."""
+    stats = (path.read_text() for path in Path("/proc").glob("[0-9]*/stat"))
+    found = []
+    for stat in stats:
+        pid, _, rest = stat.partition(" (")
+        state, parent = rest.rpartition(") ")[2].split()[:2]
+        if int(parent) == os.getpid() and state != "Z":
+            found.append(int(pid))
+    return found
+
+
+def _command_of(pid: int) -> str:
+    return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()[:200]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
