@@ -35,6 +35,8 @@ BROKER_FIXTURES = {"bootstrap", "own_broker", "secure"}
 # A JVM of the tests does not live long enough for its better compiler to pay off.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("KAFKA_HEAP_OPTS", f"-Xmx1g -Xms256m {SHORT_LIVED}")
+# Py4J keeps the function of a query, and drivers and writers of Spark keep clients until their process ends.
+KEEP_CLIENTS = {"spark", "security"}
 ONE_PROCESS = {"spark", "secure"}
 
 
@@ -51,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if BROKER_FIXTURES & fixtures or ("kafka" in fixtures and not simulated_kafka.is_simulated(item)):
             item.add_marker(pytest.mark.broker)
+        if KEEP_CLIENTS & set(item.path.parts):
+            item.add_marker(pytest.mark.abandons_clients)
         for one_of_a_run in sorted(ONE_PROCESS & fixtures):
             item.add_marker(pytest.mark.xdist_group(one_of_a_run))
 

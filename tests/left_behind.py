@@ -135,4 +135,6 @@ class LeftBehind:
     def _left(self, before: ProcessState) -> list[str]:
         known = before | self._of_session
         now = state_now()
-        return (replace(now, clients=known.clients) if self._may_abandon else now).beside(known)
+        if self._may_abandon:
+            now = replace(now, threads=known.threads, clients=known.clients, descriptors=known.descriptors)
+        return now.beside(known)

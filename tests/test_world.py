@@ -298,4 +298,4 @@ def test_an_event_loop_its_thread_and_its_waits_are_the_worlds(simulated: Simula
     double.give(b"a")
     double.close()
     assert [emission.value for emission in double.emitted] == [b"A"]
-    assert simulated.used[:3] == ["event loop", "acktree-loop", "wait"]
+    assert simulated.used[:3] == ["event loop", "acktree-bolt", "wait"]

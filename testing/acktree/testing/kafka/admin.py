@@ -285,10 +285,13 @@ class SimulatedAdmin:
         return {name: describe(name) for name in group_ids}
 
     def list_consumer_group_offsets(
-        self, requests: Sequence[ConsumerGroupTopicPartitions], *, request_timeout: float = 60.0
+        self,
+        list_consumer_group_offsets_request: Sequence[ConsumerGroupTopicPartitions],
+        *,
+        request_timeout: float = 60.0,
     ) -> dict[str, SimulatedFuture]:
         """Return what a group has committed, without the offsets of open transactions."""
-        (request,) = requests
+        (request,) = list_consumer_group_offsets_request
         if request.topic_partitions is None:
             raise NotSimulated("list_consumer_group_offsets is simulated for explicit partitions only")
         places = sorted((place.topic, place.partition) for place in request.topic_partitions)
