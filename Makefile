@@ -5,7 +5,8 @@ VENV   ?= .venv
 LINES  ?= 1000000
 MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
-TEST_JOBS ?= $(shell expr $$(nproc) + 1)
+# Tests wait for Kafka and Spark as much as they work.
+TEST_JOBS ?= $(shell expr $$(nproc) + 3)
 # What `make test` may take, user and system time of all of its processes; with CI set, a run that takes more fails.
 CPU_BUDGET_S := 750
 BIN    := $(VENV)/bin
@@ -35,11 +36,11 @@ demo: $(VENV)/.demo
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/acktree demo --lines $(LINES)
 
 test: $(VENV)/.warm
-	$(PYTEST) --cpu-budget $(CPU_BUDGET_S) -m 'not slow and not bench'
+	$(PYTEST) --left-behind --cpu-budget $(CPU_BUDGET_S) -m 'not slow and not bench'
 
 # What to run while editing: pure and simulated tests, without a JVM.
 test-fast: $(VENV)/.warm
-	$(PYTEST) -m 'not slow and not bench and not broker and not spark and not jvm'
+	$(PYTEST) --left-behind -m 'not slow and not bench and not broker and not spark and not jvm'
 
 # Every command behind a figure of the docs, in its smallest form.
 test-benches: $(VENV)/.warm

@@ -69,8 +69,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--left-behind", action="store_true", help="fail modules that leave something behind")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(LeftBehind(), "left_behind")
+    if config.option.left_behind:
+        config.pluginmanager.register(LeftBehind(), "left_behind")
 
 
 @pytest.hookimpl(tryfirst=True)

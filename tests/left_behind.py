@@ -91,7 +91,7 @@ class LeftBehind:
     def __init__(self) -> None:
         self._of_session = ProcessState()
         self._before: ProcessState | None = None
-        self._may_abandon = False
+        self._may_abandon = self._has_abandoned = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
@@ -114,7 +114,7 @@ class LeftBehind:
         if self._before is None:
             self._before, self._may_abandon = state_now(), False
         if item.get_closest_marker("abandons_clients"):
-            self._may_abandon = True
+            self._may_abandon = self._has_abandoned = True
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -136,5 +136,7 @@ class LeftBehind:
         known = before | self._of_session
         now = state_now()
         if self._may_abandon:
-            now = replace(now, threads=known.threads, clients=known.clients, descriptors=known.descriptors)
+            now = replace(now, threads=known.threads, clients=known.clients)
+        if self._has_abandoned:  # such clients connect again and again
+            now = replace(now, descriptors=known.descriptors)
         return now.beside(known)

@@ -17,6 +17,7 @@ from acktree.testing.kafka.groups import Group
 
 TOPOLOGY = Topology(
     name="t",
+    message_timeout_s=60.0,  # longer than two rebalances and a commit interval
     spouts={"lines": SpoutTable.model_validate({"topics": ["lines"], "emits": ["in"]})},
     bolts={"copy": BoltTable(reads=("in",), emits=("out",), exactly_once=True)},
 )
