@@ -30,7 +30,13 @@ def test_an_example_has_a_topology_code_tests_and_a_page_that_names_each_file(fo
         assert re.search(rf"^(?:def|class) {name}\b", (folder / f"{module}.py").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(folder, id=folder.name, marks=[] if folder.name == "wordcount" else pytest.mark.slow)
+        for folder in EXAMPLES
+    ],
+)
 def test_the_tests_of_an_example_pass(folder: Path, tmp_path: Path):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     done = run_pytest(tmp_path)
