@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ class ProcessState:
     threads: frozenset[str] = frozenset()
     clients: frozenset[str] = frozenset()
     processes: frozenset[str] = frozenset()
-    descriptors: frozenset[str] = field(default_factory=frozenset)
+    descriptors: frozenset[str] = frozenset()
 
     def beside(self, other: "ProcessState") -> list[str]:
         """Return what this has that another has not, a line each."""
@@ -120,10 +120,13 @@ class LeftBehind:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
         """Fail the last test of a module if the module leaves something behind."""
+        before = self._before
+        is_last = nextitem is None or nextitem.path != item.path
+        if is_last:
+            self._before = None  # though the teardown may fail: the next module starts from its own state
         yield
-        if self._before is None or (nextitem is not None and nextitem.path == item.path):
+        if before is None or not is_last:
             return
-        before, self._before = self._before, None
         getattr(item, "funcargs", {}).clear()  # pytest keeps what its fixtures gave until after this
         deadline_s = time.monotonic() + LEAVE_S
         while (left := self._left(before)) and time.monotonic() < deadline_s:

@@ -26,7 +26,7 @@ KILLED = 128
 
 def main() -> int:
     """Run the command; return pytest's status, or 1 if the run left processes behind or is over budget."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--cpu-budget", type=int, metavar="S", help="CPU seconds that the run may take")
     arguments, of_pytest = parser.parse_known_args()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
@@ -66,26 +66,28 @@ def _run(command: list[str]) -> int:
 def _await_all() -> list[str]:
     """Wait for what still runs; kill it after LEAVE_S, and return its command lines."""
     deadline_s = time.monotonic() + LEAVE_S
-    left: list[str] = []
+    left: dict[int, str] = {}
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return left
+            return list(left.values())
         if pid == 0:
             if time.monotonic() > deadline_s:
                 for each in _children():
-                    left.append(_command_of(each))
-                    os.kill(each, signal.SIGKILL)
+                    left.setdefault(each, _command_of(each))
+                    os.kill(each, signal.SIGKILL)  # no child is gone before it is waited for
             time.sleep(0.05)
 
 
 def _children() -> list[int]:
     """Return the children of this process that have not ended."""
-    stats = (path.read_text() for path in Path("/proc").glob("[0-9]*/stat"))
     found = []
-    for stat in stats:
-        pid, _, rest = stat.partition(" (")
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = path.read_text().partition(" (")
+        except OSError:
+            continue  # it has ended, and was not this one's child
         state, parent = rest.rpartition(") ")[2].split()[:2]
         if int(parent) == os.getpid() and state != "Z":
             found.append(int(pid))
@@ -93,7 +95,8 @@ def _children() -> list[int]:
 
 
 def _command_of(pid: int) -> str:
-    return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()[:200]}"
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    return f"{pid} {command.decode(errors='replace')[:200]}"
 
 
 if __name__ == "__main__":
