@@ -18,6 +18,13 @@ TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "guarantees.md"
 ROW = re.compile(r"^\| (?!-)([^|]+?) \|", re.MULTILINE)
 WRITTEN_TO = "ACKTREE_TEST_PROMISES"
+UNPROVEN = {
+    "another program writes to the topology's `T.ack`, `T.ack-init` or `T.spout-*`": "acktree cannot prevent it",
+    "Kafka loses what it acknowledged": "acktree cannot prevent it",
+    "a bolt acks before its work is done": "acktree cannot see it",
+    "a source partition reaches offset 2^40, about 10^12": "no broker can be brought there: spark/test_batch.py",
+}
+"""Rows that state no behaviour of acktree's, or none that a real broker can show."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -30,14 +37,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def promises() -> list[str]:
-    """Return the numbers of the guarantees, and the rows of the table of failures."""
+    """Return the numbers of the guarantees, and the rows of both tables."""
     text = PAGE.read_text("utf-8")
-    failures = text.partition("## What a failure costs")[2].partition("\n- ")[0]
     above, rows = "", []
-    for row in ROW.findall(failures)[1:]:
-        above = above if row.startswith("… ") else row
-        rows.append(f"{above} {row}" if row.startswith("… ") else row)
-    return re.findall(r"^(\d)\. ", text, re.MULTILINE) + rows
+    for title in ("## What breaks the guarantees", "## What a failure costs"):
+        table = text.partition(title)[2].partition("\n- ")[0]
+        for row in ROW.findall(table)[1:]:
+            above = above if row.startswith("… ") else row
+            rows.append(f"{above} {row}" if row.startswith("… ") else row)
+    return re.findall(r"^(\d)\. ", text, re.MULTILINE) + [row for row in rows if row not in UNPROVEN]
 
 
 def test_every_promise_has_a_test_on_a_real_broker(tmp_path: Path):
@@ -54,6 +62,6 @@ def test_every_promise_has_a_test_on_a_real_broker(tmp_path: Path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     proved = json.loads(found.read_text())
-    assert len(promises()) > 20
+    assert len(promises()) > 25
     assert [promise for promise in promises() if promise not in proved] == []
     assert [promise for promise in proved if promise not in promises()] == []

@@ -155,6 +155,8 @@ def test_a_zombie_that_wakes_up_checks_who_owns_the_task_before_it_commits(
     assert t.committed() == 5
 
 
+@pytest.mark.promise("the group's offsets and the checkpoint are both lost")
+@pytest.mark.real
 def test_without_offsets_and_checkpoint_no_ack_of_an_earlier_emission_finishes_a_new_one(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
 ) -> None:

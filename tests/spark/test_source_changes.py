@@ -183,6 +183,7 @@ def test_a_floor_moves_with_its_slot_to_another_task(spout: Callable[..., SpoutT
     assert decode_claim(place.metadata or "", place.offset).floors == {}
 
 
+@pytest.mark.promise("a source topic is deleted and created again")
 @pytest.mark.real
 def test_a_recreated_topic_with_fewer_records_is_noticed_at_the_next_trigger(
     spout: Callable[..., SpoutTester],
@@ -300,6 +301,7 @@ def test_a_batch_whose_topic_was_recreated_meanwhile_ends_where_loss_is_allowed(
     assert read_alone(t, batch, monkeypatch, **FORGIVING) == there
 
 
+@pytest.mark.promise("retention removes records before they were read")
 @pytest.mark.real
 def test_expired_records_are_an_error_or_counted_as_done(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch

@@ -172,6 +172,19 @@ def test_nothing_of_an_aborted_transaction_is_readable(
     assert [row[0] for rows in read(bootstrap, topic, 1).values() for row in rows] == [b"seen"]
 
 
+@pytest.mark.promise("a batch takes longer than `offsets.retention.minutes`")
+def test_a_batch_whose_commit_record_has_expired_is_written_again(
+    begun: Open, bootstrap: str, topic: str, held: BatchCommits
+):
+    first = begun()
+    write(first, topic, b"row")
+    assert not first.begin(BATCH, READ_TASK, held)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_consumer_groups([held.group])[held.group].result()
+    write(begun(), topic, b"row")
+    assert [row[0] for rows in read(bootstrap, topic, 2).values() for row in rows] == [b"row", b"row"]
+
+
 def test_a_later_transaction_fences_an_earlier_one(
     begun: Open, bootstrap: str, topic: str, held: BatchCommits
 ):
