@@ -19,10 +19,10 @@ PAGE = TESTS.parent / "docs" / "guarantees.md"
 ROW = re.compile(r"^\| (?!-)([^|]+?) \|", re.MULTILINE)
 WRITTEN_TO = "ACKTREE_TEST_PROMISES"
 UNPROVEN = {
-    "another program writes to the topology's `T.ack`, `T.ack-init` or `T.spout-*`": "acktree cannot prevent it",
-    "Kafka loses what it acknowledged": "acktree cannot prevent it",
-    "a bolt acks before its work is done": "acktree cannot see it",
-    "a source partition reaches offset 2^40, about 10^12": "no broker can be brought there: spark/test_batch.py",
+    "another program writes to the topology's `T.ack`, `T.ack-init` or `T.spout-*`": "nothing prevents it",
+    "Kafka loses what it acknowledged": "nothing prevents it",
+    "a bolt acks before its work is done": "nothing shows it",
+    "a source partition reaches offset 2^40, about 10^12": "no broker gets there; see spark/test_batch.py",
 }
 """Rows that state no behaviour of acktree's, or none that a real broker can show."""
 

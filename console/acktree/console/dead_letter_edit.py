@@ -20,7 +20,7 @@ from acktree.console.view.dead_letters import (
 )
 from acktree.console.view.search import headers_of
 from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
 from acktree.schemas.dead_letter import CLOSES, CORRECTED_AS, CORRECTS, source_headers
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable, NotAuthorized
 from acktree.schemas.header import HEADER
@@ -144,10 +144,7 @@ def _send(cluster: Cluster, producer: Producer, **record: Any) -> Message:
         producer.produce(**record, on_delivery=lambda error, message: results.append((error, message)))
     except KafkaException as error:
         raise as_clear_error(error.args[0], cluster.bootstrap, f"topic {record['topic']}") from error
-    try:
-        producer.flush(BROKER_TIMEOUT_S)
-    except SystemError as error:  # confluent-kafka calls on_delivery while it raises that it was fenced
-        raise (error.__cause__ if isinstance(error.__cause__, KafkaException) else error) from None
+    wait_until_delivered(producer, BROKER_TIMEOUT_S)
     if not results:
         raise BrokerUnreachable(f"a record could not be written to {record['topic']} in time")
     refusal, message = results[0]

@@ -6,10 +6,10 @@ Invariant: a record counts as written only by its delivery report; one without a
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
 from acktree.schemas.errors import AcktreeError, BrokerUnreachable
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
@@ -62,10 +62,7 @@ def _flush(producer: Producer, bootstrap: str, records: Sequence[OperatorRecord]
     topics = dict.fromkeys(record.topic for record in records)
     try:
         with clear_errors(bootstrap, f"topic {', '.join(topics)}"):
-            try:
-                producer.flush(BROKER_TIMEOUT_S)
-            except SystemError as error:  # confluent-kafka calls on_delivery while it raises a fatal error
-                raise (error.__cause__ if isinstance(error.__cause__, KafkaException) else error) from None
+            wait_until_delivered(producer, BROKER_TIMEOUT_S)
     except AcktreeError as error:
         return error
     return None

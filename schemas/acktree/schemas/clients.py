@@ -59,6 +59,21 @@ def make_producer(settings: Mapping[str, Any]) -> Producer:
         return world.producer(whole, ClientLog(whole))
 
 
+def wait_until_delivered(producer: Producer, timeout_s: float) -> int:
+    """Call delivery callbacks for at most ``timeout_s``; return how many records have had no report.
+
+    ``Producer.flush`` goes on to call them once the client has a fatal error, which they may clear: then it
+    ends with a SystemError that says nothing. ``poll`` stops at that error.
+
+    Raises:
+        KafkaException: the fatal error, as where the broker takes the right to write, or fences the producer.
+    """
+    deadline_s = world.monotonic_s() + timeout_s
+    while len(producer) and (left_s := deadline_s - world.monotonic_s()) > 0:
+        producer.poll(left_s)
+    return len(producer)
+
+
 def make_admin(bootstrap: str, user: Settings) -> AdminClient:
     """Return an AdminClient that has had an answer from the broker.
 

@@ -17,7 +17,7 @@ from confluent_kafka import (
 )
 
 from acktree.schemas import world
-from acktree.schemas.clients import BROKER_TIMEOUT_S
+from acktree.schemas.clients import BROKER_TIMEOUT_S, wait_until_delivered
 from acktree.schemas.dead_letter import HEADERS_NOTE, GivenUp, Headers, dead_letter_headers
 from acktree.schemas.errors import BrokerRefused, BrokerUnreachable, MalformedRecord
 from acktree.schemas.header import read_headers
@@ -74,7 +74,7 @@ class DeadLetterWriter:
             )
         except KafkaException as error:
             refused.append(error.args[0])
-        if self._producer.flush(BROKER_TIMEOUT_S):
+        if wait_until_delivered(self._producer, BROKER_TIMEOUT_S):
             raise BrokerUnreachable(f"the dead letter could not be written to {self._topic} in time")
         if refused and refused[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return False
