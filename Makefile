@@ -10,7 +10,9 @@ TEST_JOBS ?= $(shell expr $$(nproc) + 3)
 # What `make test` may take, user and system time of all of its processes; with CI set, a run that takes more fails.
 CPU_BUDGET_S := 750
 BIN    := $(VENV)/bin
-PYTEST := $(BIN)/python tests/run.py --numprocesses=$(TEST_JOBS) --dist=loadgroup -rs --durations=15
+# Bytecode is kept, else each process of a run compiles all modules it imports.
+PYTHON_RUN := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python
+PYTEST := $(PYTHON_RUN) tests/run.py --numprocesses=$(TEST_JOBS) --dist=loadgroup -rs --durations=15
 
 SEEDS  ?= 1500
 CORE_SEEDS ?= 100000
@@ -26,10 +28,11 @@ $(VENV)/.%: pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$*]'
 	touch $@
 
-# Modules and loops compiled once: else each of the tests' processes would compile them at its start.
+# Modules, loops and tests compiled once: else each of the tests' processes would compile them at its start.
 $(VENV)/.warm: $(VENV)/.test
 	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
-	$(BIN)/python tests/warm_up.py
+	$(PYTHON_RUN) tests/warm_up.py
+	-$(PYTHON_RUN) -m pytest --collect-only -qq > /dev/null
 	touch $@
 
 demo: $(VENV)/.demo

@@ -53,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if BROKER_FIXTURES & fixtures or ("kafka" in fixtures and not simulated_kafka.is_simulated(item)):
             item.add_marker(pytest.mark.broker)
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.jvm)
         if KEEP_CLIENTS & set(item.path.parts):
             item.add_marker(pytest.mark.abandons_clients)
         for one_of_a_run in sorted(ONE_PROCESS & fixtures):

@@ -78,7 +78,9 @@ def test_a_first_batch_that_fails_half_way_is_run_again_and_the_rest_is_done(tes
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("is_wrapped", [False, True], ids=["plain", "wrapped"])
+@pytest.mark.parametrize(
+    "is_wrapped", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "wrapped"]
+)
 def test_what_sparks_own_trigger_leaves_is_done_by_the_next_run(
     tester: StageTester, is_wrapped: bool
 ) -> None:

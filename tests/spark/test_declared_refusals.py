@@ -62,8 +62,8 @@ SHAPES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 }
 
 
-QUICK = ("joined to a table", "shuffled", "scanned twice")
-"""The others take as long, and are refused at the same places."""
+QUICK = ("shuffled", "scanned twice")
+"""The others take as long, and are refused at the same places, or where two sources of one query are."""
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,7 @@ def test_a_plan_of_another_shape_is_refused_and_stays_refused(tester: StageTeste
         check_refused(tester, match)
 
 
+@pytest.mark.slow
 def test_a_small_batch_is_not_kept_as_state_in_the_task_that_reads_it(tester: StageTester) -> None:
     """To Spark one task is one partition, which needs no shuffle before a limit."""
     tester.send(["a", "b"])
@@ -118,7 +119,9 @@ def test_rows_of_another_component_are_refused(tester: StageTester) -> None:
     check_refused(tester, rf"were read for {tester.name}.in, not for {tester.name}.two")
 
 
+@pytest.mark.slow
 def test_a_source_without_the_declaration_is_refused(tester: StageTester) -> None:
+    """Where rows of another component are refused."""
     send(tester)
     register(tester.spark)
     rows = tester.spark.readStream.format(FORMAT).options(**tester.options(spout="in")).load()
