@@ -102,6 +102,8 @@ class SimulatedConsumer:
         places = [TopicPartition(*place) for place in event.places]
         callback = self._callbacks.get(event.kind)
         self._has_assigned = False
+        if event.kind == "revoke":
+            self._network.enter("consumer.revoke")
         if callback is not None:
             callback(self, places)
         if event.kind == "assign":

@@ -33,6 +33,7 @@ CRASH_CALLS = (
     "consumer.position",
     "consumer.subscribe",
     "consumer.assign",
+    "consumer.revoke",
     "consumer.seek",
     "consumer.close",
 )

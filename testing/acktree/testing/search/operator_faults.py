@@ -4,10 +4,17 @@ Invariant: each strikes when it is called; ``System.heal`` ends what would keep 
 """
 
 from dataclasses import replace
+from functools import partial
 
+from acktree.testing.kernel import Process
 from acktree.testing.search.fault_plan import Fault, kind
 from acktree.testing.search.system import System
 from acktree.testing.search.topologies import NAME
+
+BURST, BURST_INTERVAL_S = 100, 0.01
+"""How many records come in while a worker joins, and how often: an open transaction has some of them."""
+GROWTH_S = 0.8
+"""Within what workers of KIP-848 have got new partitions."""
 
 
 @kind("change the number of ackers")
@@ -53,6 +60,51 @@ def _abort(system: System, fault: Fault) -> None:
     ]
     if open_ones:
         system.cluster.transactions.time_out(open_ones[fault.target % len(open_ones)])
+
+
+@kind("abort a transaction in a revocation")
+def _abort_in_revocation(system: System, fault: Fault) -> None:
+    """An operator scales a bolt out while records come in; who makes room loses its transaction just then.
+
+    Where each worker keeps some partitions, what the transaction has of these must be read again, too.
+    """
+    bolts = [bolt for bolt in sorted(system.judge.exactly_once) if system.topology.bolts[bolt].emits]
+    if not bolts:
+        return
+    bolt, before = bolts[fault.target % len(bolts)], system.kernel.on_call
+    group, (topic, *_) = system.cluster.group(f"{NAME}.{bolt}"), system.topology.bolts[bolt].reads
+    roles = [role for role in system.roles if role.group == group.name]
+    owners = {role.process for role in roles}
+    revoked: Process | None = None
+    is_over = False
+
+    def on_call(caller: Process, call: str) -> None:
+        nonlocal revoked, is_over
+        before(caller, call)
+        if is_over or caller not in owners:
+            return
+        if call == "consumer.revoke":
+            revoked = caller
+        elif call == "producer.commit_transaction" and caller is revoked:
+            is_over = True
+            system.judge.count("transaction aborted in a revocation")
+            for name, entry in sorted(system.cluster.transactions.ids.items()):
+                if name.startswith(f"{group.name}-"):
+                    system.cluster.transactions.time_out(entry)
+
+    def write(left: int) -> None:
+        if left and not is_over:
+            system.write_untracked(topic, b"a%s-%d|" % (str(fault.at_s).encode(), left))
+            system.kernel.call_after(BURST_INTERVAL_S, partial(write, left - 1))
+
+    def start() -> None:
+        write(BURST if group.is_incremental else 0)
+        system.start(roles[fault.number % len(roles)])
+
+    system.kernel.on_call = on_call
+    if len(system.cluster.topics[topic].partitions) < 2 * len(roles) + 1:
+        system.cluster.grow_topic(topic, 2 * len(roles) + 1)
+    system.kernel.call_after(GROWTH_S, start)
 
 
 @kind("read a bolt's offsets anew")

@@ -3,10 +3,14 @@
 Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
 
+from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.testing.kernel import Process
 from acktree.testing.search.actors import Mind
 from acktree.testing.search.fault_plan import Fault, at_call, kind, of_process, role_of
 from acktree.testing.search.system import System
+
+COMMITS_S = 2 * AtLeastOnce.commit_interval_s
+"""Within what a worker that has executed something commits."""
 
 
 @kind("kill")
@@ -46,6 +50,16 @@ def _kill_all(system: System, _fault: Fault) -> None:
     for role in system.roles:
         if role.process is not None:
             system.kernel.kill(role.process)
+
+
+@kind("kill before delivery")
+def _kill_before_delivery(system: System, fault: Fault) -> None:
+    """The broker takes a worker's commits, but none of its records, until the worker dies."""
+    process, before = role_of(system, fault, "worker").process, system.cluster.holds
+    if process is None:
+        return
+    system.cluster.holds = lambda writer, topic, age_s: writer is process or before(writer, topic, age_s)
+    system.kernel.call_after(COMMITS_S + min(fault.seconds, 2.0), lambda: system.kernel.kill(process))
 
 
 @kind("kill before an answer")

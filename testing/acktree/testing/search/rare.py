@@ -37,6 +37,7 @@ RARE = (
     "task killed between calls",
     "timeout in calm",
     "timeout reset",
+    "transaction aborted in a revocation",
     "unanchored",
     "untracked",
 )

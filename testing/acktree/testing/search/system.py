@@ -32,6 +32,8 @@ from acktree.testing.world import SimulatedWorld
 BOOTSTRAP = "simulated"
 RESTART_S = (0.1, 3.0)
 DEFAULT_ATTEMPTS = 10
+HEARTBEAT_MS = "500"
+"""How often a worker of KIP-848 hears of what it has to give up: with 5 s it is often healed before."""
 UNTRACKED_S = 6.0
 """Within what untracked records are written, that is while faults strike."""
 
@@ -160,7 +162,7 @@ class System:
         if self._applying.error is not None:
             raise self._applying.error
         draw = self.draw
-        protocol = draw.choice(["classic", "classic", "consumer"])
+        protocol = draw.choice(["classic", "consumer"])
         acker_protocol = draw.choice(["classic", "classic", "consumer"])
         for number in range(draw.randint(1, 3)):
             user = {"group.protocol": acker_protocol}
@@ -173,9 +175,9 @@ class System:
                 user = {"group.protocol": protocol}
                 if draw.random() < 0.2:
                     user["group.instance.id"] = f"{bolt}-{number}"
-                self._add(
-                    f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user), f"{NAME}.{bolt}"
-                )
+                group = f"{NAME}.{bolt}"
+                self._add(f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user), group)
+                self.cluster.group(group).config["consumer.heartbeat.interval.ms"] = HEARTBEAT_MS
         for name, table in self.topology.spouts.items():
             if self.is_spark:
                 self._add("spark", "spark", self._application, self.spout_group)
@@ -259,14 +261,17 @@ class System:
 
         self.kernel.call_after(0.0, write)
 
+    def write_untracked(self, topic: str, value: bytes) -> None:
+        """Append a record to a topic of tuples, as a producer does that knows nothing of trees."""
+        log = self.untracked_draw.choice(self.cluster.topics[topic].partitions)
+        log.append(value, value, (), None, None, "world")
+        self.judge.count("untracked")
+
     def _write_untracked(self, count: int) -> None:
-        """Append records to the topics of tuples, as a producer does that knows nothing of trees."""
+        """Append untracked records to random topics over time."""
 
         def write(value: bytes) -> None:
-            name = self.untracked_draw.choice(sorted(self.judge.readers))
-            log = self.untracked_draw.choice(self.cluster.topics[name].partitions)
-            log.append(value, value, (), None, None, "world")
-            self.judge.count("untracked")
+            self.write_untracked(self.untracked_draw.choice(sorted(self.judge.readers)), value)
 
         for number in range(count):
             self.kernel.call_after(
@@ -360,6 +365,7 @@ class System:
     def heal(self) -> None:
         """End every fault, and let every bolt behave."""
         self.cluster.is_up = True
+        self.cluster.holds = lambda _writer, _topic, _age_s: False
         self.world.cut_off.clear()
         self.world.delay_s = self.delay_s
         self.speculation = self.cutting = self.outlive_s = 0.0

@@ -19,6 +19,8 @@ SLACK_S = 2.5
 """What idle turns, which take longer here, and the way to the log may add to the latest time."""
 LONG_TRANSACTION_S = 0.5
 """What a transaction may take from an acker's time: no log ends beyond the first record of an open one."""
+ORPHAN_PART = 0.5
+"""The part of a message timeout for which acks without an init surely hold an acker's cut."""
 SETTLE_S = 60.0
 """Within what ackers have caught up when everything is healed: sessions and transactions end."""
 HARMLESS = frozenset(
@@ -59,7 +61,8 @@ class Timeouts:
     """Since when nothing has kept ackers from their work; ``inf`` while something does."""
     _inits: dict[int, list[float]] = field(default_factory=dict)
     _resets: dict[int, list[float]] = field(default_factory=dict)
-    _last_ack_s: dict[int, float] = field(default_factory=dict)
+    _acks: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """When the first and the last ack of a root was appended."""
     _repeated: set[int] = field(default_factory=set)
     """Roots of control records that a broker has appended twice: two equal acks cancel each other."""
 
@@ -106,7 +109,8 @@ class Timeouts:
     def add_ack(self, ack: Ack, now_s: float, *, is_repeated: bool) -> None:
         """Record acks, fails and resets that were appended."""
         roots = ack.acks["root"].tolist()
-        self._last_ack_s.update(dict.fromkeys(roots, now_s))
+        for root in roots:
+            self._acks[root] = self._acks.get(root, (now_s, now_s))[0], now_s
         for root in ack.resets.tolist():
             self._resets.setdefault(root, []).append(now_s)
         if is_repeated:
@@ -142,6 +146,8 @@ class Timeouts:
         inits = self._inits[root]
         if len(inits) > 1 or root in self._repeated or root in self._acked:
             return
-        last_ack_s = self._last_ack_s.get(root, -inf)
+        first_ack_s, last_ack_s = self._acks.get(root, (inf, -inf))
+        if first_ack_s < inits[0] - ORPHAN_PART * self.shortest_s:
+            return  # an orphan no longer holds the cut, so the next owner may fold the init alone
         if last_ack_s < inits[0] + self.shortest_s - TICK_S and self.is_done(root):
             self.found.append(f"root {root:x} timed out, and its tree was done at {last_ack_s:.3f} s")
