@@ -135,6 +135,12 @@ def test_an_older_checkpoint_breaks_no_promise():
     assert not broken
 
 
+@pytest.mark.xfail(strict=True, reason="a bolt's drivers do not fence each other: each tuple is acked twice")
+def test_a_second_driver_of_a_bolt_breaks_no_promise():
+    broken = [seed for seed in (5, 11, 15) if run_seed(seed, also=("second-bolt-driver",)).error is not None]
+    assert not broken
+
+
 def test_no_task_is_left_behind():
     outcome = run_seed(3)
     assert outcome.tasks_left == 0

@@ -17,6 +17,9 @@ from acktree.testing.search.timeouts import HARMLESS
 FAULTY_S = 6.0
 """For how long faults may strike, in virtual time."""
 
+SECOND_BOLT_DRIVER = "second-bolt-driver"
+"""A kind of fault for which each system that may have a bolt in Spark has one."""
+
 CRASH_CALLS = (
     "producer.produce",
     "producer.flush",

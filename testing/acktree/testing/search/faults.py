@@ -5,6 +5,7 @@ from acktree.testing.search.fault_plan import (
     FAULTY_S,
     KINDS,
     OPT_IN,
+    SECOND_BOLT_DRIVER,
     Fault,
     draw_faults,
     draw_opt_in,
@@ -13,4 +14,14 @@ from acktree.testing.search.fault_plan import (
 
 PARTS = (process_faults, broker_faults, operator_faults, spark_faults)
 
-__all__ = ["FAULTY_S", "KINDS", "OPT_IN", "PARTS", "Fault", "draw_faults", "draw_opt_in", "schedule"]
+__all__ = [
+    "FAULTY_S",
+    "KINDS",
+    "OPT_IN",
+    "PARTS",
+    "SECOND_BOLT_DRIVER",
+    "Fault",
+    "draw_faults",
+    "draw_opt_in",
+    "schedule",
+]

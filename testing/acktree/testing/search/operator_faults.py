@@ -71,12 +71,11 @@ def _abort_in_revocation(system: System, fault: Fault) -> None:
     bolts = [bolt for bolt in sorted(system.judge.exactly_once) if system.topology.bolts[bolt].emits]
     if not bolts:
         return
-    bolt, before = bolts[fault.target % len(bolts)], system.kernel.on_call
+    bolt = bolts[fault.target % len(bolts)]
     group, (topic, *_) = system.cluster.group(f"{NAME}.{bolt}"), system.topology.bolts[bolt].reads
     roles = [role for role in system.roles if role.group == group.name]
-    owners = {role.process for role in roles}
-    revoked: Process | None = None
-    is_over = False
+    owners: set[Process | None] = set()
+    before, revoked, is_over = system.kernel.on_call, None, False
 
     def on_call(caller: Process, call: str) -> None:
         nonlocal revoked, is_over
@@ -85,6 +84,8 @@ def _abort_in_revocation(system: System, fault: Fault) -> None:
             return
         if call == "consumer.revoke":
             revoked = caller
+        elif call == "consumer.consume":
+            revoked = None  # there was nothing to commit
         elif call == "producer.commit_transaction" and caller is revoked:
             is_over = True
             system.judge.count("transaction aborted in a revocation")
@@ -98,13 +99,19 @@ def _abort_in_revocation(system: System, fault: Fault) -> None:
             system.kernel.call_after(BURST_INTERVAL_S, partial(write, left - 1))
 
     def start() -> None:
+        nonlocal before
+        if system.stage_temper.is_healed:
+            return
+        owners.update(role.process for role in roles)
+        before, system.kernel.on_call = system.kernel.on_call, on_call
         write(BURST if group.is_incremental else 0)
         system.start(roles[fault.number % len(roles)])
 
-    system.kernel.on_call = on_call
     if len(system.cluster.topics[topic].partitions) < 2 * len(roles) + 1:
         system.cluster.grow_topic(topic, 2 * len(roles) + 1)
-    system.kernel.call_after(GROWTH_S, start)
+        system.kernel.call_after(GROWTH_S, start)
+    else:
+        start()
 
 
 @kind("read a bolt's offsets anew")

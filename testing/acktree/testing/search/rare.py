@@ -20,6 +20,7 @@ RARE = (
     "delayed by a stage",
     "done above the frontier",
     "emitted again after its delay",
+    "executed in Spark",
     "failed: failed",
     "failed: timed_out",
     "input of a task cut off",

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 
 from acktree.schemas.world import use_world
 from acktree.testing.idle import fewer_idle_turns
-from acktree.testing.search.faults import FAULTY_S, Fault, draw_faults, draw_opt_in, schedule
+from acktree.testing.search.faults import (
+    FAULTY_S,
+    SECOND_BOLT_DRIVER,
+    Fault,
+    draw_faults,
+    draw_opt_in,
+    schedule,
+)
 from acktree.testing.search.judge import BrokenPromise
 from acktree.testing.search.settled import AT_REST_S, unfinished
-from acktree.testing.search.system import System
+from acktree.testing.search.system import SPARK_BOLT, System
 
 CALM = 8
 """Of so many seeds one has no fault that keeps ackers from their work."""
@@ -33,10 +40,11 @@ class Outcome:
 
 def run_seed(seed: int, faults: list[Fault] | None = None, also: Sequence[str] = ()) -> Outcome:
     """Run a seed, with its own faults and one of each kind in ``also``, or with other faults."""
-    system = System(seed)
     if faults is None:
         faults = draw_faults(random.Random(f"faults {seed}"), is_calm=seed % CALM == 0)
         faults += draw_opt_in(random.Random(f"opt-in {seed}"), also)
+    is_asked = any(fault.kind == SECOND_BOLT_DRIVER for fault in faults)
+    system = System(seed, 1.0 if is_asked else SPARK_BOLT)
     kernel = system.kernel
     error: BaseException | None = None
     with use_world(system.world), fewer_idle_turns():

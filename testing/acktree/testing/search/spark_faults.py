@@ -5,11 +5,12 @@ Invariant: each strikes when it is called; ``System.heal`` ends what would keep 
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from acktree.testing.kafka.assignors import Place
 from acktree.testing.kafka.log import PartitionLog
 from acktree.testing.kernel import Process
-from acktree.testing.search.fault_plan import Fault, at_call, kind, write_transaction
+from acktree.testing.search.fault_plan import SECOND_BOLT_DRIVER, Fault, at_call, kind, write_transaction
 from acktree.testing.search.system import Role, System
 from acktree.testing.search.topologies import SOURCE
 from acktree.testing.spark_stub import Checkpoint, SparkApplication
@@ -19,14 +20,20 @@ def _driver(system: System) -> Role | None:
     return next((role for role in system.roles if role.kind == "spark"), None)
 
 
-def _application(system: System) -> SparkApplication | None:
-    role = _driver(system)
+def _any_driver(system: System, fault: Fault) -> Role | None:
+    """Return the driver that a fault strikes, of a spout or a bolt."""
+    roles = [role for role in system.roles if role.kind in ("spark", "spark bolt")]
+    return roles[fault.number % len(roles)] if roles else None
+
+
+def _application(system: System, fault: Fault) -> SparkApplication | None:
+    role = _any_driver(system, fault)
     return None if role is None else role.service
 
 
 @kind("kill the driver")
 def _kill_driver(system: System, fault: Fault) -> None:
-    role = _driver(system)
+    role = _any_driver(system, fault)
     if role is not None and role.process is not None:
         system.outlive_s = fault.seconds if fault.number % 3 == 0 else 0.0
         system.kernel.kill(role.process)
@@ -35,19 +42,26 @@ def _kill_driver(system: System, fault: Fault) -> None:
 @kind("lose the checkpoint")
 def _lose_checkpoint(system: System, fault: Fault) -> None:
     _kill_driver(system, fault)
-    system.checkpoint = Checkpoint()
+    role = _any_driver(system, fault)
+    if role is None:
+        return
+    if role.kind == "spark bolt":  # one that goes on with the old checkpoint is a second driver, see there
+        system.kernel.kill_all([each for each in system.kernel.processes if each.name == role.name])
+    system.checkpoints[role.name] = Checkpoint()
 
 
 @kind("older-checkpoint", is_opt_in=True)
 def _older_checkpoint(system: System, fault: Fault) -> None:
     """Somebody restores a backup: the next driver begins with a checkpoint that lacks the newest batches."""
-    newest = system.checkpoint
-    if len(newest.offsets) < 2:
+    role = _driver(system)
+    newest = system.checkpoints["spark"]
+    if role is None or len(newest.offsets) < 2:
         return
-    _kill_driver(system, fault)
+    if role.process is not None:
+        system.kernel.kill(role.process)
     kept = sorted(newest.offsets)[: 1 + fault.number % (len(newest.offsets) - 1)]
     system.judge.count("older checkpoint")
-    system.checkpoint = Checkpoint(
+    system.checkpoints[role.name] = Checkpoint(
         newest.query,
         {batch: newest.offsets[batch] for batch in kept},
         {batch for batch in newest.commits if batch <= kept[-1]},
@@ -56,7 +70,7 @@ def _older_checkpoint(system: System, fault: Fault) -> None:
 
 @kind("lose an executor")
 def _lose_executor(system: System, fault: Fault) -> None:
-    application = _application(system)
+    application = _application(system, fault)
     if application is not None and application.executors.all:
         executors = application.executors
         executors.lose(executors.all[fault.target % len(executors.all)])
@@ -64,7 +78,7 @@ def _lose_executor(system: System, fault: Fault) -> None:
 
 @kind("kill a process of a task")
 def _kill_task(system: System, fault: Fault) -> None:
-    application = _application(system)
+    application = _application(system, fault)
     if application is not None and application.processes:
         system.kernel.kill(application.processes[fault.target % len(application.processes)])
 
@@ -82,7 +96,7 @@ def _kill_task_at_call(system: System, fault: Fault) -> None:
 
 @kind("stop a process of a task")
 def _stop_task(system: System, fault: Fault) -> None:
-    application = _application(system)
+    application = _application(system, fault)
     if application is not None and application.processes:
         process = application.processes[fault.target % len(application.processes)]
         system.kernel.stop(process, fault.seconds)
@@ -106,6 +120,15 @@ def _second_driver(system: System, _fault: Fault) -> None:
     role = _driver(system)
     if role is not None:
         system.start(role)
+
+
+@kind(SECOND_BOLT_DRIVER, is_opt_in=True)
+def _second_bolt_driver(system: System, _fault: Fault) -> None:
+    """Somebody starts a bolt's Spark application once more, with a checkpoint of its own; both go on."""
+    role = next((role for role in system.roles if role.kind == "spark bolt"), None)
+    if role is not None:
+        system.judge.count("second driver of a bolt")
+        system.start_beside(role, partial(system.bolt_application, system.spark_bolt, "second"))
 
 
 @kind("rewind the source")

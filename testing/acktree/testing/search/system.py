@@ -4,6 +4,7 @@ Invariant: everything about it follows from the seed.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,8 @@ from acktree.testing.world import SimulatedWorld
 BOOTSTRAP = "simulated"
 RESTART_S = (0.1, 3.0)
 DEFAULT_ATTEMPTS = 10
+SPARK_BOLT = 0.15
+"""How often one of the bolts that may be a Spark application is one."""
 HEARTBEAT_MS = "500"
 """How often a worker of KIP-848 hears of what it has to give up: with 5 s it is often healed before."""
 UNTRACKED_S = 6.0
@@ -58,7 +61,7 @@ class Role:
 
     name: str
     kind: str
-    """acker, worker, spout or spark"""
+    """acker, worker, spout, spark or spark bolt"""
     make: Callable[[], Any]
     group: str = ""
     """The consumer group whose commits say what it need not do again."""
@@ -72,6 +75,7 @@ class System:
     """See the module."""
 
     seed: int
+    spark_bolt_chance: float = SPARK_BOLT
     kernel: Kernel = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +105,9 @@ class System:
         self.judge.max_attempts = spout.max_attempts
         self.judge.retries.has_breaker = bool(spout.max_failure_ratio or spout.max_consecutive_failures)
         self.spout_group = f"{NAME}.s"
-        self.checkpoint = Checkpoint()
+        self.checkpoints: dict[str, Checkpoint] = defaultdict(Checkpoint)
+        """The checkpoint of each Spark application, by its role."""
+        self.spark_bolt = self._draw_spark_bolt(random.Random(f"Spark bolt {self.seed}"))
         self.source_left = 0
         self.stage_draw = random.Random(f"stage {self.seed}")
         self.stage_temper = Temper()
@@ -116,6 +122,12 @@ class System:
         draw = self.draw
         delays = draw.choice([lambda: 0.0, lambda: draw.uniform(0, 0.01), lambda: draw.uniform(0, 0.3)])
         self.cluster.transactions.marker_delay_s = delays
+
+    def _draw_spark_bolt(self, draw: random.Random) -> str:
+        """Return a bolt that is a Spark application, "" for none; which emits nothing calls no user code."""
+        tables = self.topology.bolts
+        names = [name for name, table in tables.items() if table.emits and not table.exactly_once]
+        return draw.choice(names) if names and draw.random() < self.spark_bolt_chance else ""
 
     def _mind(self, bolt: str) -> Mind:
         draw = self.draw
@@ -170,6 +182,9 @@ class System:
                 user["group.instance.id"] = f"acker-{number}"
             self._add(f"acker{number}", "acker", partial(Acker, BOOTSTRAP, NAME, user=user, seed=1))
         for bolt in self.topology.bolts:
+            if bolt == self.spark_bolt:
+                self._add(f"{bolt}0", "spark bolt", partial(self.bolt_application, bolt), f"{NAME}.{bolt}")
+                continue
             make = BOLTS[draw.choice(list(BOLTS))]
             for number in range(draw.randint(1, 2)):
                 user = {"group.protocol": protocol}
@@ -210,18 +225,40 @@ class System:
         return SpoutWorker(BOOTSTRAP, NAME, spout, task=task, name=name)
 
     def _application(self) -> SparkApplication:
-        options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, "spout": "s"}
-        process = self.kernel.current.process
-        if not self.checkpoint.offsets:
+        checkpoint = self.checkpoints["spark"]
+        if not checkpoint.offsets:
             self.judge.retries.forgive_all()
-        application = WatchedApplication(self.kernel, process, options, self._stage, self.checkpoint)
+        application = WatchedApplication(*self._place("spout", "s"), self._stage, checkpoint)
+        application.repeats, application.retries = self.judge.repeats, self.judge.retries
+        return self._with_faults(application)
+
+    def bolt_application(self, bolt: str, checkpoint: str = "") -> SparkApplication:
+        """Return the Spark application of a bolt, with a checkpoint of another name if asked for."""
+        function, kept = (
+            partial(self._bolt_rows, self.minds[bolt]),
+            self.checkpoints[checkpoint or f"{bolt}0"],
+        )
+        return self._with_faults(SparkApplication(*self._place("bolt", bolt), function, kept))
+
+    def _place(self, kind: str, name: str) -> tuple[Kernel, Process, dict[str, str]]:
+        options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, kind: name}
+        return self.kernel, self.kernel.current.process, options
+
+    def _with_faults(self, application: SparkApplication) -> SparkApplication:
         # Somebody upgrades Spark, and goes back.
         application.calls = self.version_draw.choice([Calls.WITH_START, Calls.WITHOUT_START])
-        application.repeats, application.retries = self.judge.repeats, self.judge.retries
         application.executors.speculates = lambda _attempt: self.stage_draw.random() < self.speculation
         application.executors.cuts_off = lambda _attempt: self._is_cut_off()
         application.executors.outlive_driver_s = lambda: self.outlive_s
         return application
+
+    def _bolt_rows(self, mind: Mind, row: Any) -> list[Any]:
+        """Return what a bolt in Spark makes of a tuple: rows with values, or one that fails."""
+        if mind.chance(mind.temper.fail):
+            mind.excuse(row)
+            return [{"value": b"", "fail": "drawn"}]
+        self.judge.count("executed in Spark")
+        return [{"value": value, "key": value} for value in mind.children_of(row)]
 
     def _is_cut_off(self) -> bool:
         """Draw whether what is above a writing task fails, after the rows were read."""
@@ -296,6 +333,11 @@ class System:
             role.service.run()
 
         self.kernel.spawn(process, run, role.name)
+
+    def start_beside(self, role: Role, make: Callable[[], Any]) -> None:
+        """Start one more process of a role, in a place of its own."""
+        self._add(f"{role.name}.second", role.kind, make, role.group)
+        self.start(self.roles[-1])
 
     # Running.
 
