@@ -83,7 +83,7 @@ class EveryRecord:
         return ""
 
     def _may_be_rejected(self, record: StoredRecord) -> bool:
-        """Return whether a worker may not have known the version in a record's header: its tree then fails."""
+        """Return whether a worker may not have known the version in a header: the tree then fails."""
         header = dict(record.headers).get(HEADER)
         if header is None:
             return False

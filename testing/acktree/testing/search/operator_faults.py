@@ -64,7 +64,7 @@ def _abort(system: System, fault: Fault) -> None:
 
 @kind("abort a transaction in a revocation")
 def _abort_in_revocation(system: System, fault: Fault) -> None:
-    """An operator scales a bolt out while records come in; who makes room loses its transaction just then.
+    """An operator scales a bolt out while records come in; who makes room loses its transaction each time.
 
     Where each worker keeps some partitions, what the transaction has of these must be read again, too.
     """
@@ -75,26 +75,25 @@ def _abort_in_revocation(system: System, fault: Fault) -> None:
     group, (topic, *_) = system.cluster.group(f"{NAME}.{bolt}"), system.topology.bolts[bolt].reads
     roles = [role for role in system.roles if role.group == group.name]
     owners: set[Process | None] = set()
-    before, revoked, is_over = system.kernel.on_call, None, False
+    before, revoked = system.kernel.on_call, None
 
     def on_call(caller: Process, call: str) -> None:
-        nonlocal revoked, is_over
+        nonlocal revoked
         before(caller, call)
-        if is_over or caller not in owners:
+        if caller not in owners:
             return
         if call == "consumer.revoke":
             revoked = caller
         elif call == "consumer.consume":
             revoked = None  # there was nothing to commit
         elif call == "producer.commit_transaction" and caller is revoked:
-            is_over = True
             system.judge.count("transaction aborted in a revocation")
             for name, entry in sorted(system.cluster.transactions.ids.items()):
                 if name.startswith(f"{group.name}-"):
                     system.cluster.transactions.time_out(entry)
 
     def write(left: int) -> None:
-        if left and not is_over:
+        if left:
             system.write_untracked(topic, b"a%s-%d|" % (str(fault.at_s).encode(), left))
             system.kernel.call_after(BURST_INTERVAL_S, partial(write, left - 1))
 

@@ -16,7 +16,7 @@ from acktree.testing.kafka.log import Outcome, Transaction
 TICK_S = 0.02
 """What the ages in an acker's table may lack."""
 SLACK_S = 1.0
-"""What an idle turn of an acker, which takes 0.9 s here, and the way to the log may add to the latest time."""
+"""What an idle turn of an acker, 0.9 s here, and the way to the log may add to the latest time."""
 LONG_TRANSACTION_S = 0.5
 """What a transaction may take from an acker's time: no log ends beyond the first record of an open one."""
 ORPHAN_PART = 0.5
