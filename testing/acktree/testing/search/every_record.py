@@ -38,8 +38,6 @@ class EveryRecord:
     """What user code has failed, or raised for."""
     held: set[tuple[str, Place]] = field(default_factory=set)
     """What user code has kept in hand for long, or for good."""
-    failed_roots: set[int] = field(default_factory=set)
-    """Roots that an acker has said to be failed or timed out."""
     _held_too_long: list[tuple[str, Place]] = field(default_factory=list)
 
     def has_excuse(self, bolt: str, place: Place) -> bool:
@@ -75,17 +73,18 @@ class EveryRecord:
                         if (bolt, place) in excused:
                             continue
                         found = executions.get((bolt, place), ())
-                        if not found and self._may_be_rejected(record):
+                        if not found and _may_be_rejected(record):
                             continue
                         if not any(written.issuperset(each.emitted) for each in found):
                             what = "what it emitted is not in the log" if found else "it was never executed"
                             return f"{bolt} is done with {place} {(record.value or b'').decode()}, and {what}"
         return ""
 
-    def _may_be_rejected(self, record: StoredRecord) -> bool:
-        """Return whether a worker may not have known the version in a header: the tree then fails."""
-        header = dict(record.headers).get(HEADER)
-        if header is None:
-            return False
-        version, anchors = decode_header(header)
-        return version > FIRST_VERSION and not self.failed_roots.isdisjoint(each.root for each in anchors)
+
+def _may_be_rejected(record: StoredRecord) -> bool:
+    """Return whether a worker may not know the version in a record's header yet.
+
+    Its root then never counts as acked, or the judge of trees says so; a root of an older run need not fail.
+    """
+    header = dict(record.headers).get(HEADER)
+    return header is not None and decode_header(header).version > FIRST_VERSION

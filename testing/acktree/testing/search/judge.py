@@ -214,7 +214,6 @@ class Judge:
         if not isinstance(result, Result):
             return
         self.retries.check_result(result, self.cluster.kernel.now_s)
-        self.every_record.failed_roots.update(failure.root for failure in result.failed)
         if self.retries.is_time_true:
             self.timeouts.check(result, self.cluster.kernel.now_s)
         for root in result.acked.tolist():
