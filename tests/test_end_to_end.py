@@ -29,6 +29,8 @@ LINES = 3_000
 PARTITIONS = 2
 FAIL_EVERY = 100
 DEADLINE_S = 800
+POLL_S = 0.2
+"""Each look makes a client and asks the broker, which costs the processes of the test their CPU."""
 TOPOLOGY = """
 name = "{name}"
 ackers = {ackers}
@@ -95,9 +97,10 @@ def send(bootstrap: str, topic: str) -> list[str]:
 
 
 def check_running(children: dict[str, ChildProcess], deadline: float) -> None:
-    """Fail, with what the processes said, if the time is up or Spark has ended."""
+    """Fail, with what the processes said, if the time is up or Spark has ended; else give them some time."""
     assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
     assert children["spark"].exit_code is None, children["spark"].tail()
+    time.sleep(POLL_S)
 
 
 def await_end(children: dict[str, ChildProcess], deadline: float) -> None:

@@ -161,6 +161,7 @@ def test_counts_of_blocks_are_exact_after_the_driver_is_killed(
         while committed_offsets(bootstrap, group, topic, 2)[1] < RECORDS // 4:
             assert time.monotonic() < deadline, {name: child.tail() for name, child in children.items()}
             assert children["spark"].exit_code is None, children["spark"].tail()
+            time.sleep(0.2)
         children["spark"].kill()
         children["spark"].start()
         while children["spark"].exit_code is None:
