@@ -35,6 +35,7 @@ BROKER_FIXTURES = {"bootstrap", "own_broker", "secure"}
 # A JVM of the tests does not live long enough for its better compiler to pay off.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("KAFKA_HEAP_OPTS", f"-Xmx1g -Xms256m {SHORT_LIVED}")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
 # Py4J keeps the function of a query, and drivers and writers of Spark keep clients until their process ends.
 KEEP_CLIENTS = {"spark", "security"}
 ONE_PROCESS = {"spark", "secure"}
@@ -51,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=allowed_s, reverse=True)  # nobody waits at the end for a long test that began last
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if BROKER_FIXTURES & fixtures or ("kafka" in fixtures and not simulated_kafka.is_simulated(item)):
+        is_real = "simulation" in fixtures and not simulated_kafka.is_simulated(item)
+        if is_real or BROKER_FIXTURES & fixtures:
             item.add_marker(pytest.mark.broker)
         if "spark" in fixtures:
             item.add_marker(pytest.mark.jvm)

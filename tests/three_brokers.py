@@ -20,6 +20,7 @@ from acktree.console.devbroker.owner import die_with_owner
 
 BROKERS = 3
 START_TIMEOUT_S = 120
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # What is created has one replica unless the creator asks for more: a topology file has to.
 REPLICATED = {
     "broker.session.timeout.ms": "6000",
@@ -63,7 +64,7 @@ class ThreeBrokers:
             }  # fmt: skip
             file = home / "server.properties"
             file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-            command = [java, "-XX:TieredStopAtLevel=1", LOG_LEVEL, "-Xmx512m", "-cp", jars]
+            command = [java, *SHORT_LIVED, LOG_LEVEL, "-Xmx512m", "-cp", jars]
             tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
             subprocess.run([*command, *tool], check=True, capture_output=True)
             with (home / "log").open("wb") as log:

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from acktree.spark import app
-from acktree.spark.runtime.class_archive import options_to_use
 from simulated_kafka import Simulation, run_in
 from spark.spouts import SpoutTester
 from spark.tester import StageTester
@@ -44,8 +43,7 @@ def spark() -> Iterator[SparkSession]:
     # hangs then is every query, until its deadline.
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) < FD_SETSIZE / 2, "tests before this one left clients open"
-    # The better compiler of a JVM does not pay off within these tests.
-    session = app.make_session("acktree tests", f"{options_to_use()} -XX:TieredStopAtLevel=1")
+    session = app.make_session("acktree tests")
     yield session
     session.stop()
 

@@ -11,7 +11,6 @@ settings = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.port": sys.argv[1],
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 builder = SparkSession.builder.master("local[2,4]")
 for key, value in settings.items():

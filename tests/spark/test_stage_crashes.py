@@ -30,8 +30,6 @@ from spark.tester import DEADLINE_S, StageTester
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 BIG, SMALL = 4_000, 1_000
 """Records of the two partitions: the big one is several Arrow batches, its last record is fatal."""
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that is killed after one batch is not worth its second compiler."""
 
 
 @pytest.fixture
@@ -62,8 +60,7 @@ def own_run(tester: StageTester, job: str, *more: str) -> Iterator[tuple[subproc
     command += more
     log = tester.folder / "log"
     with log.open("w") as out:
-        environment = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_START}
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
         try:
             yield process, log
         finally:
