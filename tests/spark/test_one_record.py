@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.schemas.client_settings import consumer_settings, producer_settings
 from acktree.schemas.clients import make_admin, make_consumer, make_producer
@@ -20,8 +20,9 @@ RECORDS = 5
 class Topic:
     """A topic with some records, and a consumer that reads one of them."""
 
-    def __init__(self, bootstrap: str, name: str, consumer: Consumer) -> None:
-        self.bootstrap, self.name, self.consumer = bootstrap, name, consumer
+    def __init__(self, bootstrap: str, name: str, admin: AdminClient, consumer: Consumer) -> None:
+        self.bootstrap, self.name = bootstrap, name
+        self.admin, self.consumer = admin, consumer
 
     def value(self, offset: int) -> bytes | None:
         message = read_record(self.consumer, TopicPartition(self.name, 0, offset), self.bootstrap)
@@ -30,14 +31,15 @@ class Topic:
 
 @contextmanager
 def filled(bootstrap: str, name: str, reset: str) -> Iterator[Topic]:
-    make_admin(bootstrap, {}).create_topics([NewTopic(name, 1)])[name].result()
+    admin = make_admin(bootstrap, {})  # without its client, what was asked has no result
+    admin.create_topics([NewTopic(name, 1)])[name].result()
     producer = make_producer(producer_settings(bootstrap, {}))
     for number in range(RECORDS):
         producer.produce(name, str(number))
     assert producer.flush(30) == 0
     settings = consumer_settings(bootstrap, f"{name}.group", {}, enable_partition_eof=True)
     consumer = make_consumer({**settings, "auto.offset.reset": reset})
-    yield Topic(bootstrap, name, consumer)
+    yield Topic(bootstrap, name, admin, consumer)
     consumer.close()
 
 
@@ -52,7 +54,7 @@ def test_a_record_is_read_at_its_offset_and_an_expired_one_is_missing(
     with filled(kafka, unique, reset) as topic:
         assert topic.value(3) == b"3"
         place = TopicPartition(unique, 0, 3)
-        make_admin(kafka, {}).delete_records([place])[place].result()
+        topic.admin.delete_records([place])[place].result()
         assert topic.value(2) is None
         assert topic.value(4) == b"4"
 
