@@ -15,8 +15,9 @@ BEARER = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "OAUTHBEARER",
     "enable.sasl.oauthbearer.unsecure.jwt": "true",
-    "sasl.oauthbearer.config": "principal=bearer",
+    "sasl.oauthbearer.config": "principal=visitor-with-a-token",
 }
+"""A user without rights, and of these tests alone: who sees a topology needs more of them to list it."""
 
 
 @pytest.fixture(scope="module")
