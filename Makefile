@@ -55,8 +55,8 @@ test-spark-matrix: $(VENV)/.warm
 
 # What `make test` leaves out, the properties with more examples, and on a real Kafka what it runs on the simulated one.
 test-slow: $(VENV)/.warm
-	HYPOTHESIS_PROFILE=full $(PYTEST) -m '(slow or hypothesis) and not simulated'
-	ACKTREE_TEST_REAL_KAFKA=1 $(PYTEST) -m simulated
+	ACKTREE_TEST_REAL_KAFKA=1 HYPOTHESIS_PROFILE=full $(PYTEST) \
+	    -m 'slow or hypothesis or (simulated and broker and not real)'
 
 # Whole systems under random faults, in virtual time: so many seeds, on all cores.
 simulate: $(VENV)/.warm

@@ -1,6 +1,6 @@
 """Tests on the simulated Kafka: a module marked ``simulated`` runs there, in virtual time.
 
-With ``ACKTREE_TEST_REAL_KAFKA`` set the same tests run on the real broker: ``make test-all`` does so, and
+With ``ACKTREE_TEST_REAL_KAFKA`` set the same tests run on the real broker: ``make test-slow`` does so, and
 holds the simulation to it. Such a test makes its clients, threads and events through
 ``acktree.schemas.world``, and waits with it: it runs as a task of a simulation, and what it waits for costs
 virtual time only. A test that needs a process to kill, or what the simulation leaves out, is marked ``real``.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from simulated_kafka import REAL
+
 HOUSE = Path(__file__).parents[1]
 
 
@@ -23,7 +25,7 @@ HOUSE = Path(__file__).parents[1]
 def test_the_suite_passes_without_the_private_parts_of_libraries(bootstrap: str, modules: tuple[str, ...]):
     command = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
     environment = {**os.environ, "ACKTREE_NATIVE": "off", "KAFKA_BOOTSTRAP_SERVERS": bootstrap}
-    for name in [name for name in environment if name.startswith("PYTEST_")]:
+    for name in [name for name in environment if name == REAL or name.startswith("PYTEST_")]:
         del environment[name]
     ran = subprocess.run(
         [*command, *(f"tests/{module}" for module in modules)],
