@@ -52,8 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=allowed_s, reverse=True)  # nobody waits at the end for a long test that began last
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        is_real = "simulation" in fixtures and not simulated_kafka.is_simulated(item)
-        if is_real or BROKER_FIXTURES & fixtures:
+        if BROKER_FIXTURES & fixtures or simulated_kafka.is_real(item):
             item.add_marker(pytest.mark.broker)
         if "spark" in fixtures:
             item.add_marker(pytest.mark.jvm)

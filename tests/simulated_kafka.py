@@ -104,6 +104,16 @@ def is_simulated(item: pytest.Item) -> bool:
     return item.get_closest_marker("real") is None
 
 
+def is_real(item: pytest.Item) -> bool:
+    """Return whether a test that can run on either Kafka runs on the real one.
+
+    Such a test has the fixture ``kafka``, or one that asks for it while it runs, which is ``run``.
+    """
+    fixtures = getattr(item, "fixturenames", ())
+    asks_later = "simulation" in fixtures and item.get_closest_marker("simulated") is not None
+    return ("kafka" in fixtures or asks_later) and not is_simulated(item)
+
+
 @pytest.fixture
 def simulation(request: pytest.FixtureRequest) -> Iterator[Simulation | None]:
     """The simulation that the test runs in, None on a real broker."""
