@@ -153,6 +153,7 @@ def guarded(secure: SecureBroker, tmp_path: Path) -> Iterator[Guarded]:
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.eventLog.enabled true\nspark.eventLog.compress false\n"
         f"spark.eventLog.dir {(tmp_path / 'events').as_uri()}\n"
+        "spark.sql.shuffle.partitions 2\n"
     )
     running = Guarded(secure, tmp_path)
     yield running
