@@ -16,7 +16,7 @@ from acktree.schemas.stats import Report
 pytestmark = pytest.mark.simulated
 
 TIMEOUT_S = 12
-LONG_S = 4 * TIMEOUT_S
+LONG_S = 3 * TIMEOUT_S
 LOST = 99
 """A root that has no tuple in the log."""
 
