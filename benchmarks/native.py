@@ -3,103 +3,86 @@
     python benchmarks/native.py PART [-b HOST:PORT] [--rounds 3] [--tasks CORES] [--records 100000]
 
 PART is `prefetch` (the fold of the acker alone), or `daemon` or `home` (a local Spark from its start to the
-end of its first batch, one task a partition). Of a part in columns out of workers: `acktree bench worker
---kinds batch,columns`, with and without `--without-native`, which there switches off nothing else.
+end of its first batch, one task a partition). Of a part in columns out of workers: `worker.py --kinds
+batch,columns`, with and without `--without-native`, which there switches off nothing else.
 
-CPU leaves out the broker and the acker's start. Figures are medians over the rounds, then each round's ratio.
+CPU leaves out the broker and the acker's start. Figures are medians over the rounds.
 """
 
-import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from acktree.console.benches import spark_stage
-from acktree.console.benches.cpu_time import CpuClock
-from acktree.console.devbroker.broker import LocalBroker
+from clock import TreeClock
+from harness import Cluster, Table, arguments, cluster, in_turn, run_script, spread
 
 
 def main() -> None:
-    options = parse_arguments()
-    if options.child:
-        os.cpu_count = lambda: options.tasks
-        if options.child == "without":
-            WITHOUT[options.part]()
-        print(json.dumps(measure(options)))
-        return
-    with ExitStack() as running:
-        if options.part != "prefetch":
-            options.bootstrap = options.bootstrap or running.enter_context(LocalBroker()).bootstrap
-            spark_stage.PARTITIONS = options.tasks
-            options.source = spark_stage.fill(options.bootstrap, options.records)
-            running.callback(spark_stage.drop_topics, options.bootstrap, [options.source])
-        # Compiled code of a patched kernel must not be taken for that of the kernel.
-        caches = {
-            child: running.enter_context(tempfile.TemporaryDirectory()) for child in ("with", "without")
-        }
-        runs: dict[str, list[dict[str, float]]] = {child: [] for child in caches}
-        for _ in range(options.rounds):
-            for child, cache in caches.items():
-                runs[child].append(run_child(options, child, cache))
-                print(child, options.part, runs[child][-1], flush=True)
-    for name in runs["with"][0]:
-        with_it, without = ([run[name] for run in runs[child]] for child in ("with", "without"))
-        ratios = ", ".join(f"{off / on:.2f}" for on, off in zip(with_it, without, strict=True))
-        medians = f"{statistics.median(with_it):.2f}, without it {statistics.median(without):.2f}"
-        print(f"{name}: with {options.part} {medians}; without / with {ratios}")
-
-
-def parse_arguments() -> Any:
-    parser = argparse.ArgumentParser()
+    parser = arguments(__doc__)
     parser.add_argument("part", choices=WITHOUT)
-    parser.add_argument("-b", "--bootstrap")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--pending", type=int, default=1_000_000)
-    parser.add_argument("--child", choices=("with", "without"))
-    parser.add_argument("--source")
-    return parser.parse_args()
+    parser.add_argument("--child", choices=("with", "without"), help="be a process that is measured")
+    parser.add_argument("--source", default="", help="its topic")
+    asked = parser.parse_args()
+    if asked.child:
+        os.cpu_count = lambda: asked.tasks
+        if asked.child == "without":
+            WITHOUT[asked.part]()
+        print(json.dumps(measure(asked)))
+        return
+    with cluster(asked) as kafka, ExitStack() as running:
+        if asked.part != "prefetch":
+            from spark import filled
+
+            asked.source = running.enter_context(filled(kafka, asked.records, asked.tasks))
+        # Compiled code of a patched kernel must not be taken for that of the kernel.
+        caches = {
+            child: running.enter_context(tempfile.TemporaryDirectory()) for child in ("with", "without")
+        }
+        kinds = {
+            child: partial(run_child, asked, kafka.bootstrap, child, cache) for child, cache in caches.items()
+        }
+        runs = in_turn(kinds, asked.rounds)
+    columns = [name for name in runs["with"][0] for name in (name, "min", "max")]
+    table = Table("process", *columns)
+    for child, of_child in runs.items():
+        figures = [spread([run[name] for run in of_child]) for name in of_child[0]]
+        table.row(f"{child} {asked.part}", *(each for figure in figures for each in figure))
 
 
-def run_child(options: Any, child: str, cache: str) -> dict[str, float]:
-    command = [sys.executable, __file__, options.part, "--child", child]
-    for name in ("bootstrap", "source", "tasks", "records", "pending"):
-        if (value := getattr(options, name)) is not None:
-            command += [f"--{name}", str(value)]
-    environment = dict(os.environ)
-    if options.part == "prefetch":
-        environment["NUMBA_CACHE_DIR"] = cache
-    run = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    figures: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+def run_child(asked: Any, bootstrap: str, child: str, cache: str) -> dict[str, float]:
+    words = ["-b", bootstrap, asked.part, "--child", child, "--source", asked.source]
+    for name in ("tasks", "records", "pending"):
+        words += [f"--{name}", getattr(asked, name)]
+    environment = {"NUMBA_CACHE_DIR": cache} if asked.part == "prefetch" else {}
+    figures: dict[str, float] = run_script(__file__, *words, environment=environment)
     return figures
 
 
-def measure(options: Any) -> dict[str, float]:
-    if options.part == "prefetch":
-        from acktree.console.benches import acker_fold  # once the kernels are as asked for
+def measure(asked: Any) -> dict[str, float]:
+    if asked.part == "prefetch":
+        from acker_fold import measure_fold  # once the kernels are as asked for
 
-        fold = acker_fold.measure_fold(options.pending)
-        return {"CPU s per million events": round(1e6 / fold.table_per_s, 4)}
-    with CpuClock(os.getpid()) as clock:
-        own = spark_stage.OwnSpark(options.bootstrap, options.source, options.records, clock)
-        started_cpu_s = clock()
-        with own.topology(ackers=1) as (name, folder):
-            before_cpu_s, before_s = clock(), time.perf_counter()
-            own.start("pass-through", name, folder, "available-now").awaitTermination()
-            took_s, cpu_s = time.perf_counter() - before_s, clock() - before_cpu_s
-    return {
-        "CPU s to the end of the first batch": round(started_cpu_s + cpu_s, 2),
-        "its wall s": round(took_s, 2),
-    }
+        return {"CPU s a million events": 1e6 / measure_fold(asked.pending).table_per_s}
+    from spark import OwnSpark
+
+    with TreeClock(os.getpid()) as clock:
+        own = OwnSpark(Cluster(asked.bootstrap), asked.source, asked.records, clock)
+        started = clock()
+        with own.deployment(ackers=1) as deployment:
+            begin = clock()
+            own.start("pass-through", deployment, "available-now").awaitTermination()
+            batch = clock().since(begin)
+    return {"CPU s to the end of the first batch": started.cpu_s + batch.cpu_s, "its wall s": batch.wall_s}
 
 
 def without_prefetch() -> None:

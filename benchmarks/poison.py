@@ -7,21 +7,22 @@ failure. The lag is what is written and not committed by the spout's group, in r
 oldest one.
 """
 
-import argparse
-import subprocess
-import sys
-import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from harness import (
+    Cluster,
+    Deployment,
+    Table,
+    arguments,
+    cluster,
+    committed_offset,
+    flush,
+    new_name,
+    produce,
+    wait_until,
+)
 
-from acktree.console.devbroker.broker import LocalBroker
-
-ACKTREE = Path(sys.executable).with_name("acktree")
 START_S = 150.0
 SETTLE_S = 45.0
 """How long the frontier is watched once nothing more is written: attempts are used up meanwhile."""
@@ -34,24 +35,6 @@ emits = ["{name}.parsed"]
 max_attempts = 5
 [bolts.count]
 reads = ["{name}.parsed"]
-"""
-JOBS = """
-from acktree.producers import BasicBolt, Bolt
-
-def parse(clicks):
-    return clicks.select("value", "anchors")
-
-class Plain(Bolt):
-    retry = True
-
-    def execute(self, tup, collector):
-        if tup.value.startswith(b"poison"):
-            collector.fail(tup, "poison", retry=self.retry)
-        else:
-            collector.ack(tup)
-
-class Rejects(Plain):
-    retry = False
 """
 
 
@@ -70,95 +53,63 @@ class Lag:
 class Run:
     """One topology with its processes, and how far its spout is."""
 
-    def __init__(self, stack: ExitStack, bootstrap: str, name: str) -> None:
-        self.stack, self.bootstrap, self.name = stack, bootstrap, name
-        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        self.producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-        self.group = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{name}.clicks"})
-        stack.callback(self.group.close)
-        self.sent_s: list[float] = []
+    def __init__(self, kafka: Cluster, deployment: Deployment, bolt: str) -> None:
+        self._source = f"{deployment.name}.clicks"
+        self._producer, self._group = kafka.producer(), deployment.consumer("clicks")
+        self._sent_s: list[float] = []
+        deployment.start("acker", "run")
+        deployment.start("bolt", "run", f"jobs:{bolt}", "--bolt", "count")
+        deployment.start("spark", "run", "jobs:values", "--spout", "clicks")
+        self._send(is_poison=False)  # the first record of a start costs seconds
+        flush(self._producer)
+        wait_until(lambda: not self._lag()[0], START_S, "the first record is committed", SAMPLE_S)
 
-    def set_up(self, bolt: str) -> None:
-        (self.folder / "jobs.py").write_text(JOBS)
-        (self.folder / "topology.toml").write_text(TOPOLOGY.format(name=self.name))
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(f"{self.name}.clicks", 1)])[f"{self.name}.clicks"].result()
-        apply = [str(ACKTREE), "topology", "apply", "topology.toml", "-b", self.bootstrap]
-        subprocess.run(apply, cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
-        self.start("acker", "run")
-        self.start("bolt", "run", f"jobs:{bolt}", "--bolt", "count")
-        self.start("spark", "run", "jobs:parse", "--spout", "clicks")
-        self.send(0, is_poison=False)  # the first record of a start costs seconds
-        self.producer.flush()
-        deadline_s = time.monotonic() + START_S
-        while self.lag()[0]:
-            assert time.monotonic() < deadline_s, "the first record was never committed"
-            time.sleep(SAMPLE_S)
+    def _send(self, is_poison: bool) -> None:
+        value = b"%s %d" % (b"poison" if is_poison else b"click", len(self._sent_s))
+        produce(self._producer, self._source, value)
+        self._producer.poll(0)
+        self._sent_s.append(time.monotonic())
 
-    def start(self, *arguments: str) -> None:
-        """Start a process and wait until it says that it is ready; it is ended with the run."""
-        log = self.folder / f"{arguments[0]}.log"
-        with log.open("wb") as file:
-            command = [str(ACKTREE), *arguments, "-b", self.bootstrap, "--topology", self.name]
-            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file)
-        self.stack.callback(process.wait)
-        self.stack.callback(process.terminate)
-        deadline_s = time.monotonic() + START_S
-        while b"ready" not in log.read_bytes():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline_s, log.read_text()
-            time.sleep(0.2)
-
-    def send(self, number: int, is_poison: bool) -> None:
-        value = b"%s %d" % (b"poison" if is_poison else b"click", number)
-        self.producer.produce(f"{self.name}.clicks", value)
-        self.producer.poll(0)
-        self.sent_s.append(time.monotonic())
-
-    def lag(self) -> tuple[int, float]:
+    def _lag(self) -> tuple[int, float]:
         """Return how many records are written and not committed, and the age of the oldest of them."""
-        (place,) = self.group.committed([TopicPartition(f"{self.name}.clicks", 0)], timeout=10)
-        frontier = max(place.offset, 0)
-        left = len(self.sent_s) - frontier
-        return left, time.monotonic() - self.sent_s[frontier] if left else 0.0
+        frontier = committed_offset(self._group, self._source)
+        left = len(self._sent_s) - frontier
+        return left, time.monotonic() - self._sent_s[frontier] if left else 0.0
 
     def measure(self, rate: float, seconds: float, poison: float) -> Lag:
         """Write records at a steady rate; then wait until the frontier is at the end, or SETTLE_S."""
         every, lag, began_s = round(1 / poison), Lag(), time.monotonic()
         while (now_s := time.monotonic() - began_s) < seconds:
-            while len(self.sent_s) < now_s * rate:
-                self.send(len(self.sent_s), len(self.sent_s) % every == every // 2)
-            lag.samples.append(self.lag())
+            while len(self._sent_s) < now_s * rate:
+                self._send(len(self._sent_s) % every == every // 2)
+            lag.samples.append(self._lag())
             time.sleep(SAMPLE_S)
-        self.producer.flush()
+        flush(self._producer)
         ended_s = time.monotonic()
-        while time.monotonic() < ended_s + SETTLE_S:
-            if not self.lag()[0]:
+        while time.monotonic() < ended_s + SETTLE_S and lag.settled_s is None:
+            if not self._lag()[0]:
                 lag.settled_s = time.monotonic() - ended_s
-                break
             time.sleep(SAMPLE_S)
         return lag
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("-b", "--bootstrap-server")
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=45)
     parser.add_argument("--rate", type=float, default=200)
     parser.add_argument("--poison", type=float, default=0.01)
-    options = parser.parse_args()
-    print(f"{options.rate:g} records/s for {options.seconds:g} s, {options.poison:.1%} poison, 5 attempts")
-    print("a failure        lag, records: most  at the end   age, s: most  at the end   all done, s later")
-    with ExitStack() as broker:
-        bootstrap = options.bootstrap_server or broker.enter_context(LocalBroker()).bootstrap
-        for bolt, name in (("Plain", "plain"), ("Rejects", "retry=False")):
-            with ExitStack() as stack:
-                run = Run(stack, bootstrap, f"poison{bolt.lower()}{int(time.time())}")
-                run.set_up(bolt)
-                lag = run.measure(options.rate, options.seconds, options.poison)
+    asked = parser.parse_args()
+    with cluster(asked) as kafka:
+        print(f"{asked.rate:g} records/s for {asked.seconds:g} s, {asked.poison:.1%} poison, 5 attempts")
+        columns = "most, records", "at the end", "most, s", "at the end, s", "all done, s later"
+        table = Table("lag of the frontier", *columns)
+        for bolt, name in (("FailPoison", "plain failures"), ("RejectPoison", "retry=False")):
+            with kafka.deployment(TOPOLOGY.format(name=new_name()), {"clicks": 1}) as deployment:
+                run = Run(kafka, deployment, bolt)
+                lag = run.measure(asked.rate, asked.seconds, asked.poison)
             (most, oldest_s), (left, age_s) = lag.largest, lag.samples[-1]
-            settled = f"over {SETTLE_S:g}" if lag.settled_s is None else f"{lag.settled_s:.1f}"
-            print(f"{name:14} {most:19} {left:11} {oldest_s:14.1f} {age_s:11.1f} {settled:>19}", flush=True)
+            settled = f"over {SETTLE_S:g}" if lag.settled_s is None else lag.settled_s
+            table.row(name, most, left, oldest_s, age_s, settled)
 
 
 if __name__ == "__main__":

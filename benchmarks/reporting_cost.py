@@ -7,82 +7,82 @@ report is made and handed to the producer many times over, on the thread of the 
 import time
 from collections.abc import Iterator
 from threading import Thread
+from typing import Any
 
 import numpy as np
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.acker.cut import Positions
 from acktree.acker.expiry import AgeLimits
 from acktree.acker.figures import Figures
 from acktree.acker.partition import Partition
-from acktree.producers import BasicBolt
+from acktree.producers import BasicBolt, Emit, Tuple
 from acktree.producers.worker.loop import Worker
 from acktree.schemas.batch_codec import decode_init_batch
 from acktree.schemas.codec import encode_ack_init
 from acktree.schemas.control_records import ENTRY, AckInit
 from acktree.schemas.ids import root_ids
 from acktree.schemas.progress import Progress
-from acktree.schemas.publish import apply_topology
 from acktree.schemas.standstill import RoleReports
 from acktree.schemas.stats import STATS_INTERVAL_S
-from acktree.schemas.topology import parse_topology
+from harness import Cluster, Table, new_name, wait_until
 
 REPORTS = 200
 PARTITIONS = (1, 64)
 OPEN_ROOTS = (0, 100_000, 2_000_000)
+LIMIT_S = 300.0
+TOPOLOGY = """
+name = "{name}"
+ackers = 1
+[spouts.s]
+topics = ["{name}.in"]
+emits = ["{name}.words"]
+[bolts.count]
+reads = ["{name}.words"]
+"""
 
 
 class Idle(BasicBolt):
     """Is given no tuple."""
 
-    def execute(self, tup, emit) -> None:
+    def execute(self, tup: Tuple, emit: Emit) -> None:
         raise AssertionError(tup)
 
 
-def measure_reporting(bootstrap: str) -> None:
+def print_reporting(kafka: Cluster) -> None:
     """Print the CPU time of a report, and its share of a core."""
-    print(f"{'process':48} {'ms a report':>12} {'of a core':>10}")
+    table = Table("process", "CPU ms a report", "of a core")
+
+    def row(name: str, cpu_s: float) -> None:
+        table.row(name, f"{1000 * cpu_s:.3f}", f"{cpu_s / STATS_INTERVAL_S:.3%}")
+
     for partitions in PARTITIONS:
-        _print(f"worker, {partitions} partitions", _worker_s(bootstrap, partitions))
+        row(f"worker, {partitions} partitions", _worker_s(kafka, partitions))
     for partitions in PARTITIONS:
         for roots in OPEN_ROOTS:
-            _print(f"acker, {partitions} partitions, {roots:,} open roots", _acker_s(partitions, roots))
+            row(f"acker, {partitions} partitions, {roots:,} open roots", _acker_s(partitions, roots))
 
 
-def _print(name: str, cpu_s: float) -> None:
-    print(f"{name:48} {1000 * cpu_s:12.3f} {cpu_s / STATS_INTERVAL_S:10.3%}", flush=True)
-
-
-def _worker_s(bootstrap: str, partitions: int) -> float:
+def _worker_s(kafka: Cluster, partitions: int) -> float:
     """Return the CPU seconds of one report of a worker that reads so many partitions."""
-    name = f"bench-reporting-{time.time_ns() // 1_000_000}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(f"{name}.in", partitions)])[f"{name}.in"].result()
-    text = (
-        f'name = "{name}"\nackers = 1\n[spouts.s]\ntopics = ["{name}.in"]\nemits = ["{name}.words"]\n'
-        f'[bolts.count]\nreads = ["{name}.words"]\n'
-    )
-    apply_topology(bootstrap, parse_topology(text), {})
-    worker = Worker(bootstrap, name, Idle(), name="count")
-    send, costs = worker.reports.send, list[float]()
+    with kafka.deployment(TOPOLOGY.format(name=new_name()), {"in": partitions}) as deployment:
+        worker = Worker(kafka.bootstrap, deployment.name, Idle(), name="count")
+        send, costs = worker.reports.send, list[float]()
 
-    def send_often(output: object) -> None:
-        if len(worker._inputs.consumer.assignment()) == partitions:
-            began_s = time.thread_time()
-            for _ in range(REPORTS):
-                send(output)
-            costs.append((time.thread_time() - began_s) / REPORTS)
+        def send_often(output: Any) -> None:
+            if len(worker._inputs.consumer.assignment()) == partitions:
+                began_s = time.thread_time()
+                for _ in range(REPORTS):
+                    send(output)
+                costs.append((time.thread_time() - began_s) / REPORTS)
 
-    worker.reports.send = send_often
-    thread = Thread(target=worker.run)
-    thread.start()
-    while len(costs) < 3:
-        time.sleep(0.1)
-    worker.stop()
-    thread.join()
-    names = [topic for topic in admin.list_topics(timeout=30).topics if topic.startswith(name)]
-    for future in admin.delete_topics(names).values():
-        future.result()
+        worker.reports.send = send_often  # type: ignore[method-assign]
+        thread = Thread(target=worker.run)
+        thread.start()
+        try:
+            wait_until(lambda: len(costs) >= 3, LIMIT_S, "three reports", poll_s=0.1)
+        finally:
+            worker.stop()
+            thread.join()
     return min(costs)
 
 

@@ -6,22 +6,28 @@ Runs an acker, a Spark application and two bolts that read the same topic, all a
 bolt is killed before the records come, and started again at the end.
 """
 
-import argparse
 import json
-import signal
 import subprocess
-import sys
-import tempfile
 import time
-from contextlib import ExitStack
-from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
 
-from acktree.console.devbroker.broker import LocalBroker
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
+from harness import (
+    ACKTREE,
+    Cluster,
+    Deployment,
+    Table,
+    arguments,
+    cluster,
+    flush,
+    new_name,
+    produce,
+    wait_until,
+)
 
-ACKTREE = Path(sys.executable).with_name("acktree")
+LIMIT_S = 300.0
 TOPOLOGY = """
 name = "{name}"
 ackers = 2
@@ -34,104 +40,66 @@ reads = ["{name}.parsed"]
 [bolts.archive]
 reads = ["{name}.parsed"]
 """
-JOBS = """
-from acktree.producers import BasicBolt
-
-def parse(clicks):
-    return clicks.select("value", "anchors")
-
-class Archive(BasicBolt):
-    def execute(self, tup, emit):
-        pass
-"""
 
 
-class Run:
-    """The processes of one topology, started in a folder, and what is in its topics."""
-
-    def __init__(self, stack: ExitStack, bootstrap: str, name: str) -> None:
-        self.stack, self.bootstrap, self.name = stack, bootstrap, name
-        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": f"{name}.bench", "enable.partition.eof": True}
-        )
-        stack.callback(self._consumer.close)
-
-    def command(self, *arguments: str) -> list[str]:
-        return [str(ACKTREE), *arguments, "-b", self.bootstrap]
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a process and wait until it says that it is ready; it is killed in the end."""
-        log = self.folder / f"{'-'.join(arguments)}.log".replace(":", "-")
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                self.command(*arguments, "--topology", self.name), cwd=self.folder, stdout=file, stderr=file
-            )
-        self.stack.callback(process.kill)
-        while b"ready" not in log.read_bytes():
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.2)
-        return process
-
-    def tuples(self) -> int:
-        """Return how many tuples are in the topic of the bolts, without the markers of transactions."""
-        self._consumer.assign([TopicPartition(f"{self.name}.parsed", 0, 0)])
-        found = 0
-        while (message := self._consumer.poll(10)) is not None and message.error() is None:
-            found += 1
-        return found
-
-    def pending(self) -> bool:
-        ended = subprocess.run(
-            self.command("pending", "list", "--topology", self.name, "--format", "json"),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return bool(json.loads(ended.stdout)["pending"])
-
-    def describe(self) -> None:
-        ended = subprocess.run(
-            self.command("describe", "--topology", self.name), capture_output=True, text=True, check=False
-        )
-        print(f"describe, exit code {ended.returncode}:\n{ended.stdout}")
+def tuples(deployment: Deployment) -> int:
+    """Return how many tuples are in the topic of the bolts, without the markers of transactions."""
+    settings = consumer_settings(deployment.bootstrap, f"{deployment.name}.look", {})
+    consumer = make_consumer({**settings, "enable.partition.eof": True})
+    consumer.assign([TopicPartition(f"{deployment.name}.parsed", 0, 0)])
+    found = 0
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        found += 1
+    consumer.close()
+    return found
 
 
-def measure(run: Run, records: int, seconds: float) -> None:
-    name = run.name
-    (run.folder / "jobs.py").write_text(JOBS)
-    (run.folder / "topology.toml").write_text(TOPOLOGY.format(name=name))
-    admin = AdminClient({"bootstrap.servers": run.bootstrap})
-    admin.create_topics([NewTopic(f"{name}.clicks", 1)])[f"{name}.clicks"].result()
-    subprocess.run(run.command("topology", "apply", "topology.toml"), cwd=run.folder, check=True)
-    run.start("acker", "run")
-    run.start("spark", "run", "jobs:parse", "--spout", "clicks")
-    run.start("bolt", "run", "jobs:Archive", "--bolt", "archive")
-    run.start("bolt", "run", "jobs:Archive", "--bolt", "count").send_signal(signal.SIGKILL)
-    producer = Producer({"bootstrap.servers": run.bootstrap})
+def ask(deployment: Deployment, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that looks; exit code 1 says that something is stuck."""
+    at = ["--topology", deployment.name, "-b", deployment.bootstrap]
+    done = subprocess.run([ACKTREE, *command, *at], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return done
+
+
+def is_pending(deployment: Deployment) -> bool:
+    listed = json.loads(ask(deployment, "pending", "list", "--format", "json").stdout)
+    return bool(listed["pending"]) or not listed["complete"]
+
+
+def measure(kafka: Cluster, deployment: Deployment, records: int, seconds: float) -> None:
+    count = ("bolt", "run", "jobs:Ack", "--bolt", "count")
+    deployment.start("acker", "run")
+    deployment.start("spark", "run", "jobs:values", "--spout", "clicks")
+    deployment.start("bolt", "run", "jobs:Ack", "--bolt", "archive")
+    deployment.start(*count).kill()
+    producer = kafka.producer()
     for number in range(records):
-        producer.produce(f"{name}.clicks", b"click %d" % number)
-    producer.flush()
+        produce(producer, f"{deployment.name}.clicks", b"click %d" % number)
+    flush(producer)
     time.sleep(seconds)
-    run.describe()
-    print(f"{run.tuples() - records} replays of {records} records after {seconds:g} s")
+    described = ask(deployment, "describe")
+    print(f"describe, exit code {described.returncode}:\n{described.stdout}")
+    replays = tuples(deployment) - records
     began_s = time.monotonic()
-    run.start("bolt", "run", "jobs:Archive", "--bolt", "count")
-    while run.pending():
-        time.sleep(0.5)
-    print(f"all done {time.monotonic() - began_s:.1f} s after the bolt was started again")
-    print(f"{run.tuples()} tuples executed by each of the two bolts")
+    deployment.start(*count)
+    ended_s = wait_until(lambda: not is_pending(deployment), LIMIT_S, "all is done", poll_s=0.5)
+    table = Table(
+        f"{records} records, one bolt away for {seconds:g} s", "replays", "all done, s later", "tuples"
+    )
+    table.row("both bolts", replays, ended_s - began_s, tuples(deployment))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("-b", "--bootstrap-server")
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=170)
     parser.add_argument("--records", type=int, default=185)
-    options = parser.parse_args()
-    with ExitStack() as stack:
-        bootstrap = options.bootstrap_server or stack.enter_context(LocalBroker()).bootstrap
-        measure(Run(stack, bootstrap, f"stopped{int(time.time())}"), options.records, options.seconds)
+    asked = parser.parse_args()
+    with (
+        cluster(asked) as kafka,
+        kafka.deployment(TOPOLOGY.format(name=new_name()), {"clicks": 1}) as deployment,
+    ):
+        measure(kafka, deployment, asked.records, asked.seconds)
 
 
 if __name__ == "__main__":

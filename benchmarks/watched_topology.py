@@ -12,22 +12,15 @@ from itertools import pairwise
 
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from acktree.acker.figures import Figures
 from acktree.producers.kafka.claim import Claim
 from acktree.producers.worker.counters import Counters
-from acktree.schemas.client_settings import consumer_settings, producer_settings
-from acktree.schemas.clients import make_producer
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_admin
 from acktree.schemas.codec import encode_ack, encode_ack_init, encode_result
 from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray, Result
 from acktree.schemas.errors import BrokerUnreachable, MissingTopic
@@ -38,6 +31,7 @@ from acktree.schemas.registry import Published, read_history
 from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
 from acktree.schemas.topology import parse_topology
 from acktree.spark.ledger.done_set import encode_metadata
+from harness import Cluster, Headers, flush, produce
 
 PARTITIONS, CHAINS, DEPTH = 64, 5, 4
 TASKS, ACKERS, WORKERS_PER_BOLT = 8, 12, 4
@@ -66,30 +60,22 @@ def topology_text(name: str) -> str:
 class WatchedTopology:
     """One topology of the benchmark; ``count`` records in each source partition."""
 
-    def __init__(self, bootstrap: str, name: str, acks: int, per_record: int, hours: float) -> None:
-        self.bootstrap, self.name, self.per_record = bootstrap, name, per_record
+    def __init__(self, kafka: Cluster, name: str, acks: int, per_record: int, hours: float) -> None:
+        self.bootstrap, self.name, self.per_record = kafka.bootstrap, name, per_record
         self.source, self.count = f"{name}.events", max(acks // DEPTH // PARTITIONS, 4 * PENDING)
         self.span_ms, self.end_ms = int(hours * 3_600_000), int(time.time() * 1000)
         self.report_count = self.tuple_count = 0
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        settings = producer_settings(bootstrap, {}, linger_ms=50)
-        self._producer = make_producer({**settings, "compression.type": "lz4", "batch.size": 1_000_000})
+        self._kafka, self._admin = kafka, make_admin(kafka.bootstrap, {})
+        self._producer = kafka.producer(linger_ms=50, compression_type="lz4", batch_size=1_000_000)
         self._sent: Counter[tuple[str, int]] = Counter()
         self._edges = EdgeSource()
 
     def exists(self) -> bool:
         return self.source in self._admin.list_topics(timeout=30).topics
 
-    def delete(self) -> None:
-        """Delete the topics."""
-        topics = self._admin.list_topics(timeout=30).topics
-        names = [topic for topic in topics if topic.startswith(f"{self.name}.")]
-        for future in self._admin.delete_topics(names, operation_timeout=120).values():
-            future.result()
-
     def write(self) -> None:
         """Write everything; the reports last, so that they are fresh."""
-        self._admin.create_topics([NewTopic(self.source, PARTITIONS)])[self.source].result()
+        self._kafka.create_topic(self.source, PARTITIONS)
         self._apply()
         published = read_history(self.bootstrap, self.name, {}).latest
         slots = [slot for slot in published.slots if slot.topic == self.source]
@@ -102,7 +88,7 @@ class WatchedTopology:
             if first == cut_from:
                 self._cuts = self._sent.copy()
             self._write_roots(first, behind, is_open=first == open_from)
-        assert self._producer.flush(600) == 0
+        flush(self._producer)
         self._set_timestamps("LogAppendTime")
         self._commit(published)
         self.write_reports(self.span_ms / 1000)
@@ -117,16 +103,12 @@ class WatchedTopology:
             apply_topology(self.bootstrap, topology, {})
 
     def _send(
-        self, topic: str, partition: int, value: bytes, time_ms: int, headers: list | None = None
+        self, topic: str, partition: int, value: bytes, time_ms: int, headers: Headers | None = None
     ) -> None:
         place = f"{self.name}.{topic}", partition
         self._sent[place] += 1
-        while True:
-            try:
-                self._producer.produce(place[0], value, None, partition, None, None, time_ms, headers or [])
-                return
-            except BufferError:
-                self._producer.poll(0.1)
+        more = {"partition": partition, "timestamp": time_ms, "headers": headers or []}
+        produce(self._producer, place[0], value, **more)
 
     def _set_timestamps(self, kind: str) -> None:
         """Let a producer say when a control record was appended, or forbid it again, as the product does."""
@@ -228,7 +210,7 @@ class WatchedTopology:
                 report = Report(role, component, instance, time_ms, values_of(turn))
                 self._send("stats", 0, report.encode(), time_ms)
                 self.report_count += 1
-        assert self._producer.flush(600) == 0
+        flush(self._producer)
 
 
 def _entries(roots: IdArray, values: IdArray) -> EntryArray:

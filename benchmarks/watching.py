@@ -11,47 +11,40 @@ command as a user would. Its topics are deleted at the end.
 The second measures the CPU time of the reports of a worker and an acker, with one partition and with 64.
 """
 
-import argparse
 import json
 import subprocess
-import sys
 import time
 import urllib.request
-from contextlib import ExitStack
-from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from acktree.console.devbroker.broker import LocalBroker
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reporting_cost import measure_reporting
+from acktree.console.devbroker.owner import die_with_owner
+from clock import Spent, TreeClock, ended_children
+from harness import ACKTREE, Cluster, Table, arguments, cluster, new_name
+from reporting_cost import print_reporting
 from watched_topology import PARTITIONS, PENDING, WatchedTopology
 
-ACKTREE = str(Path(sys.executable).with_name("acktree"))
 GOAL_S = 5.0
 
 
 class Ran(NamedTuple):
-    """One command: what it was for, its wall and CPU seconds, and what it said."""
+    """One command: what it was for, what it took, and what it said."""
 
     name: str
-    wall_s: float
-    cpu_s: float
+    spent: Spent
     said: str
 
 
 def run(name: str, *arguments: str) -> Ran:
     """Run a command to its end; exit code 1 says that something is stuck."""
-    began_s, before = time.monotonic(), getrusage(RUSAGE_CHILDREN)
+    before = ended_children()
     ended = subprocess.run([ACKTREE, *arguments], capture_output=True, text=True, check=False)
-    wall_s, after = time.monotonic() - began_s, getrusage(RUSAGE_CHILDREN)
+    spent = ended_children().since(before)
     assert ended.returncode in (0, 1), ended.stderr
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Ran(name, wall_s, cpu_s, _summary(json.loads(ended.stdout)))
+    return Ran(name, spent, _summary(json.loads(ended.stdout)))
 
 
-def _summary(found: dict) -> str:
+def _summary(found: dict[str, Any]) -> str:
     if "searched_records" in found:
         tuples = sum(len(each["tuples"]) for each in found["emissions"])
         return f"{found['state']}, {found['searched_records']:,} records, {tuples} tuples {found['notes']}"
@@ -63,68 +56,79 @@ def _summary(found: dict) -> str:
     return f"{len(found['pending'])} pending {found['notes']}"
 
 
-def run_page(bootstrap: str, topology: str, watch_s: float) -> list[Ran]:
+def run_page(bootstrap: str, topology: str, watch_s: float) -> Iterator[Ran]:
     """Serve the status page; measure its first status, one with rates, and what follows."""
-    began_s = time.monotonic()
     options = ("--topology", topology, "-b", bootstrap, "--port", "0", "--format", "json")
-    page = subprocess.Popen([ACKTREE, "ui", *options], stdout=subprocess.PIPE, text=True)
-    ran, cpu_before_s = [], 0.0
+    began_s = time.perf_counter()
+    page = subprocess.Popen(
+        [ACKTREE, "ui", *options], stdout=subprocess.PIPE, text=True, preexec_fn=die_with_owner()
+    )
     try:
         assert page.stdout is not None
-        url = json.loads(page.stdout.readline())["url"]
-        for name, is_there in (
-            ("ui: its first status", lambda body: "totals" in body),
-            ("ui: with rates of processes", lambda body: body.get("reports", 0) > 0),
-        ):
-            while not is_there(body := _get(url + "status.json")):
-                time.sleep(0.05)
-            wall_s, cpu_before_s = time.monotonic() - began_s, _cpu_s(page.pid)
-            ran.append(Ran(name, wall_s, cpu_before_s, _summary(body)))
-        oldest_s, slowest_s, until_s = 0.0, 0.0, time.monotonic() + watch_s
-        while time.monotonic() < until_s:
-            asked_s = time.monotonic()
-            body = _get(url + "status.json")
-            slowest_s = max(slowest_s, time.monotonic() - asked_s)
-            oldest_s = max(oldest_s, body["looked_s_ago"])
-            time.sleep(0.2)
-        cpu_s = _cpu_s(page.pid) - cpu_before_s
-        said = f"figures at most {oldest_s:.1f} s old, in {watch_s:.0f} s {body['notes']}"
-        ran.append(Ran("ui: its slowest request", slowest_s, cpu_s, said))
+        with TreeClock(page.pid) as clock:
+            begin = Spent(began_s, 0.0)
+            url = json.loads(page.stdout.readline())["url"]
+            for name, key in (("ui: its first status", "totals"), ("ui: with rates of processes", "reports")):
+                while not (body := _get(url + "status.json")).get(key):
+                    time.sleep(0.05)
+                yield Ran(name, clock().since(begin), _summary(body))
+            begin, oldest_s, slowest_s = clock(), 0.0, 0.0
+            while (now_s := time.perf_counter()) < begin.wall_s + watch_s:
+                body = _get(url + "status.json")
+                slowest_s = max(slowest_s, time.perf_counter() - now_s)
+                oldest_s = max(oldest_s, body["looked_s_ago"])
+                time.sleep(0.2)
+            said = f"figures at most {oldest_s:.1f} s old, in {watch_s:.0f} s {body['notes']}"
+            yield Ran("ui: its slowest request", Spent(slowest_s, clock().since(begin).cpu_s), said)
     finally:
         page.terminate()
         page.wait(30)
-    return ran
 
 
-def _get(url: str) -> dict:
+def _get(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(url, timeout=60) as answer:
-        return json.load(answer)
+        found: dict[str, Any] = json.load(answer)
+        return found
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def watch(bootstrap: str, topology: WatchedTopology, watch_s: float) -> list[Ran]:
+def watch(topology: WatchedTopology, watch_s: float) -> Iterator[Ran]:
     """Run everything that watches, one after the other."""
-    name = topology.name
-    where = ("--topology", name, "-b", bootstrap, "--format", "json")
+    where = ("--topology", topology.name, "-b", topology.bootstrap, "--format", "json")
     source = topology.source
     done, pending = str(topology.count - PENDING - 1), str(topology.count - 1)
-    ran = [
-        run("describe", "describe", *where),
-        run("pending list", "pending", "list", *where),
-        run("trace, done", "trace", *where, source, "5", done),
-        run("trace, pending", "trace", *where, source, "5", pending),
-        run("trace, done long ago", "trace", *where, source, "5", "3"),
-    ]
-    return ran + run_page(bootstrap, name, watch_s)
+    yield run("describe", "describe", *where)
+    yield run("pending list", "pending", "list", *where)
+    yield run("trace, done", "trace", *where, source, "5", done)
+    yield run("trace, pending", "trace", *where, source, "5", pending)
+    yield run("trace, done long ago", "trace", *where, source, "5", "3")
+    yield from run_page(topology.bootstrap, topology.name, watch_s)
+
+
+def measure(kafka: Cluster, asked: Any) -> None:
+    name = asked.keep or new_name()
+    topology = WatchedTopology(kafka, name, asked.acks, asked.per_record, asked.hours)
+    try:
+        if not topology.exists():
+            began_s = time.monotonic()
+            topology.write()
+            written = f"{topology.report_count:,} reports, {topology.tuple_count:,} tuples"
+            took_s = time.monotonic() - began_s
+            print(f"{asked.acks:,} acks, {written}, {PARTITIONS} partitions, written in {took_s:.0f} s")
+        else:
+            topology.write_reports(120)
+        if asked.no_cut:
+            topology.drop_cut()
+        table = Table("command", "wall s", "CPU s", "")
+        for ran in watch(topology, asked.watch):
+            late = "  MORE THAN 5 s" if ran.spent.wall_s > GOAL_S else ""
+            table.row(ran.name, *ran.spent, ran.said + late)
+    finally:
+        if asked.keep is None:
+            kafka.delete_topics(name)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("-b", "--bootstrap-server", dest="bootstrap")
+    parser = arguments(__doc__)
     parser.add_argument("--acks", type=int, default=10_000_000)
     parser.add_argument("--per-record", type=int, default=10)
     parser.add_argument("--hours", type=float, default=1.0, help="how long the topology has run")
@@ -132,33 +136,12 @@ def main() -> None:
     parser.add_argument("--keep", metavar="NAME", help="write the topology NAME only once, and keep it")
     parser.add_argument("--no-cut", action="store_true", help="as if no acker had ever committed")
     parser.add_argument("--reporting", action="store_true", help="measure what reports cost")
-    options = parser.parse_args()
-    with ExitStack() as stack:
-        bootstrap = options.bootstrap or stack.enter_context(LocalBroker()).bootstrap
-        if options.reporting:
-            measure_reporting(bootstrap)
-            return
-        name = options.keep or f"bench-watching-{time.time_ns() // 1_000_000}"
-        topology = WatchedTopology(bootstrap, name, options.acks, options.per_record, options.hours)
-        if options.keep is None:
-            stack.callback(topology.delete)
-        if not topology.exists():
-            began_s = time.monotonic()
-            topology.write()
-            print(
-                f"{options.acks:,} acks, {topology.report_count:,} reports, {topology.tuple_count:,} tuples"
-            )
-            print(
-                f"of {PARTITIONS} partitions were written in {time.monotonic() - began_s:.0f} s", flush=True
-            )
+    asked = parser.parse_args()
+    with cluster(asked) as kafka:
+        if asked.reporting:
+            print_reporting(kafka)
         else:
-            topology.write_reports(120)
-        if options.no_cut:
-            topology.drop_cut()
-        print(f"{'command':30} {'wall s':>8} {'CPU s':>8}")
-        for each in watch(bootstrap, topology, options.watch):
-            late = "  MORE THAN 5 s" if each.wall_s > GOAL_S else ""
-            print(f"{each.name:30} {each.wall_s:8.2f} {each.cpu_s:8.2f}  {each.said}{late}", flush=True)
+            measure(kafka, asked)
 
 
 if __name__ == "__main__":

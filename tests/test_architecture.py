@@ -9,7 +9,7 @@ import pytest
 HOUSE = Path(__file__).parent.parent
 TEXT = (HOUSE / "ARCHITECTURE.md").read_text("utf-8")
 PACKAGES = ["schemas", "producers", "acker_consumer", "spark_app", "console", "testing"]
-WHOLE_FOLDERS = {"commands", "devbroker", "view", "page", "demo", "benches"}
+WHOLE_FOLDERS = {"commands", "devbroker", "view", "page", "demo"}
 """Folders of one kind of file each, which the map names as a whole."""
 
 

@@ -1,4 +1,4 @@
-"""Benches and demo end what they started, whatever ends them; seen from the real processes."""
+"""Benchmarks end what they started, whatever ends them; seen from the real processes."""
 
 import os
 import re
@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import pytest
 
-ACKTREE = Path(sys.executable).with_name("acktree")
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 WAIT_S = 240
-LATENCY = (["worker", "--latency", "--seconds", "600"], "acker run", "bolt run")
-RATES = (["worker", "--records", "200000", "--rounds", "100", "--kinds", "plain"], "worker_rate")
-SPARK = (["spark", "--small", "--rounds", "100"], "acker run", "org.apache.spark")
+LATENCY = (["worker.py", "--latency", "--seconds", "600"], "acker run", "bolt run")
+RATES = (["worker.py", "--records", "200000", "--rounds", "100", "--kinds", "plain"], "--child")
+SPARK = (["spark.py", "--small", "--rounds", "100"], "acker run", "org.apache.spark")
 
 
 class Started(NamedTuple):
-    """A bench, and those that it has started, by the descriptors that stand for them."""
+    """A benchmark, and those that it has started, by the descriptors that stand for them."""
 
     bench: subprocess.Popen[bytes]
     children: dict[int, str]
@@ -52,11 +52,12 @@ def descendants(pid: int) -> dict[int, str]:
 
 @pytest.fixture
 def started(bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Started]:
-    """A bench whose children run."""
+    """A benchmark whose children run."""
     arguments, *wanted = request.param
     log = tmp_path / "log"
     with log.open("wb") as out:
-        command = [ACKTREE, "bench", *arguments, "-b", bootstrap]
+        script, *options = arguments
+        command = [sys.executable, BENCHMARKS / script, *options, "-b", bootstrap]
         process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
     deadline_s, children = time.monotonic() + WAIT_S, {}
     while not all(any(name in line for line in children.values()) for name in wanted):
@@ -84,14 +85,14 @@ def started(bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> I
     ],
     indirect=["started"],
 )
-def test_no_child_process_outlives_its_bench(started: Started, how: signal.Signals):
+def test_no_child_process_outlives_its_benchmark(started: Started, how: signal.Signals):
     started.bench.send_signal(how)
     assert started.bench.wait(WAIT_S) != 0
     await_end(started.children)
 
 
 @pytest.mark.parametrize("started", [RATES], indirect=True, ids=["rates"])
-def test_a_measured_process_ends_with_its_bench(started: Started):
+def test_a_measured_process_ends_with_its_benchmark(started: Started):
     for child in started.children:
         signal.pidfd_send_signal(child, signal.SIGSTOP)  # so it is never done
     started.bench.send_signal(signal.SIGTERM)

@@ -41,7 +41,6 @@ class Command(NamedTuple):
 COMMANDS = {
     "acl": Command("acktree.console.commands.acl:acl", "List or give the rights that each role needs."),
     "acker": Command("acktree.console.commands.acker:acker", "Fold acks, send results to spouts.", "acker"),
-    "bench": Command("acktree.console.commands.bench:bench", "Measure this machine.", "acker"),
     "bolt": Command("acktree.console.commands.bolt:bolt", "Run a bolt written in Python."),
     "broker": Command("acktree.console.commands.broker:broker", "Run a Kafka for development.", "broker"),
     "describe": Command("acktree.console.commands.describe:describe", "Show the state of a topology.", "ui"),

@@ -1,4 +1,4 @@
-"""Processes of the demo and the benches: started by command line, logged to files, ended by pid.
+"""Processes of the demo and of benchmarks: started by command line, logged to files, ended by pid.
 
 Invariant: none outlives the process that started it.
 """
@@ -47,6 +47,12 @@ class ChildProcess:
                 start_new_session=True,
                 preexec_fn=die_with_owner(),
             )
+
+    @property
+    def pid(self) -> int:
+        """The process id, once it is started."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:

@@ -1,12 +1,15 @@
-"""Processor time of a process and all that descend from it, as Linux reports it under /proc.
+"""Wall and processor time: of this process, of children that have ended, of a process and its descendants.
 
-A parent that ignores SIGCHLD keeps nothing of what its children used, and Spark's Python daemon is one: it
-ends workers that were idle for a minute. So a thread looks all the time and remembers what it saw last of
-each process; what one uses between the last poll and its end is lost, and no more.
+The last is as Linux reports it under /proc. A parent that ignores SIGCHLD keeps nothing of what its children
+used, and Spark's Python daemon is one: it ends workers that were idle for a minute. So a thread looks all the
+time and remembers what it saw last of each process; what one uses between the last poll and its end is lost,
+and no more.
 """
 
 import os
+import resource
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -17,6 +20,27 @@ _PPID, _UTIME, _STIME, _START = 1, 11, 12, 19
 """Fields of /proc/PID/stat behind the command, counted from its state."""
 
 
+class Spent(NamedTuple):
+    """Seconds since some moment, or between two of these."""
+
+    wall_s: float
+    cpu_s: float
+
+    def since(self, before: "Spent") -> "Spent":
+        return Spent(self.wall_s - before.wall_s, self.cpu_s - before.cpu_s)
+
+
+def this_process() -> Spent:
+    """Return the time so far, threads of Kafka clients included."""
+    return Spent(time.perf_counter(), time.process_time())
+
+
+def ended_children() -> Spent:
+    """Return the time so far; CPU of what this process has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Spent(time.perf_counter(), used.ru_utime + used.ru_stime)
+
+
 class _Process(NamedTuple):
     """A process id is used again; with its start it is not."""
 
@@ -24,16 +48,16 @@ class _Process(NamedTuple):
     start: int
 
 
-class CpuClock:
-    """Counts while it is entered; call it for the seconds so far."""
+class TreeClock:
+    """Counts a process and its descendants while it is entered; call it for the time so far."""
 
     def __init__(self, root: int, without: int | None = None) -> None:
-        """Count a process and its descendants; one of them and what descends from it may be left out."""
+        """Leave out one of the descendants, and what descends from it, if it is given."""
         self._root, self._without = root, without
         self._ticks: dict[_Process, int] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="acktree-cpu-clock", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="bench-clock", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,10 +69,10 @@ class CpuClock:
         self._is_over.set()
         self._thread.join()
 
-    def __call__(self) -> float:
+    def __call__(self) -> Spent:
         with self._lock:
             self._ticks.update(_used(self._root, self._without))
-            return sum(self._ticks.values()) / _TICKS_PER_S
+            return Spent(time.perf_counter(), sum(self._ticks.values()) / _TICKS_PER_S)
 
     def _watch(self) -> None:
         while not self._is_over.wait(POLL_INTERVAL_S):

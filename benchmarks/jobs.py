@@ -1,15 +1,28 @@
-"""What `acktree bench worker` runs: one pass-through for each kind of bolt, and a spout that keeps a clock.
+"""Bolts, stages and a spout that the benchmarks run, in their own process or in one of a deployment.
 
-Every bolt stops its worker after the number of records that it expects.
+A bolt that is given ``count`` calls it with how many tuples it has executed.
 """
 
 import time
 from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Emit, Failure, Spout, SpoutEmitter, Tuple
+from acktree.producers import (
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Collector,
+    Emit,
+    Failure,
+    Spout,
+    SpoutEmitter,
+    Tuple,
+)
 from acktree.producers.batch import BatchCollector
 from acktree.producers.tuple_batch import TupleBatch
 
@@ -60,13 +73,43 @@ class PassAsync(AsyncBolt):
         self._count(1)
 
 
-class Pass(BasicBolt):
-    """Emits what it gets; run by `acktree bolt run` while the latency is measured."""
-
-    name = "pass"
+class Ack(BasicBolt):
+    """Acks what it gets."""
 
     def execute(self, tup: Tuple, emit: Emit) -> None:
         pass
+
+
+class FailPoison(Bolt):
+    """Fails poison plainly, so it is tried again."""
+
+    retry = True
+
+    def execute(self, tup: Tuple, collector: Collector) -> None:
+        if tup.value is not None and tup.value.startswith(b"poison"):
+            collector.fail(tup, "poison", retry=self.retry)
+        else:
+            collector.ack(tup)
+
+
+class RejectPoison(FailPoison):
+    """Has poison never tried again."""
+
+    retry = False
+
+
+class FailWhileBad(BatchBolt):
+    """Fails everything while there is a file `bad` in its folder."""
+
+    def execute(self, tuples: TupleBatch, collector: BatchCollector) -> None:
+        if Path("bad").exists():
+            for tup in tuples:
+                collector.fail(tup, "KeyError: 'city'")
+
+
+def values(records: Any) -> Any:
+    """Emit each record's value: a stage."""
+    return records.select("value", "anchors")
 
 
 class Metronome(Spout):

@@ -1,36 +1,30 @@
 """How long the acker reads nothing after a worker was killed: how long the end of `T.ack` stands still.
 
+    python benchmarks/failover.py [-b HOST:PORT] [--rounds 3]
+
 Two workers of one bolt, tuples at a steady rate, SIGKILL for one of them; with exactly once, while a
 transaction of its own holds the last stable offset of a partition of `T.ack`: the worst moment. The result is
 the longest time in which such an offset did not move, while the other worker went on acking. Kinds: at least
 once; exactly once; exactly once with ``group.instance.id``, where the killed worker is started again at once
-under its name, as systemd or Kubernetes would.
+under its name, as systemd or Kubernetes would. Half a minute for each kind and round.
 """
 
+import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import NamedTuple
 
-import numpy as np
 from confluent_kafka import TopicPartition
 
-from acktree.console.devbroker.owner import die_with_owner
-from acktree.schemas.client_settings import consumer_settings, producer_settings
-from acktree.schemas.clients import make_consumer, make_producer
-from acktree.schemas.header import HEADER, SINGLE, single_headers
-from acktree.schemas.ids import EdgeSource, generation_of, root_ids
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import Topology
+from acktree.console.demo.children import ChildProcess
+from acktree.schemas.client_settings import consumer_settings
+from acktree.schemas.clients import make_consumer
+from harness import Cluster, Deployment, Table, arguments, cluster, flush, new_name
 
-BOLT = "acktree.console.benches.worker_bolts:Pass"
 RATE_PER_S = 2_000
 ACKERS = 2
 WARM_UP_S = 5.0
@@ -44,6 +38,26 @@ KINDS = {
     "exactly-once": (True, False),
     "exactly-once, restarted by name": (True, True),
 }
+TOPOLOGY = """
+name = "{name}"
+ackers = {ackers}
+[spouts.source]
+emits = ["{name}.in"]
+[bolts.ack]
+reads = ["{name}.in"]
+exactly_once = {exactly_once}
+"""
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="kills of each kind, in turn")
+    asked = parser.parse_args()
+    with cluster(asked) as kafka:
+        table = Table("T.ack stood still at most", "before the kill, s", "after it, s")
+        for _ in range(asked.rounds):
+            for kind in KINDS:
+                table.row(kind, *measure(kafka, kind))
 
 
 class Failover(NamedTuple):
@@ -103,80 +117,65 @@ class _Ends:
         self._all.close()
 
 
-def measure(bootstrap: str, kind: str) -> Failover:
+def measure(kafka: Cluster, kind: str) -> Failover:
     """Kill one of two workers under load."""
     exactly_once, is_restarted = KINDS[kind]
-    name = f"bench-{uuid.uuid4().hex[:8]}"
-    bolt = {"reads": [f"{name}.in"], "exactly_once": exactly_once}
-    described = {
-        "name": name,
-        "ackers": ACKERS,
-        "spouts": {"source": {"emits": [f"{name}.in"]}},
-        "bolts": {"pass": bolt},
-    }
-    apply_topology(bootstrap, Topology.model_validate(described), {})
-    with ExitStack() as running:
+    text = TOPOLOGY.format(name=new_name(), ackers=ACKERS, exactly_once=str(exactly_once).lower())
+    with kafka.deployment(text) as deployment, ExitStack() as running:
         stopped = threading.Event()
-        load = threading.Thread(target=_emit, args=(bootstrap, name, stopped))
+        load = threading.Thread(target=_emit, args=(kafka, deployment, stopped))
         load.start()
         running.callback(load.join)
         running.callback(stopped.set)
-        ends = _Ends(bootstrap, f"{name}.ack")
+        ends = _Ends(kafka.bootstrap, f"{deployment.name}.ack")
         running.callback(ends.close)
 
-        def start(instance: str) -> subprocess.Popen[bytes]:
-            process = _start(bootstrap, name, instance if is_restarted else None)
-            running.callback(process.wait)
-            running.callback(process.kill)
-            return process
+        def worker(instance: str) -> ChildProcess:
+            named = ["-X", f"group.instance.id={instance}"] if is_restarted else []
+            return deployment.child("bolt", "run", "jobs:Ack", "--bolt", "ack", *named)
 
-        victim, _ = start("one"), start("two")
+        victim, other = worker("one"), worker("two")
+        victim.start()
+        other.start()
         time.sleep(WARM_UP_S + WATCHED_S / 4)
         before_s = ends.longest_pause_s(WARM_UP_S)
         since_s = _kill(victim, ends, in_transaction=exactly_once)
         if is_restarted:
-            start("one")
-        return Failover(before_s, ends.longest_pause_s(WATCHED_S, since_s))
+            worker("one").start()
+        after_s = ends.longest_pause_s(WATCHED_S, since_s)
+        other.check_alive()
+        other.kill()
+        return Failover(before_s, after_s)
 
 
-def _kill(victim: subprocess.Popen[bytes], ends: _Ends, *, in_transaction: bool) -> float:
-    """Kill a worker, at once or when it has been stopped within a transaction that holds `T.ack`.
+def _kill(victim: ChildProcess, ends: _Ends, *, in_transaction: bool) -> float:
+    """Kill a worker, immediately or when it has been stopped within a transaction that holds `T.ack`.
 
     Returns when it stopped working, by the monotonic clock.
     """
     for _ in range(MAX_STOPS):
-        victim.send_signal(signal.SIGSTOP)
+        os.kill(victim.pid, signal.SIGSTOP)
         stopped_s = time.monotonic()
         if not in_transaction or ends.is_held():
             victim.kill()
-            victim.wait()
             return stopped_s
-        victim.send_signal(signal.SIGCONT)
+        os.kill(victim.pid, signal.SIGCONT)
         time.sleep(random.uniform(0, MAX_STEP_S))  # at all phases of its commits
     raise RuntimeError(f"of {MAX_STOPS} stops none was within a transaction that holds T.ack")
 
 
-def _start(bootstrap: str, name: str, instance: str | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", BOLT, "-b", bootstrap]
-    command += ["--topology", name, "--bolt", "pass"]
-    if instance is not None:
-        command += ["-X", f"group.instance.id={instance}"]
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, stdout=quiet, stderr=quiet, preexec_fn=die_with_owner())
-
-
-def _emit(bootstrap: str, name: str, stopped: threading.Event) -> None:
+def _emit(kafka: Cluster, deployment: Deployment, stopped: threading.Event) -> None:
     """Write tuples at RATE_PER_S, each of a tree of its own."""
-    version = read_history(bootstrap, name, {}).latest.version
-    producer, edges, emitted = make_producer(producer_settings(bootstrap, {})), EdgeSource(), 0
+    producer, headers_of, emitted = kafka.producer(), deployment.headers(), 0
     begin_s = time.monotonic()
     while not stopped.wait(0.01):
         count = round((time.monotonic() - begin_s) * RATE_PER_S) - emitted
-        roots = root_ids(0, generation_of(1, 0), np.arange(emitted, emitted + count))
-        packed = single_headers(version, version, roots, edges.many(count)).tobytes()
-        for at in range(0, len(packed), SINGLE.itemsize):
-            headers: list[tuple[str, str | bytes | None]] = [(HEADER, packed[at : at + SINGLE.itemsize])]
-            producer.produce(f"{name}.in", b"x" * 100, headers=headers)
+        for headers in headers_of(emitted, count):
+            producer.produce(f"{deployment.name}.in", b"x" * 100, headers=headers)
         producer.poll(0)
         emitted += count
-    producer.flush()
+    flush(producer)
+
+
+if __name__ == "__main__":
+    main()

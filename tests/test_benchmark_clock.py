@@ -1,4 +1,4 @@
-"""The bench's clock against processes whose parent keeps no account of them."""
+"""The benchmarks' clock against processes whose parent keeps no account of them."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import sys
 from multiprocessing.connection import wait
 from queue import SimpleQueue
 
-from acktree.console.benches.cpu_time import CpuClock
+from clock import Spent, TreeClock
 
 WAIT_S = 120
 TWO_TICKS_S = 2 / os.sysconf("SC_CLK_TCK")  # /proc rounds user and system time down to ticks
@@ -26,17 +26,17 @@ sys.stdin.read()
 """
 
 
-class Watched(CpuClock):
+class Watched(TreeClock):
     """Records every sample, those of its own thread, too."""
 
     def __init__(self, root: int) -> None:
         super().__init__(root)
         self.looks: SimpleQueue[float] = SimpleQueue()
 
-    def __call__(self) -> float:
-        seen_s = super().__call__()
-        self.looks.put(seen_s)
-        return seen_s
+    def __call__(self) -> Spent:
+        seen = super().__call__()
+        self.looks.put(seen.cpu_s)
+        return seen
 
     def next_look(self) -> float:
         """Return what a look saw that began after this call."""
@@ -60,17 +60,17 @@ def test_the_last_sample_of_a_process_is_kept_after_its_end():
         signal.pidfd_send_signal(child, signal.SIGKILL)
         assert wait([child], WAIT_S)
         os.close(child)
-        assert clock() >= of_both_s
+        assert clock().cpu_s >= of_both_s
         parent.communicate()
-        assert clock() >= of_both_s
+        assert clock().cpu_s >= of_both_s
 
 
 def test_one_process_and_its_children_may_be_excluded():
     child = subprocess.Popen([sys.executable, "-c", BURN.format(seconds=0.5)], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    with CpuClock(os.getpid()) as everything, CpuClock(os.getpid(), child.pid) as rest:
-        rest_s, all_s = rest(), everything()
+    with TreeClock(os.getpid()) as everything, TreeClock(os.getpid(), child.pid) as rest:
+        rest_s, all_s = rest().cpu_s, everything().cpu_s
     child.kill()
     child.wait()
     assert all_s - rest_s >= 0.4
