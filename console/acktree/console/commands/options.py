@@ -33,18 +33,6 @@ def bootstrap_option(command: Decorated) -> Decorated:
     )(command)
 
 
-def own_broker_option(command: Decorated) -> Decorated:
-    """Add `-b/--bootstrap-server` where a broker can be started; the command gets `bootstrap: str | None`."""
-    return click.option(
-        "-b",
-        "--bootstrap-server",
-        "bootstrap",
-        metavar="HOST:PORT,…",
-        envvar="ACKTREE_BOOTSTRAP_SERVER",
-        help="Kafka brokers to work on. Default: a broker of its own, gone afterwards.",
-    )(command)
-
-
 def settings_option(help: str) -> Callable[[Decorated], Decorated]:
     """Add `-X key=value`, repeatable; the command gets `settings: dict[str, str]`, the last of a key wins."""
 
