@@ -7,7 +7,6 @@ MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
 # Tests wait for Kafka and Spark as much as they work.
 TEST_JOBS ?= $(shell expr $$(nproc) + 3)
-SLOW_JOBS ?= $(shell expr $$(nproc) + 5)
 # What `make test` may take, user and system time of all of its processes; with CI set, a run that takes more fails.
 CPU_BUDGET_S := 750
 BIN    := $(VENV)/bin
@@ -54,10 +53,9 @@ test-benches: $(VENV)/.warm
 test-spark-matrix: $(VENV)/.warm
 	$(BIN)/python tests/spark_matrix.py --docs
 
-# What `make test` leaves out, the properties with more examples, and on a real Kafka what it runs on the simulated one:
-# the latter waits for timeouts, so more processes keep the cores busy.
+# What `make test` leaves out, the properties with more examples, and on a real Kafka what it runs on the simulated one.
 test-slow: $(VENV)/.warm
-	ACKTREE_TEST_REAL_KAFKA=1 HYPOTHESIS_PROFILE=full $(PYTEST) --numprocesses=$(SLOW_JOBS) \
+	ACKTREE_TEST_REAL_KAFKA=1 HYPOTHESIS_PROFILE=full $(PYTEST) \
 	    -m 'slow or hypothesis or (simulated and broker and not real)'
 
 # Whole systems under random faults, in virtual time: so many seeds, on all cores.
