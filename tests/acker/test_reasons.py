@@ -5,10 +5,10 @@ import numpy as np
 from acker.tester import entries
 from acktree.acker.reasons import MAX_STACK, MAX_STACKS, UNKNOWN_REASON, Reason, Reasons
 from acktree.acker.results import encode_finished
-from acktree.acker.table import Table
+from acktree.acker.table import FailedRoot, FinishedTrees, Table
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import decode_result, encode_ack, encode_ack_init, encode_fail_with_tuple
-from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit, Fail, FailedTuple
+from acktree.schemas.codec import decode_result, encode_ack, encode_ack_init
+from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit, Cause, Fail, FailedTuple, Failure
 
 TICKS = np.zeros(3, np.int64)
 
@@ -45,19 +45,19 @@ def results_of(*values: bytes, early: bool) -> list:
     return [decode_result(value).failed for _, value in found]
 
 
-def test_the_failed_tuple_goes_from_the_first_fail_into_the_first_result():
+def test_what_a_fail_says_is_in_the_one_result_of_its_root():
     failed = FailedTuple("words", 3, 7, "in execute\n")
-    fails = [Fail(4, "no", NEVER, failed)]
-    sent = (encode_fail_with_tuple(Ack("b", 1, fails=fails)), encode_ack(Ack("b", 1, fails=fails)))
-    for early in (False, True):
-        with_tuple, with_retry, plain = results_of(*sent, early=early)
-        assert [(each.retry_after_ms, each.failed_tuple) for each in with_tuple] == [(NEVER, failed)]
-        assert [(each.retry_after_ms, each.failed_tuple) for each in with_retry] == [(NEVER, None)]
-        assert [(each.root, each.reason, each.retry_after_ms) for each in plain] == [(4, "no", BACK_OFF)]
+    for fail in (Fail(4, "no", NEVER, failed), Fail(4, "no", 900), Fail(4, "no")):
+        for early in (False, True):
+            found = results_of(encode_ack(Ack("b", 1, fails=[fail])), early=early)
+            assert found == [(Failure(4, Cause.FAILED, "b", *fail[1:]),)]
 
 
-def test_a_plain_fail_of_an_older_worker_makes_the_result_of_older_ackers():
-    plain = encode_ack(Ack("b", 1, fails=[Fail(4, "no")]))
-    for early in (False, True):
-        ((failure,),) = results_of(plain, early=early)
-        assert failure.failed_tuple is None
+def test_roots_whose_tuples_failed_at_several_places_are_in_one_result_a_stack_trace():
+    fails = [
+        Fail(root, "no", failed_tuple=FailedTuple("words", 0, root, "ab"[root % 2])) for root in (1, 2, 3)
+    ]
+    failures = [FailedRoot(fail.root, 0, Reason("b", *fail[1:])) for fail in fails]
+    none = np.empty(0, np.uint64), np.empty(0, np.int64)
+    values = [value for _, value in encode_finished(0, FinishedTrees(*none, tuple(failures)))]
+    assert [[each.root for each in decode_result(value).failed] for value in values] == [[1, 3], [2]]

@@ -14,7 +14,7 @@ from acktree.acker.partition import Partition
 from acktree.acker.reasons import Reason
 from acktree.acker.table import Entry, FinishedTrees, TimedOut
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init, encode_fail_with_retry
+from acktree.schemas.codec import encode_ack, encode_ack_init
 from acktree.schemas.control_records import ENTRY, ID, Ack, AckInit, Fail
 
 SEED = 0x9E3779B97F4A7C15
@@ -68,10 +68,8 @@ class Tester:
         return self.ack_record(fails=[(root, reason)], task=task)
 
     def fail_with_retry(self, root, retry_after_ms, reason="broken", task="bolt-0"):
-        """Append the two records of such a fail, as a worker sends them."""
-        fail = Fail(root, reason, retry_after_ms)
-        self.ack_log.append((self.now_ms, encode_fail_with_retry(Ack(task, 1, fails=(fail,)))))
-        return self.fail(root, reason, task)
+        """Append a fail that says when its record is emitted again."""
+        return self.ack_record(fails=[(root, reason, retry_after_ms)], task=task)
 
     def reset(self, root):
         return self.ack_record(resets=[root])

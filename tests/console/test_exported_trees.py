@@ -293,13 +293,3 @@ def test_all_attempts_of_a_record_are_in_a_sample_or_none_and_the_rest_is_counte
         taken += choices
     assert 400 < sum(taken) < 600
     assert selection.omitted["failed", "sample"] == 3 * (2_000 - sum(taken))
-
-
-def test_a_root_whose_result_has_several_forms_is_taken_once_and_again_after_a_rewind() -> None:
-    found = FinishedRoot(root_id(0, 16, 7), "failed", 0, None, None, AT)
-    selection = Selection(per_minute=1)
-    assert [selection.takes(found) for _ in range(3)] == [True, False, False]
-    assert not selection.omitted
-    selection.forget()
-    assert not selection.takes(found), "over the limit"
-    assert selection.omitted.total() == 1

@@ -90,7 +90,7 @@ def test_results_below_the_frontier_are_not_counted_twice():
 
 
 def test_proven_gaps_are_done():
-    seen = standing(view(10), (NOW_MS, Absent(3, [Span(10, 15)])))
+    seen = standing(view(10), (NOW_MS, Absent(3, 1, [Span(10, 15)])))
     assert (seen.frontier, seen.pending) == (15, 0)
 
 

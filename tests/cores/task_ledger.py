@@ -170,11 +170,11 @@ class TaskScript:
 
     def absent(self) -> None:
         slot, first = self.draw.choice((0, 1, FOREIGN)), self.draw.randrange(8)
-        span, run = Span(first, first + self.draw.randint(1, 3)), self.draw.choice((None, self.run, 1, 200))
+        span, run = Span(first, first + self.draw.randint(1, 3)), self.draw.choice((self.run, 1, 200))
         self.did("absent", slot, span, run)
-        effect = self.task.apply_absent(Absent(slot, [span], run))
+        effect = self.task.apply_absent(Absent(slot, run, [span]))
         model = self.models.get(slot)
-        if model is not None and (run is None or self.is_between(run, model.floor)):
+        if model is not None and self.is_between(run, model.floor):
             self.counted["absent"] += model.finish(range(*span), run)
             same("highest absent", effect.highest, {slot: span.next - 1})
         else:

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -23,13 +23,12 @@ from acktree.producers.kafka.done_above import decode_done, decode_owner, encode
 from acktree.schemas import codec
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.commit_metadata import seal
-from acktree.schemas.control_records import BACK_OFF, Ack, AckInit, Result
+from acktree.schemas.control_records import Ack, AckInit
 from acktree.schemas.errors import BadTopology, BrokerUnreachable, MalformedRecord
 from acktree.schemas.header import decode_header, encode_header
-from acktree.schemas.registry import History, Published, Slot, decode_version, encode_version
+from acktree.schemas.registry import History, Published, Slot
 from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import Topology, parse_topology
-from acktree.schemas.version_headers import OPTIONS_HEADER
 from acktree.spark.ledger.done_set import decode_metadata, encode_metadata
 from acktree.spark.runtime.logged_batch import CheckpointMismatch, PlannedBatch
 
@@ -37,35 +36,10 @@ FRONTIER = 40
 MANY_CHARS = 1 << 14
 
 
-def encode_any_ack(record: Ack) -> bytes:
-    """Encode a record of ``T.ack`` by the schema that holds all of it."""
-    if names_tuples(record.fails):
-        return codec.encode_fail_with_tuple(record)
-    return codec.encode_fail_with_retry(record) if says_when(record.fails) else codec.encode_ack(record)
-
-
-def encode_any_result(record: Result) -> bytes:
-    """Encode a Result by the schema that holds all of it."""
-    if names_tuples(record.failed):
-        return codec.encode_result_with_tuple(record)
-    has_retry = says_when(record.failed)
-    return codec.encode_result_with_retry(record) if has_retry else codec.encode_result(record)
-
-
-def says_when(fails: Sequence[Any]) -> bool:
-    """Return whether fails say when their roots are emitted again."""
-    return any(fail.retry_after_ms != BACK_OFF for fail in fails)
-
-
-def names_tuples(fails: Sequence[Any]) -> bool:
-    """Return whether fails name the tuples that failed."""
-    return any(fail.failed_tuple is not None for fail in fails)
-
-
 KINDS: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes]], ...] = (
     (codec.decode_ack_init, codec.encode_ack_init),
-    (codec.decode_ack, encode_any_ack),
-    (codec.decode_result, encode_any_result),
+    (codec.decode_ack, codec.encode_ack),
+    (codec.decode_result, codec.encode_result),
     (codec.decode_absent, codec.encode_absent),
     (codec.decode_replay_command, codec.encode_replay_command),
 )
@@ -74,13 +48,8 @@ FRAMES = (
     codec.ACK_FRAME,
     codec.RESULT_FRAME,
     codec.ABSENT_FRAME,
-    codec.ABSENT_IN_RUN_FRAME,
     codec.REPLAY_COMMAND_FRAME,
-    codec.FAIL_WITH_RETRY_FRAME,
-    codec.RESULT_WITH_RETRY_FRAME,
     b"",
-    codec.FAIL_WITH_TUPLE_FRAME,
-    codec.RESULT_WITH_TUPLE_FRAME,
 )
 GOOD_INIT, GOOD_ACK = (
     codec.encode_ack_init(AckInit(1, 1, np.zeros(1, "<u8,<u8"))),
@@ -149,7 +118,7 @@ def sealed(data: bytes, tag: str, about: str = "") -> str:
             return seal(tag, *data[1:3], packed, about=about) if len(data) > 2 else ""
         case b"d":
             packed = base64.b64encode(zlib.compress(data[1:])).decode()
-            return seal(tag, 8 * len(data), packed, about=about)
+            return seal(tag, 8 * len(data), packed, "", about=about)
     return text
 
 
@@ -178,7 +147,7 @@ def bolt_metadata(data: bytes) -> None:
 def claim(data: bytes) -> None:
     """Decode the claim on a spout task."""
     try:
-        found = decode_claim(sealed(data, "23"[len(data) % 2]), FRONTIER)
+        found = decode_claim(sealed(data, "12"[len(data) % 2]), FRONTIER)
     except DamagedClaim:
         return
     with suppress(OversizedClaim):
@@ -195,20 +164,16 @@ def topology(data: bytes) -> None:
 
 
 class RegistryRecord:
-    """A record of the registry topic; what follows a line of value is its header."""
+    """A record of the registry topic."""
 
     def __init__(self, data: bytes) -> None:
-        self._value, *headers = data.split(b"\n", 1)
-        self._headers = [(OPTIONS_HEADER, each) for each in headers]
+        self._value = data
 
     def key(self) -> bytes:
         return b"1"
 
     def value(self) -> bytes:
         return self._value
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        return self._headers
 
     def offset(self) -> int:
         return 0
@@ -219,8 +184,7 @@ def registry(data: bytes) -> None:
     history = History("t")
     history.add(RegistryRecord(data))  # type: ignore[arg-type]
     for found in history.versions.values():
-        value, headers = encode_version(found)
-        assert decode_version(value, dict(headers)) == found
+        assert Published.model_validate_json(found.model_dump_json()) == found
 
 
 def report(data: bytes) -> None:

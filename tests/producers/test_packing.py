@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from acktree.producers.kafka import packing
 from acktree.producers.kafka.packing import MAX_STACK_BYTES, MAX_STACKS, AckPacker, InitPacker
-from acktree.schemas.codec import (
-    ACK_FRAME,
-    FAIL_WITH_RETRY_FRAME,
-    FAIL_WITH_TUPLE_FRAME,
-    decode_ack,
-    decode_ack_init,
-)
+from acktree.schemas.codec import decode_ack, decode_ack_init
 from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit, FailedTuple
 from acktree.schemas.errors import UnknownVersion
 from acktree.schemas.registry import History, Published
@@ -132,7 +126,8 @@ def test_no_ack_leaves_before_a_fail_of_its_partition_whatever_the_limits(acks, 
         for root in acks:
             packer.ack(2, root, root)
         for root in fails:
-            packer.fail(2, root, f"because {root}")
+            failed = FailedTuple("words", 0, root % 2**31, "abc"[root % 3]) if root % 5 else None
+            packer.fail(2, root, f"because {root}", BACK_OFF, failed)
         for root in resets:
             packer.reset(2, root)
         packer.flush()
@@ -142,6 +137,7 @@ def test_no_ack_leaves_before_a_fail_of_its_partition_whatever_the_limits(acks, 
         if len(record.acks):
             acked_in.add(partition)
         assert max(len(record.acks), len(record.fails), len(record.resets)) <= 3
+        assert len({fail.stack for fail in record.fails}) <= 1
     records = [record for _, record in sent.acks()]
     assert sorted(f.root for r in records for f in r.fails) == sorted(set(fails))
     assert sorted(int(root) for r in records for root in r.resets) == sorted(set(resets))
@@ -173,7 +169,7 @@ def test_a_full_record_of_all_three_kinds_fits_the_brokers_default_limit():
     roots = np.arange(1, 70_000, dtype=np.uint64)
     packer.ack_many(1, roots, roots)
     for root in range(1, 1000):
-        packer.fail(1, root, "x" * 5000)
+        packer.fail(1, root, "x" * 5000, NEVER, FailedTuple("t" * 249, root, root, "s" * 5000))
     for root in range(1, 20_000):
         packer.reset(1, root)
     packer.flush()
@@ -203,30 +199,31 @@ def test_many_entries_are_folded_without_numba_too(monkeypatch: pytest.MonkeyPat
     assert sorted(packing.fold_entries(roots, values).tolist()) == compiled
 
 
-def test_fails_that_say_when_are_sent_before_the_same_fails_for_older_ackers():
+def test_a_fail_says_when_its_record_is_emitted_again_in_the_record_with_the_acks():
     sent = Sent()
     packer = AckPacker(history(), "task", sent)
     packer.fail(1, 7, "plain")
     packer.fail(1, 8, "later", 5000)
     packer.fail(1, 9, "never", NEVER)
+    packer.ack(1, 6, 5)
     packer.flush()
-    by_kind = [[tuple(fail[:3]) for fail in record.fails] for _, record in sent.acks()]
-    assert sorted(by_kind[0]) == [(8, "later", 5000), (9, "never", NEVER)]
-    assert sorted(by_kind[1]) == [(7, "plain", BACK_OFF), (8, "later", BACK_OFF), (9, "never", BACK_OFF)]
+    ((_, record),) = sent.acks()
+    found = sorted(tuple(fail[:3]) for fail in record.fails)
+    assert found == [(7, "plain", BACK_OFF), (8, "later", 5000), (9, "never", NEVER)]
+    assert record.acks.tolist() == [(6, 5)]
 
 
-def test_fails_that_name_their_tuple_are_sent_first_in_one_record_per_stack():
+def test_fails_of_several_stacks_are_in_one_record_each_and_the_acks_in_the_last_one():
     sent = Sent()
     packer = AckPacker(history(), "task", sent)
     for root, stack in ((7, "one"), (8, "two"), (9, "one")):
         packer.fail(1, root, "no", 5000, FailedTuple("words", 3, root, stack))
+    packer.ack(1, 6, 5)
     packer.flush()
-    frames = [value[:10] for _, _, value in sent.records]
-    assert frames == [FAIL_WITH_TUPLE_FRAME, FAIL_WITH_TUPLE_FRAME, FAIL_WITH_RETRY_FRAME, ACK_FRAME]
     named = [[(fail.root, fail.failed_tuple) for fail in record.fails] for _, record in sent.acks()]
     assert named[0] == [(root, FailedTuple("words", 3, root, "one")) for root in (7, 9)]
-    assert named[1] == [(8, FailedTuple("words", 3, 8, "two"))]
-    assert {place for each in named[2:] for _, place in each} == {None}
+    assert named[1:] == [[(8, FailedTuple("words", 3, 8, "two"))]]
+    assert [record.acks.tolist() for _, record in sent.acks()] == [[], [(6, 5)]]
 
 
 def test_a_stack_is_cut_to_its_end_and_only_some_different_ones_go_with_a_flush():
@@ -244,16 +241,8 @@ def test_a_stack_is_cut_to_its_end_and_only_some_different_ones_go_with_a_flush(
     sent.records.clear()
     packer.fail(1, 99, "no", BACK_OFF, FailedTuple("words", 3, 99, "another"))
     packer.flush()
-    ((_, first), _) = sent.acks()
+    ((_, first),) = sent.acks()
     assert first.fails[0].failed_tuple.stack == "another"
-
-
-def test_fails_that_do_not_say_when_are_sent_as_ever():
-    sent = Sent()
-    packer = AckPacker(history(), "task", sent)
-    packer.fail(1, 7, "plain")
-    packer.flush()
-    assert [value[:10] for _, _, value in sent.records] == [ACK_FRAME]
 
 
 @pytest.mark.parametrize("order", list(permutations([BACK_OFF, 1000, 5000, NEVER])))
@@ -263,5 +252,5 @@ def test_the_strongest_of_several_fails_of_a_root_counts(order):
     for number, retry in enumerate(order):
         packer.fail(1, 7, f"{number}", retry)
     packer.flush()
-    (_, first), _ = sent.acks()
+    ((_, first),) = sent.acks()
     assert [tuple(fail) for fail in first.fails] == [(7, f"{order.index(NEVER)}", NEVER, None)]

@@ -1,6 +1,7 @@
 """Control records: byte for byte what fastavro writes, and any bytes decoded whole or refused."""
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import fastavro
@@ -26,6 +27,7 @@ from acktree.schemas.control_records import (
     ReplayCommand,
     Result,
     Span,
+    split_by_stack,
 )
 from acktree.schemas.errors import MalformedRecord
 
@@ -33,7 +35,7 @@ U64 = st.integers(0, 2**64 - 1)
 INT = st.integers(-(2**31), 2**31 - 1)
 ENTRIES = st.lists(st.tuples(U64, U64), max_size=300)
 TEXT = st.text(max_size=40)
-RETRY_MS = st.one_of(st.integers(NEVER, MAX_RETRY_MS), st.sampled_from([NEVER, 0, MAX_RETRY_MS]))
+RETRY_MS = st.integers(BACK_OFF, MAX_RETRY_MS) | st.sampled_from([BACK_OFF, NEVER, 0, MAX_RETRY_MS])
 
 
 def fixed(value: int) -> bytes:
@@ -43,17 +45,14 @@ def fixed(value: int) -> bytes:
 def by_fastavro(name: str, datum: dict[str, Any]) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, avro.schema(name), datum)
-    frames = {"AckInit": codec.ACK_INIT_FRAME, "Ack": codec.ACK_FRAME, "Result": codec.RESULT_FRAME}
-    rest = {
+    frames = {
+        "AckInit": codec.ACK_INIT_FRAME,
+        "Ack": codec.ACK_FRAME,
+        "Result": codec.RESULT_FRAME,
         "Absent": codec.ABSENT_FRAME,
-        "AbsentInRun": codec.ABSENT_IN_RUN_FRAME,
         "ReplayCommand": codec.REPLAY_COMMAND_FRAME,
-        "FailWithRetry": codec.FAIL_WITH_RETRY_FRAME,
-        "ResultWithRetry": codec.RESULT_WITH_RETRY_FRAME,
-        "FailWithTuple": codec.FAIL_WITH_TUPLE_FRAME,
-        "ResultWithTuple": codec.RESULT_WITH_TUPLE_FRAME,
     }
-    return {**frames, **rest}[name] + out.getvalue()
+    return frames[name] + out.getvalue()
 
 
 @given(INT, INT, ENTRIES)
@@ -66,19 +65,42 @@ def test_an_ack_init_is_plain_avro(task: int, version: int, entries: list[tuple[
     assert (back.spout_task, back.version, back.inits.tolist()) == (task, version, entries)
 
 
-@given(TEXT, INT, ENTRIES, st.lists(st.tuples(U64, TEXT), max_size=20), st.lists(U64, max_size=50))
+PLACES = st.tuples(TEXT, st.integers(0, 2**31 - 1), st.integers(0, 2**62))
+WHY = st.tuples(U64, TEXT, RETRY_MS, st.none() | PLACES)
+
+
+def tuple_of(place: Any, stack: str) -> FailedTuple | None:
+    return None if place is None else FailedTuple(*place, stack)
+
+
+def row(fail: Fail | Failure) -> dict[str, Any]:
+    """Return a fail as fastavro takes it; of a failure, what it has in common with one."""
+    failed = fail.failed_tuple
+    place = None
+    if failed is not None:
+        place = {"topic": failed.topic, "partition": failed.partition, "offset": failed.offset}
+    when = {"root": fixed(fail.root), "retry_after_ms": fail.retry_after_ms}
+    return when | {"reason": fail.reason, "tuple": place}
+
+
+def stack_of(fails: Sequence[Fail | Failure]) -> str:
+    return next((fail.failed_tuple.stack for fail in fails if fail.failed_tuple is not None), "")
+
+
+@given(TEXT, INT, TEXT, ENTRIES, st.lists(WHY, max_size=20), st.lists(U64, max_size=50))
 def test_an_ack_is_plain_avro(
-    task: str, version: int, acks: list[Any], fails: list[Any], resets: list[int]
+    task: str, version: int, stack: str, acks: list[Any], fails: list[Any], resets: list[int]
 ) -> None:
-    failures = tuple(Fail(*fail) for fail in fails)
+    failures = tuple(Fail(*rest, tuple_of(place, stack)) for *rest, place in fails)
     data = codec.encode_ack(Ack(task, version, np.array(acks, ENTRY), failures, np.array(resets, "<u8")))
     assert data == by_fastavro(
         "Ack",
         {
             "task": task,
             "version": version,
+            "stack": stack_of(failures),
+            "fails": [row(fail) for fail in failures],
             "acks": [{"root": fixed(r), "value": fixed(v)} for r, v in acks],
-            "fails": [{"root": fixed(r), "reason": reason} for r, reason in fails],
             "resets": [fixed(r) for r in resets],
         },
     )
@@ -87,135 +109,61 @@ def test_an_ack_is_plain_avro(
     assert (back.fails, back.resets.tolist()) == (failures, resets)
 
 
-@given(INT, st.lists(U64, max_size=100), st.lists(st.tuples(U64, st.booleans(), TEXT, TEXT), max_size=20))
-def test_a_result_is_plain_avro(acker: int, acked: list[int], failed: list[Any]) -> None:
-    failures = tuple(Failure(r, Cause(int(late)), t, why) for r, late, t, why in failed)
+@given(INT, TEXT, st.lists(U64, max_size=100), st.lists(st.tuples(st.booleans(), TEXT, WHY), max_size=20))
+def test_a_result_is_plain_avro(acker: int, stack: str, acked: list[int], failed: list[Any]) -> None:
+    failures = tuple(
+        Failure(root, Cause(int(late)), task, reason, retry, tuple_of(place, stack))
+        for late, task, (root, reason, retry, place) in failed
+    )
     data = codec.encode_result(Result(acker, np.array(acked, "<u8"), failures))
     assert data == by_fastavro(
         "Result",
         {
             "acker": acker,
             "acked": [fixed(r) for r in acked],
-            "failed": [
-                {"root": fixed(f.root), "cause": f.cause.name, "task": f.task, "reason": f.reason}
-                for f in failures
-            ],
+            "stack": stack_of(failures),
+            "failed": [row(f) | {"cause": f.cause.name, "task": f.task} for f in failures],
         },
     )
-    back = codec.decode_result(data)
+    back = codec.decode_result_record(data)
+    assert isinstance(back, Result)
     assert (back.acker, back.acked.tolist(), back.failed) == (acker, acked, failures)
 
 
-@given(TEXT, INT, st.lists(st.tuples(U64, TEXT, RETRY_MS), max_size=20))
-def test_a_fail_with_retry_is_plain_avro(task: str, version: int, fails: list[Any]) -> None:
-    failures = tuple(Fail(*fail) for fail in fails)
-    data = codec.encode_fail_with_retry(Ack(task, version, fails=failures))
-    rows = [{"root": fixed(f.root), "retry_after_ms": f.retry_after_ms, "reason": f.reason} for f in failures]
-    assert data == by_fastavro("FailWithRetry", {"task": task, "version": version, "fails": rows})
-    back = codec.decode_ack(data)
-    assert (back.task, back.version, back.fails) == (task, version, failures)
-    assert (len(back.acks), len(back.resets)) == (0, 0)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"tuple": {"partition": -1}}, {"tuple": {"offset": -1}}),
+        *({"retry_after_ms": retry} for retry in (-3, MAX_RETRY_MS + 1, 2**62)),
+    ],
+    ids=str,
+)
+def test_a_fail_of_no_record_or_with_no_delay_is_refused(wrong: dict[str, Any]) -> None:
+    place = {"topic": "t", "partition": 0, "offset": 0} | wrong.get("tuple", {})
+    fail = {"root": fixed(1), "retry_after_ms": BACK_OFF, "reason": ""} | wrong | {"tuple": place}
+    ack = {"task": "", "version": 1, "stack": "", "fails": [fail], "acks": [], "resets": []}
+    failure = fail | {"cause": "FAILED", "task": ""}
+    result = {"acker": 1, "acked": [], "stack": "", "failed": [failure]}
+    for decode, name, datum in ((codec.decode_ack, "Ack", ack), (codec.decode_result, "Result", result)):
+        with pytest.raises(MalformedRecord, match=r"retry_after_ms|is no record"):
+            decode(by_fastavro(name, datum))
 
 
-@given(INT, st.lists(st.tuples(U64, TEXT, TEXT, RETRY_MS), max_size=20))
-def test_a_result_with_retry_is_plain_avro(acker: int, failed: list[Any]) -> None:
-    failures = tuple(Failure(root, Cause.FAILED, *rest) for root, *rest in failed)
-    data = codec.encode_result_with_retry(Result(acker, failed=failures))
-    names = ("root", "retry_after_ms", "task", "reason")
-    rows = [{name: getattr(f, name) for name in names} | {"root": fixed(f.root)} for f in failures]
-    assert data == by_fastavro("ResultWithRetry", {"acker": acker, "failed": rows})
-    back = codec.decode_result_record(data)
-    assert isinstance(back, Result)
-    assert (back.acker, back.failed, len(back.acked)) == (acker, failures, 0)
+def test_a_fail_with_an_unknown_branch_for_its_tuple_is_refused() -> None:
+    head = codec.ACK_FRAME + b"\0\0\0" + zigzag(1) + fixed(5) + zigzag(BACK_OFF) + b"\0"
+    assert codec.decode_ack(head + zigzag(0) + b"\0\0\0").fails == (Fail(5, ""),)
+    for branch in (-1, 2):
+        with pytest.raises(MalformedRecord, match="kind"):
+            codec.decode_ack(head + zigzag(branch) + b"\0\0\0\0\0\0")
 
 
-PLACES = st.tuples(TEXT, st.integers(0, 2**31 - 1), st.integers(0, 2**62))
-ANY_RETRY_MS = st.one_of(st.just(BACK_OFF), RETRY_MS)
-
-
-def place_of(failed: FailedTuple | None) -> dict[str, Any]:
-    assert failed is not None
-    return {"topic": failed.topic, "partition": failed.partition, "offset": failed.offset}
-
-
-@given(TEXT, INT, TEXT, st.lists(st.tuples(U64, TEXT, ANY_RETRY_MS, PLACES), min_size=1, max_size=20))
-def test_a_fail_with_a_tuple_is_plain_avro(task: str, version: int, stack: str, fails: list[Any]) -> None:
-    failures = tuple(Fail(*rest, FailedTuple(*place, stack)) for *rest, place in fails)
-    data = codec.encode_fail_with_tuple(Ack(task, version, fails=failures))
-    rows = [
-        {"root": fixed(f.root), "retry_after_ms": f.retry_after_ms, "reason": f.reason}
-        | place_of(f.failed_tuple)
-        for f in failures
-    ]
-    expected = {"task": task, "version": version, "stack": stack, "fails": rows}
-    assert data == by_fastavro("FailWithTuple", expected)
-    back = codec.decode_ack(data)
-    assert (back.task, back.version, back.fails) == (task, version, failures)
-    assert (len(back.acks), len(back.resets)) == (0, 0)
-
-
-@given(INT, TEXT, st.lists(st.tuples(U64, TEXT, TEXT, ANY_RETRY_MS, PLACES), min_size=1, max_size=20))
-def test_a_result_with_a_tuple_is_plain_avro(acker: int, stack: str, failed: list[Any]) -> None:
-    failures = tuple(
-        Failure(root, Cause.FAILED, *rest, FailedTuple(*place, stack)) for root, *rest, place in failed
-    )
-    data = codec.encode_result_with_tuple(Result(acker, failed=failures))
-    names = ("root", "retry_after_ms", "task", "reason")
-    rows = [
-        {name: getattr(f, name) for name in names} | {"root": fixed(f.root)} | place_of(f.failed_tuple)
-        for f in failures
-    ]
-    assert data == by_fastavro("ResultWithTuple", {"acker": acker, "stack": stack, "failed": rows})
-    back = codec.decode_result_record(data)
-    assert isinstance(back, Result)
-    assert (back.acker, back.failed, len(back.acked)) == (acker, failures, 0)
-
-
-@pytest.mark.parametrize("wrong", [{"partition": -1}, {"offset": -1}, {"retry_after_ms": -3}])
-def test_a_tuple_that_is_no_record_is_refused(wrong: dict[str, int]) -> None:
-    row = {
-        "root": fixed(1),
-        "retry_after_ms": BACK_OFF,
-        "reason": "",
-        "topic": "t",
-        "partition": 0,
-        "offset": 0,
-    }
-    row |= wrong
-    fail = by_fastavro("FailWithTuple", {"task": "", "version": 1, "stack": "", "fails": [row]})
-    result = by_fastavro("ResultWithTuple", {"acker": 1, "stack": "", "failed": [row | {"task": ""}]})
-    for decode, data in ((codec.decode_ack, fail), (codec.decode_result, result)):
-        with pytest.raises(MalformedRecord):
-            decode(data)
-
-
-@pytest.mark.parametrize("retry_after_ms", [BACK_OFF, -3, MAX_RETRY_MS + 1, 2**62])
-def test_a_retry_that_is_no_delay_is_refused(retry_after_ms: int) -> None:
-    row = {"root": fixed(1), "retry_after_ms": retry_after_ms, "reason": ""}
-    fail = by_fastavro("FailWithRetry", {"task": "", "version": 1, "fails": [row]})
-    result = by_fastavro("ResultWithRetry", {"acker": 1, "failed": [row | {"task": ""}]})
-    for decode, data in ((codec.decode_ack, fail), (codec.decode_result, result)):
-        with pytest.raises(MalformedRecord, match="retry_after_ms"):
-            decode(data)
-
-
-def test_what_older_processes_read_does_not_say_when_to_retry() -> None:
-    fails = (Fail(5, "no", NEVER, FailedTuple("t", 0, 1, "stack")), Fail(6, "no", 9000))
-    without = tuple(Fail(fail.root, fail.reason) for fail in fails)
-    assert codec.encode_ack(Ack("b", 1, fails=fails)) == codec.encode_ack(Ack("b", 1, fails=without))
-    failed = Failure(5, Cause.FAILED, "b", "no", NEVER)
-    plain = failed._replace(retry_after_ms=BACK_OFF)
-    assert codec.encode_result(Result(0, failed=[failed])) == codec.encode_result(Result(0, failed=[plain]))
-
-
-@given(INT, st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=50))
-def test_an_absent_of_an_older_version_is_plain_avro(slot: int, pairs: list[tuple[int, int]]) -> None:
-    spans = tuple(Span(first, first + length) for first, length in pairs)
-    data = codec.encode_absent(Absent(slot, spans))
-    assert data == by_fastavro("Absent", {"slot": slot, "spans": [span._asdict() for span in spans]})
-    back = codec.decode_result_record(data)
-    assert isinstance(back, Absent)
-    assert (back.slot, back.spans, back.run) == (slot, spans, None)
+def test_fails_are_split_so_that_each_record_has_one_stack_trace() -> None:
+    places = [FailedTuple("t", 0, offset, stack) for offset, stack in enumerate("aabba")]
+    fails = [Fail(root, "", failed_tuple=place) for root, place in enumerate([*places, None])]
+    lists = split_by_stack(fails, 2)
+    assert [[fail.root for fail in each] for each in lists] == [[0, 1], [4], [2, 3], [5]]
+    back = [codec.decode_ack(codec.encode_ack(Ack("b", 1, fails=each))).fails for each in lists]
+    assert [list(each) for each in back] == lists
 
 
 @given(
@@ -223,9 +171,9 @@ def test_an_absent_of_an_older_version_is_plain_avro(slot: int, pairs: list[tupl
 )
 def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int]]) -> None:
     spans = tuple(Span(first, first + length) for first, length in pairs)
-    data = codec.encode_absent(Absent(slot, spans, run))
+    data = codec.encode_absent(Absent(slot, run, spans))
     datum = {"slot": slot, "run": run, "spans": [span._asdict() for span in spans]}
-    assert data == by_fastavro("AbsentInRun", datum)
+    assert data == by_fastavro("Absent", datum)
     back = codec.decode_result_record(data)
     assert isinstance(back, Absent)
     assert (back.slot, back.spans, back.run) == (slot, spans, run)
@@ -234,7 +182,7 @@ def test_an_absent_is_plain_avro(slot: int, run: int, pairs: list[tuple[int, int
 def test_an_absent_of_no_run_is_refused() -> None:
     for run in (0, 256):
         with pytest.raises(MalformedRecord, match="run"):
-            codec.decode_absent(codec.encode_absent(Absent(0, [Span(5, 6)], run)))
+            codec.decode_absent(codec.encode_absent(Absent(0, run, [Span(5, 6)])))
 
 
 @given(INT, st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**20)), min_size=1, max_size=40))
@@ -262,7 +210,7 @@ def test_a_replay_command_that_is_empty_out_of_order_or_too_long_is_refused(span
 
 def test_a_span_that_ends_before_it_begins_is_refused() -> None:
     with pytest.raises(MalformedRecord, match="ends before"):
-        codec.decode_absent(codec.encode_absent(Absent(0, [Span(5, 5)])))
+        codec.decode_absent(codec.encode_absent(Absent(0, 1, [Span(5, 5)])))
 
 
 DECODERS = [
@@ -273,7 +221,13 @@ DECODERS = [
     codec.decode_replay_command,
 ]
 SAMPLE_ACK = codec.encode_ack(
-    Ack("count-0", 3, np.array([(1, 2), (3, 4)], ENTRY), (Fail(5, "no"),), np.array([6], "<u8"))
+    Ack(
+        "count-0",
+        3,
+        np.array([(1, 2), (3, 4)], ENTRY),
+        (Fail(5, "no"), Fail(6, "", 7, FailedTuple("t", 1, 2, "s"))),
+        np.array([6], "<u8"),
+    )
 )
 
 

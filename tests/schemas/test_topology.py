@@ -124,11 +124,9 @@ def test_a_mistake_is_reported_with_its_key_line_and_valid_values(
     assert "\n" not in sentence
 
 
-def test_a_spout_that_tracks_by_record_has_the_encoding_of_releases_without_blocks() -> None:
-    table = parse_topology(GOOD).model_dump()["spouts"]["lines"]
-    assert "block" not in table
+def test_a_spout_tracks_by_record_unless_its_table_says_otherwise() -> None:
     blocks = parse_topology(GOOD.replace('emits = ["words"]', 'emits = ["words"]\nblock = 100'))
-    assert blocks.model_dump()["spouts"]["lines"]["block"] == 100
+    assert blocks.spouts["lines"].block == 100
     assert parse_topology(GOOD).spouts["lines"].block == 1
 
 

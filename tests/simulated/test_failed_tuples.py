@@ -59,7 +59,7 @@ def test_a_dead_letter_names_the_tuple_that_failed_with_its_value_and_stack():
     assert (found.failed_value, found.failed_value_note) == ("poison", "")
     assert "in check" in found.stack
     assert found.stack.endswith("ValueError: 6 is no number\n")
-    assert len(failures) == 2, "the forms for older spouts are no failures of their own"
+    assert len(failures) == 2
 
 
 def test_a_long_value_is_kept_up_to_a_limit_and_the_dead_letter_says_so():

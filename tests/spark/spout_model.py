@@ -120,11 +120,12 @@ class SpoutModel:
                 assert offset not in self.known, "only what is not done is replayed"
                 emitted.setdefault((group.generation, first), set()).add(offset)
         commanded = {offset for each in batch.again for offset in range(each.start, each.end)}
-        absent = sorted({offset for mine in emitted.values() for offset in mine} & self.absent)
-        if absent:
-            self.log.append(Absent(0, [Span(offset, offset + 1) for offset in absent]))
-            self.proven.update(absent)
-            self.done.update(absent)
+        for run in sorted({generation >> 4 for generation, _ in emitted}):
+            of_run = {o for (generation, _), mine in emitted.items() if generation >> 4 == run for o in mine}
+            if absent := sorted(of_run & self.absent):
+                self.log.append(Absent(0, run, [Span(offset, offset + 1) for offset in absent]))
+                self.proven.update(absent)
+                self.done.update(absent)
         for root, mine in emitted.items():
             if held := frozenset(mine - self.absent):
                 assert root[1] in commanded or not held & self.known, "done and emitted"

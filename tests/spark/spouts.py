@@ -10,7 +10,7 @@ from confluent_kafka.admin import NewTopic
 from acktree.producers.kafka.claim import Claim, commit_claim, decode_claim
 from acktree.schemas import world
 from acktree.schemas.clients import make_admin, make_consumer, make_producer
-from acktree.schemas.codec import encode_replay_command, encode_result, encode_result_with_retry
+from acktree.schemas.codec import encode_replay_command, encode_result
 from acktree.schemas.control_records import BACK_OFF, Cause, Failure, ReplayCommand, Result, Span
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import generation_of, root_id
@@ -133,16 +133,11 @@ class SpoutTester:
         slot: int = 0,
         retry_after_ms: int = BACK_OFF,
     ) -> None:  # type: ignore[assignment]
-        """Write one result record, as an acker would, and before it what says when to retry."""
-        if retry_after_ms != BACK_OFF:
-            roots = [root_id(slot, generation, offset) for offset, generation, _ in failed]
-            said = [Failure(root, Cause.FAILED, "b-0", "because", retry_after_ms) for root in roots]
-            record = encode_result_with_retry(Result(0, failed=said))
-            self.producer.produce(f"{self.name}.spout-{task}", record)
+        """Write one result record, as an acker would."""
         result = Result(
             0,
             np.array([root_id(slot, generation, offset) for offset, generation in acked], np.uint64),
-            [Failure(root_id(slot, g, o), cause, "b-0", "because") for o, g, cause in failed],
+            [Failure(root_id(slot, g, o), cause, "b-0", "because", retry_after_ms) for o, g, cause in failed],
         )
         self.producer.produce(f"{self.name}.spout-{task}", encode_result(result))
         self.producer.flush()

@@ -54,7 +54,7 @@ def test_without_tracking_a_batch_is_committed_before_the_next_one_is_planned(
 def test_without_tracking_overdue_replays_are_done_with_their_batch(
     spout: Callable[..., SpoutTester], untracked: dict[str, object]
 ) -> None:
-    """They are of batches that an earlier release, or an acker before, left in flight."""
+    """They are of batches that a version with ackers left in flight."""
     t = spout(records=10, **untracked)
     assert t.batch is not None
     (at_start,) = t.batch.ranges

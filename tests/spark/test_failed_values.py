@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from acktree.schemas.clients import make_consumer
-from acktree.schemas.codec import encode_result, encode_result_with_tuple
+from acktree.schemas.codec import encode_result
 from acktree.schemas.control_records import BACK_OFF, Cause, FailedTuple, Failure, Result
 from acktree.schemas.dead_letter import FAILED_TUPLE, FAILED_VALUE, FAILED_VALUE_NOTE, STACK
 from acktree.schemas.header import HEADER, Anchor, encode_header
@@ -23,8 +23,7 @@ def give_up(t: SpoutTester, failed: FailedTuple) -> dict[str, bytes | None]:
     """Fail the first emission as an acker does; return the headers of its dead letter."""
     ((_, generation), *_) = t.emitted(t.next_batch())
     failure = Failure(root_id(0, generation, 0), Cause.FAILED, "b-0", "because", BACK_OFF, failed)
-    for encode in (encode_result_with_tuple, encode_result):
-        t.producer.produce(f"{t.name}.spout-0", encode(Result(0, failed=[failure])))
+    t.producer.produce(f"{t.name}.spout-0", encode_result(Result(0, failed=[failure])))
     t.producer.flush()
     t.until(lambda: t.count("dead_lettered") == 1)
     reader = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": t.name})
@@ -83,6 +82,6 @@ def test_a_dead_letter_that_is_too_large_with_the_tuple_is_written_without(
     ((_, generation),) = t.emitted(t.next_batch())
     failed = FailedTuple(f"{t.name}.out", 0, 0, "z" * 4_000)
     failure = Failure(root_id(0, generation, 0), Cause.FAILED, "b-0", "because", BACK_OFF, failed)
-    t.producer.produce(f"{t.name}.spout-0", encode_result_with_tuple(Result(0, failed=[failure])))
+    t.producer.produce(f"{t.name}.spout-0", encode_result(Result(0, failed=[failure])))
     t.producer.flush()
     t.until(lambda: t.count("dead_lettered") == 1)

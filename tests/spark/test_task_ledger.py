@@ -58,10 +58,10 @@ def test_gaps_before_a_truncation_finish_no_record_written_there_since() -> None
     ledger.emit_anew(0, 2)
     task.run = 2
     task.emit({0: 10}, 100, 0.0)
-    late = task.apply_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 1))))
+    late = task.apply_absent(decode_absent(encode_absent(Absent(0, 1, [Span(4, 10)]))))
     assert (ledger.pending, task.counters["absent"]) == (10, 0)
     assert late.opened == []
-    task.apply_absent(decode_absent(encode_absent(Absent(0, [Span(4, 10)], 2))))
+    task.apply_absent(decode_absent(encode_absent(Absent(0, 2, [Span(4, 10)]))))
     assert (ledger.pending, task.counters["absent"]) == (4, 6)
 
 
@@ -93,7 +93,7 @@ def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
     failed = [Failure(int(root), Cause.FAILED, "", "") for root in acked]
     is_in_use_again = until_rewind + since >= MAX_RUN
     effect = task.apply(Result(0, acked), 1.0, 0.0)
-    task.apply_absent(Absent(0, [Span(0, 8)], old))
+    task.apply_absent(Absent(0, old, [Span(0, 8)]))
     assert (ledger.pending == 8) == (not is_in_use_again)
     if not is_in_use_again:
         effect = task.apply(Result(0, failed=failed), 1.0, 0.0)

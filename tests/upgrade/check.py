@@ -2,7 +2,8 @@
 
     python tests/upgrade/check.py --base REF [--rate 500]
 
-The earlier version is what git has at REF, run with the packages of this environment. It publishes a topology
+REF is the last release, or a commit since the wire format last changed without one: two versions understand one
+another from the first release on. The earlier version is what git has at REF, run with the packages of this environment. It publishes a topology
 of the wordcount example, a spout in Python and an exactly-once bolt behind it, and runs every role: two
 ackers, both workers, the spout and the Spark application. While lines and numbers are sent, each role is
 replaced by this version alone, and goes back; then all are replaced, one after the other; then each goes back

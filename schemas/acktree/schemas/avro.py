@@ -4,7 +4,7 @@ Invariant: nothing is read past the end, and no memory is allocated for a count 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -75,6 +75,10 @@ def string_bytes(text: str) -> bytes:
 
 def array_bytes(items: NDArray[Any]) -> bytes:
     return b"".join((zigzag(len(items)), items.tobytes(), b"\0")) if len(items) else b"\0"
+
+
+def items_bytes(items: Sequence[bytes]) -> bytes:
+    return b"".join((zigzag(len(items)), *items, b"\0")) if items else b"\0"
 
 
 def id_bytes(value: int) -> bytes:

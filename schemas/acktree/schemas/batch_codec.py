@@ -1,4 +1,4 @@
-"""Decodes batches of AckInit, or of Ack and its later versions, with compiled code into flat arrays.
+"""Decodes batches of AckInit, or of Ack, with compiled code into flat arrays.
 
 Invariant: accepts exactly the bytes that :mod:`acktree.schemas.codec` accepts and returns the same values; a
 property test compares them. A record it rejects keeps its place in the batch, with a fault and no entries.
@@ -24,19 +24,15 @@ from acktree.schemas.avro_loops import (
     signed,
     starts_with,
 )
-from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, FAIL_WITH_RETRY_FRAME, FAIL_WITH_TUPLE_FRAME
+from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, SMALLEST_FAIL
 from acktree.schemas.compiled_code import Compiler
-from acktree.schemas.control_records import BACK_OFF, MAX_RETRY_MS, NEVER, FailedTuple
+from acktree.schemas.control_records import BACK_OFF, MAX_RETRY_MS, FailedTuple
 from acktree.schemas.ids import IdArray
 
 WHOLE, MALFORMED, _UNSURE = 0, 1, 255
-SMALLEST_FAIL = 9
-_SMALLEST_FAILS = (SMALLEST_FAIL, 10, 13)
-_PLAIN, _WITH_RETRY, _WITH_TUPLE, _NO_KIND = 0, 1, 2, 3
 
 _INIT_FRAME = np.frombuffer(ACK_INIT_FRAME, np.uint8).copy()
-_FRAMES_OF_ACKS = ACK_FRAME + FAIL_WITH_RETRY_FRAME + FAIL_WITH_TUPLE_FRAME
-_ACK_FRAMES = np.frombuffer(_FRAMES_OF_ACKS, np.uint8).reshape(_NO_KIND, -1).copy()
+_ACK_FRAME = np.frombuffer(ACK_FRAME, np.uint8).copy()
 
 compiled = Compiler(__file__, control_records.__file__, avro_loops.__file__, avro.__file__)
 
@@ -131,7 +127,7 @@ def decode_init_batch(values: Sequence[bytes]) -> InitBatch:
 
 
 def decode_ack_batch(values: Sequence[bytes]) -> AckBatch:
-    """Return the Acks, with their later versions, in values; any other value has the fault MALFORMED."""
+    """Return the Acks in values; any other value has the fault MALFORMED."""
     data, ends = _join(values)
     count = len(values)
     batch = AckBatch(
@@ -151,7 +147,7 @@ def decode_ack_batch(values: Sequence[bytes]) -> AckBatch:
         data=data,
     )
     columns = (_bytes_of(batch.acks), _bytes_of(batch.fail_roots), _bytes_of(batch.resets))
-    _decode_acks(data, ends, _ACK_FRAMES, batch, *columns)
+    _decode_acks(data, ends, _ACK_FRAME, batch, *columns)
     for record in np.flatnonzero(batch.faults == _UNSURE).tolist():
         batch.faults[record] = WHOLE if batch.is_text(record) else MALFORMED
     return batch
@@ -192,7 +188,7 @@ def _decode_inits(data: Bytes, ends: Integers, frame: Bytes, batch: InitBatch, e
 
 @compiled
 def _decode_acks(
-    data: Bytes, ends: Integers, frames: Bytes, batch: AckBatch, acks: Bytes, fails: Bytes, resets: Bytes
+    data: Bytes, ends: Integers, frame: Bytes, batch: AckBatch, acks: Bytes, fails: Bytes, resets: Bytes
 ) -> None:
     ack_row = fail_row = reset_row = signed(0)
     for record in range(len(batch.faults)):
@@ -201,8 +197,7 @@ def _decode_acks(
         batch.ack_starts[record + 1] = ack_row
         batch.fail_starts[record + 1] = fail_row
         batch.reset_starts[record + 1] = reset_row
-        kind = _kind_of(data, at, end, frames)
-        if kind == _NO_KIND:
+        if not starts_with(data, at, end, frame):
             continue
         task_start, task_end, task_plain = read_string(data, at + FRAME_BYTES, end)
         if task_end < 0:
@@ -210,65 +205,48 @@ def _decode_acks(
         version, at = read_int(data, task_end, end)
         if at < 0:
             continue
-        acks_behind, resets_behind, stack_plain = ack_row, reset_row, True
-        if kind == _PLAIN:
-            acks_behind, at = copy_array(data, at, end, 16, acks, ack_row)
-        elif kind == _WITH_TUPLE:
-            start, at, stack_plain = read_string(data, at, end)
-            batch.stack_spans[record, 0], batch.stack_spans[record, 1] = start, at
+        stack_start, stack_end, stack_plain = read_string(data, at, end)
+        if stack_end < 0:
+            continue
+        fails_behind, at, plain = _fails(data, stack_end, end, fails, batch, fail_row)
         if at < 0:
             continue
-        fails_behind, at, plain = _fails(data, at, end, fails, batch, fail_row, kind)
+        acks_behind, at = copy_array(data, at, end, 16, acks, ack_row)
         if at < 0:
             continue
-        if kind == _PLAIN:
-            resets_behind, at = copy_array(data, at, end, 8, resets, reset_row)
+        resets_behind, at = copy_array(data, at, end, 8, resets, reset_row)
         if at != end:
             continue
         batch.faults[record] = WHOLE if plain and task_plain and stack_plain else _UNSURE
         batch.versions[record] = version
         batch.task_spans[record, 0], batch.task_spans[record, 1] = task_start, task_end
+        batch.stack_spans[record, 0], batch.stack_spans[record, 1] = stack_start, stack_end
         batch.ack_starts[record + 1] = ack_row = acks_behind
         batch.fail_starts[record + 1] = fail_row = fails_behind
         batch.reset_starts[record + 1] = reset_row = resets_behind
 
 
 @compiled
-def _kind_of(data: Bytes, at: int, end: int, frames: Bytes) -> int:
-    """Return which of the schemas a record has, by its frame."""
-    for kind in range(_NO_KIND):
-        if starts_with(data, at, end, frames[kind]):
-            return kind
-    return _NO_KIND
-
-
-@compiled
-def _fails(
-    data: Bytes, at: int, end: int, roots: Bytes, batch: AckBatch, row: int, kind: int
-) -> tuple[int, int, bool]:
+def _fails(data: Bytes, at: int, end: int, roots: Bytes, batch: AckBatch, row: int) -> tuple[int, int, bool]:
     """Copy fails as ``copy_array`` does; return also whether their texts are plain ASCII."""
-    count, at = read_count(data, at, end, _SMALLEST_FAILS[kind])
+    count, at = read_count(data, at, end, SMALLEST_FAIL)
     if at < 0 or count == 0:
         return row, at, True
-    least = BACK_OFF if kind == _WITH_TUPLE else NEVER
     plain = True
     for _ in range(count):
         if end - at < 8:
             return row, signed(-1), True
         for offset in range(8):
             roots[row * 8 + offset] = data[at + offset]
-        at += 8
-        retry = signed(BACK_OFF)
-        if kind != _PLAIN:
-            retry, at = read_long(data, at, end)
-            if at < 0 or retry < least or retry > MAX_RETRY_MS:
-                return row, signed(-1), True
+        retry, at = read_long(data, at + 8, end)
+        if at < 0 or retry < BACK_OFF or retry > MAX_RETRY_MS:
+            return row, signed(-1), True
         start, at, reason_plain = read_string(data, at, end)
         if at < 0:
             return row, signed(-1), True
         batch.reason_spans[row, 0], batch.reason_spans[row, 1] = start, at
         batch.retries[row] = retry
-        at, topic_plain = _place(data, at, end, batch.places, row, kind)
+        at, topic_plain = _place(data, at, end, batch.places, row)
         if at < 0:
             return row, signed(-1), True
         plain &= reason_plain and topic_plain
@@ -277,11 +255,14 @@ def _fails(
 
 
 @compiled
-def _place(data: Bytes, at: int, end: int, places: Integers, row: int, kind: int) -> tuple[int, bool]:
-    """Read the coordinates of a fail's tuple; return where they end and whether the topic is plain ASCII."""
+def _place(data: Bytes, at: int, end: int, places: Integers, row: int) -> tuple[int, bool]:
+    """Read the tuple of a fail, if it has one; return where it ends and whether the topic is plain ASCII."""
     places[row, 0], places[row, 1], places[row, 2], places[row, 3] = 0, -1, 0, 0
-    if kind != _WITH_TUPLE:
+    branch, at = read_long(data, at, end)
+    if at < 0 or branch == 0:
         return at, True
+    if branch != 1:
+        return signed(-1), True
     start, behind, plain = read_string(data, at, end)
     if behind < 0:
         return signed(-1), True

@@ -1,7 +1,7 @@
 """An operator's word that a spout's breaker is to close: a record of the registry topic beside the versions.
 
 Pure. Invariant: it closes breakers that are open when a process first reads it, and no later ones: what it
-says is over with its offset. Processes that do not know these records ignore them.
+says is over with its offset.
 """
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError

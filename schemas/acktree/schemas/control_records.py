@@ -3,10 +3,10 @@
 Invariant: they hold what the wire holds and nothing else; ``codec.py`` turns them into bytes and back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class Fail(NamedTuple):
     retry_after_ms: int = BACK_OFF
     failed_tuple: FailedTuple | None = None
 
+    @property
+    def stack(self) -> str:
+        """The stack trace of the failed tuple, "" if there is none."""
+        return "" if self.failed_tuple is None else self.failed_tuple.stack
+
 
 class Failure(NamedTuple):
     """A root that failed, FAILED or TIMED_OUT; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
@@ -63,6 +68,14 @@ class Failure(NamedTuple):
     retry_after_ms: int = BACK_OFF
     failed_tuple: FailedTuple | None = None
 
+    @property
+    def stack(self) -> str:
+        """The stack trace of the failed tuple, "" if there is none."""
+        return "" if self.failed_tuple is None else self.failed_tuple.stack
+
+
+AnyFail = TypeVar("AnyFail", Fail, Failure)
+
 
 def stronger(one: int, other: int) -> int:
     """Return which of two ``retry_after_ms`` holds for one root: NEVER before any delay, the longer delay.
@@ -71,6 +84,14 @@ def stronger(one: int, other: int) -> int:
     (500, 900, -1)
     """
     return NEVER if NEVER in (one, other) else max(one, other)
+
+
+def split_by_stack(fails: Iterable[AnyFail], limit: int) -> list[list[AnyFail]]:
+    """Return fails in lists of at most ``limit``, each with one stack trace, as a record can hold them."""
+    by_stack: dict[str, list[AnyFail]] = {}
+    for fail in fails:
+        by_stack.setdefault(fail.stack, []).append(fail)
+    return [same[at : at + limit] for same in by_stack.values() for at in range(0, len(same), limit)]
 
 
 def no_ids() -> IdArray:
@@ -92,7 +113,10 @@ class AckInit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ack:
-    """The updates of one task for roots of one version; ``acks`` (n,) of ENTRY, ``resets`` (m,) of ID."""
+    """The updates of one task for roots of one version; ``acks`` (n,) of ENTRY, ``resets`` (m,) of ID.
+
+    One record holds one stack trace, see ``split_by_stack``.
+    """
 
     task: str
     version: int
@@ -121,13 +145,12 @@ class Span(NamedTuple):
 class Absent:
     """Offsets of a slot that hold no record, reported to the spout's ledger by the task that read past them.
 
-    ``run`` is that of the emission that was read, None in records of older versions. It is needed because
-    the offsets of a truncated log are assigned again.
+    ``run`` is that of the emission that was read: the offsets of a truncated log are assigned again.
     """
 
     slot: int
+    run: int
     spans: Sequence[Span]
-    run: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,7 @@
 """Whether a spout emits: what an operator has set, in records of the registry topic beside the versions.
 
-Pure. Invariant: the newest record of a spout counts, by its place in the log and not by a clock. Processes
-that know only versions ignore these records: they go on emitting. What cannot be read changes nothing.
+Pure. Invariant: the newest record of a spout counts, by its place in the log and not by a clock. What cannot
+be read changes nothing.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """What a report says of its process itself: where it runs, since when, and its last failure.
 
-Invariant: at most ERROR_CHARS characters of one failure, without control characters. These are figures like
-others: a reader that does not know them ignores them, and one that does accepts a report without them.
+Invariant: at most ERROR_CHARS characters of one failure, without control characters.
 """
 
 import unicodedata
@@ -17,7 +16,7 @@ _REMOVED = frozenset(("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))
 
 
 class ProcessFacts(NamedTuple):
-    """What a report says of its process; None is "not reported", as by an older version."""
+    """What a report says of its process; None is "not reported"."""
 
     host: str | None
     pid: int | None

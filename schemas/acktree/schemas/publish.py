@@ -26,7 +26,7 @@ from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
 from acktree.schemas.errors import BrokerUnreachable, TopologyChanged, UnknownTopology
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
-from acktree.schemas.registry import History, encode_version, read_history
+from acktree.schemas.registry import History, read_history
 from acktree.schemas.topology import Topology
 from acktree.schemas.topology_plan import Change, ExistingTopic, Plan, plan_changes, wanted_topics
 
@@ -109,8 +109,7 @@ def apply_topology(
         plan = replace(plan, publish=again.publish)
         if (publish := plan.publish) is not None:
             producer.begin_transaction()
-            value, headers = encode_version(publish)
-            producer.produce(name, value, str(publish.version).encode(), 0, headers=headers)
+            producer.produce(name, publish.model_dump_json(), str(publish.version).encode(), 0)
             producer.commit_transaction(BROKER_TIMEOUT_S)
             _await_visible(admin, name)
     return plan

@@ -4,9 +4,6 @@ Beside the versions it holds whether each spout emits (``flow.py``), and closes 
 
 Invariant: versions only grow; a slot assigned to a (topic, topic id, partition) is never assigned to another,
 and a spout task number never to another task. All versions stay readable: old roots need them.
-
-Options of the Spark source and settings of breakers are in headers of the version's record, so that processes
-of releases that do not know one read the version all the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,9 +16,8 @@ from acktree.schemas import world
 from acktree.schemas.breaker_close import decode_breaker_close
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
-from acktree.schemas.errors import BrokerUnreachable, MalformedRecord, UnknownTopology, UnknownVersion
+from acktree.schemas.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
 from acktree.schemas.flow import SetFlow, decode_flow
-from acktree.schemas.header import read_headers
 from acktree.schemas.ids import fnv1a64
 from acktree.schemas.kafka_errors import (
     as_clear_error,
@@ -32,7 +28,6 @@ from acktree.schemas.kafka_errors import (
     is_transient,
 )
 from acktree.schemas.topology import Topology, registry_topic
-from acktree.schemas.version_headers import NOT_IN_THE_VALUE, Headers, headers_of, with_headers
 
 
 class Slot(BaseModel):
@@ -73,20 +68,6 @@ class Published(Topology):
             if task in tasks:
                 return spout, tasks.index(task)
         return None
-
-
-def encode_version(published: Published) -> tuple[bytes, Headers]:
-    """Return the value and the headers of a version's record."""
-    return published.model_dump_json(exclude=NOT_IN_THE_VALUE).encode(), headers_of(published)
-
-
-def decode_version(value: bytes, headers: Mapping[str, str | bytes | None]) -> Published:
-    """Return a version from its record; settings in headers that this release does not know are left out.
-
-    Raises:
-        ValidationError: it is not a version, or a known setting has a value that is none.
-    """
-    return with_headers(Published.model_validate_json(value), headers)
 
 
 class Readers(NamedTuple):
@@ -149,8 +130,8 @@ class History:
             self._flows[spout] = flow
             return
         try:
-            published = decode_version(record.value() or b"", dict(read_headers(record)))
-        except (ValidationError, MalformedRecord):
+            published = Published.model_validate_json(record.value() or b"")
+        except ValidationError:
             return
         if key == str(published.version).encode():
             self.versions.setdefault(published.version, published)

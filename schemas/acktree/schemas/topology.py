@@ -20,22 +20,10 @@ ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$", max
 Seconds = Annotated[float, Field(gt=0, le=10_000_000)]
 SecondsOrOff = Annotated[float, Field(ge=0, le=10_000_000)]
 
-BREAKER_SETTINGS = (
-    "max_failure_ratio",
-    "failure_window_s",
-    "failure_min_results",
-    "max_consecutive_failures",
-)
-"""Of a spout. They are not in the value of a version's record, which older processes read."""
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_RETENTION_S = 21_600.0
 ORPHAN_TIMEOUTS = 10
 MAX_BLOCK = 10_000
-
-
-def _is_unset(value: object) -> bool:
-    """A setting that a version does not have is not written, so that older processes read the version."""
-    return value is None
 
 
 class _Table(BaseModel):
@@ -67,7 +55,7 @@ class SpoutTable(_Table):
     topics: tuple[TopicName, ...] = ()
     emits: tuple[TopicName, ...] = ()
     tasks: int = Field(1, ge=1, le=1000)
-    block: int = Field(1, ge=1, le=MAX_BLOCK, exclude_if=lambda block: block == 1)
+    block: int = Field(1, ge=1, le=MAX_BLOCK)
     max_pending: int = Field(100_000, ge=1)
     max_attempts: int = Field(10, ge=1, le=1_000_000)
     retry_initial_s: float = Field(1.0, ge=0, allow_inf_nan=False)
@@ -81,7 +69,8 @@ class SpoutTable(_Table):
     @property
     def breaker(self) -> dict[str, Any]:
         """Return the settings of the breaker that are not the defaults."""
-        return self.model_dump(include=set(BREAKER_SETTINGS), exclude_defaults=True)
+        own = {"max_failure_ratio", "failure_window_s", "failure_min_results", "max_consecutive_failures"}
+        return self.model_dump(include=own, exclude_defaults=True)
 
 
 class BoltTable(_Table):
@@ -95,8 +84,8 @@ class BoltTable(_Table):
     emits: tuple[TopicName, ...] = ()
     exactly_once: bool = False
     spark: SparkTable = SparkTable()
-    never_retry: tuple[ClassName, ...] = Field(default=(), exclude_if=lambda names: not names)
-    execute_timeout_s: SecondsOrOff | None = Field(default=None, exclude_if=_is_unset)
+    never_retry: tuple[ClassName, ...] = ()
+    execute_timeout_s: SecondsOrOff | None = None
 
 
 class Topology(_Table):
@@ -112,8 +101,8 @@ class Topology(_Table):
     message_timeout_s: SecondsOrOff = DEFAULT_TIMEOUT_S
     orphan_timeout_s: Seconds = 300.0
     control_retention_s: Seconds = DEFAULT_RETENTION_S
-    replication_factor: int | None = Field(default=None, ge=1, le=32_767, exclude_if=_is_unset)
-    min_insync_replicas: int | None = Field(default=None, ge=1, le=32_767, exclude_if=_is_unset)
+    replication_factor: int | None = Field(default=None, ge=1, le=32_767)
+    min_insync_replicas: int | None = Field(default=None, ge=1, le=32_767)
     spouts: dict[Name, SpoutTable] = Field(default_factory=dict)
     bolts: dict[Name, BoltTable] = Field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from acktree.console.view.dead_letters import DeadLetter, dead_letter_of, spouts_by_topic
 from acktree.producers.spout import Failure
 from acktree.schemas.codec import decode_ack_init, decode_result
-from acktree.schemas.control_records import BACK_OFF, Cause
+from acktree.schemas.control_records import Cause
 from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.header import HEADER, decode_header, find_header
 from acktree.schemas.ids import origin_of
@@ -195,7 +195,6 @@ class Results:
         found = []
         for task in published.spout_tasks.get(spout, ()):
             for log in self.logs(published.result_topic(task)):
-                reported: set[int] = set()
                 for stored in _visible(log):
                     try:
                         failed = decode_result(stored.value or b"").failed
@@ -203,11 +202,9 @@ class Results:
                         continue
                     for each in failed:
                         record = by_place.get(self._place_of(each.root) or ("", 0, 0))
-                        if record is not None and each.root not in reported:
+                        if record is not None:
                             why = Failure.of(each)
                             found.append(FailedRecord(record, *why, why.retry, why.retry_after_s))
-                        if each.retry_after_ms != BACK_OFF or each.failed_tuple is not None:
-                            reported.add(each.root)  # for older spouts it is reported once more
         return found
 
     # Bolts.

@@ -134,7 +134,6 @@ class TraceExport:
         def on_revoke(_: Consumer, _places: list[TopicPartition]) -> None:
             # Not committed, so the next owner exports them, which may be this one; the ids are the same.
             self._waiting = Waiting()
-            self.selection.forget()
 
         self._consumer.subscribe(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
 

@@ -19,7 +19,6 @@ from acktree.schemas.errors import MalformedRecord
 from acktree.schemas.ids import IdArray, mix, origin_of
 
 MINUTE_MS = 60_000
-KEPT_ROOTS = 100_000
 KEPT_MINUTES = 100
 ACKED = "acked"
 
@@ -81,23 +80,9 @@ class Selection:
         """How many were left out, by kind and reason: sample or limit."""
         self._below, self._per_minute = int(sample * 2**64), per_minute
         self._minutes: Counter[int] = Counter()
-        self._known: dict[int, None] = {}
-
-    def forget(self) -> None:
-        """Know no root: their results will be read again."""
-        self._known.clear()
 
     def takes(self, finished: FinishedRoot) -> bool:
-        """Return whether a tree is exported; all emissions of a record are in the sample, or none.
-
-        A failure has a result in each form that acktree's releases read: a root is taken once, until
-        ``forget``.
-        """
-        if finished.root in self._known:
-            return False
-        self._known[finished.root] = None
-        if len(self._known) > KEPT_ROOTS:
-            del self._known[next(iter(self._known))]
+        """Return whether a tree is exported; all emissions of a record are in the sample, or none."""
         origin = origin_of(finished.root)
         if mix(origin.slot << 40 | origin.offset) >= self._below:
             self.omitted[finished.kind, "sample"] += 1

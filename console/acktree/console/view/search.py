@@ -19,7 +19,7 @@ from acktree.console.view.payloads import MAX_PAYLOADS, RecordPayload, missing, 
 from acktree.console.view.tree import At, ControlEntry, FoundTuple, RootFindings, TraceResult
 from acktree.schemas import world
 from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
-from acktree.schemas.control_records import AckInit, Fail, Result
+from acktree.schemas.control_records import AckInit, Result
 from acktree.schemas.errors import MalformedRecord, NotAuthorized
 from acktree.schemas.header import HEADER, decode_header, read_headers
 from acktree.schemas.ids import IdArray, acker_partition, origin_of, root_id, unmix, unmix_array
@@ -256,19 +256,13 @@ def _add_ack(gathered: RootFindings, root: int, record: Record, value: bytes) ->
     if gathered.partition is None:
         gathered.version, gathered.partition = ack.version, record.partition()
     for fail in ack.fails:
-        if fail.root == root and not _is_repeated(messages, ack.task, fail):
+        if fail.root == root:
             messages.append((0, ControlEntry("fail", ack.task, None, fail.reason, at)))
     for entry in ack.acks[ack.acks["root"] == root]:
         folded = int(entry["value"])
         messages.append((folded, ControlEntry("ack", ack.task, f"{folded:016x}", None, at)))
     if root in ack.resets.tolist():
         messages.append((0, ControlEntry("reset", ack.task, None, None, at)))
-
-
-def _is_repeated(messages: list[tuple[int, ControlEntry]], task: str, fail: Fail) -> bool:
-    """Return whether a fail in an older form only repeats, for older ackers, a fail that was found."""
-    said = {(each.kind, each.task, each.reason) for _, each in messages}
-    return fail.failed_tuple is None and ("fail", task, fail.reason) in said
 
 
 def find_tuples(search: Search, topology: Published) -> None:

@@ -6,17 +6,12 @@ is a callable ``(topic, partition, value)``; roots of a version with 0 ackers ar
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
 
-from acktree.schemas.codec import (
-    encode_ack,
-    encode_ack_init,
-    encode_fail_with_retry,
-    encode_fail_with_tuple,
-)
+from acktree.schemas.codec import encode_ack, encode_ack_init
 from acktree.schemas.control_records import (
     BACK_OFF,
     ENTRY,
@@ -25,6 +20,7 @@ from acktree.schemas.control_records import (
     EntryArray,
     Fail,
     FailedTuple,
+    split_by_stack,
     stronger,
 )
 from acktree.schemas.ids import IdArray, acker_partition
@@ -261,10 +257,6 @@ class AckPacker:
     def flush(self) -> None:
         """Send what was added since the last flush; no ack is in an earlier record than a fail.
 
-        A fail is sent in each form that holds a part of it, the fullest first: an acker ends the root with
-        the first one that it knows and takes the others for late ones; an older acker sets those aside that
-        it does not know.
-
         Raises:
             UnknownVersion: something was added for a version that this process does not know.
         """
@@ -276,22 +268,7 @@ class AckPacker:
             if not published.ackers:
                 continue
             for partition, record in _ack_records(self._task_name, version, updates, published.ackers):
-                for same_stack in _by_stack(record.fails):
-                    first = Ack(self._task_name, version, fails=same_stack)
-                    self._send(published.ack_topic, partition, encode_fail_with_tuple(first))
-                if with_retry := [fail for fail in record.fails if fail.retry_after_ms != BACK_OFF]:
-                    first = Ack(self._task_name, version, fails=with_retry)
-                    self._send(published.ack_topic, partition, encode_fail_with_retry(first))
                 self._send(published.ack_topic, partition, encode_ack(record))
-
-
-def _by_stack(fails: Sequence[Fail]) -> Iterable[list[Fail]]:
-    """Return the fails that name their tuple, in one list for each stack trace."""
-    lists: dict[str, list[Fail]] = {}
-    for fail in fails:
-        if fail.failed_tuple is not None:
-            lists.setdefault(fail.failed_tuple.stack, []).append(fail)
-    return lists.values()
 
 
 def _ack_records(task: str, version: int, updates: _Updates, ackers: int) -> Iterator[tuple[int, Ack]]:
@@ -315,9 +292,9 @@ def _limited(
     fails: Sequence[Fail], acks: EntryArray, resets: Sequence[int]
 ) -> Iterator[tuple[Sequence[Fail], EntryArray, Sequence[int]]]:
     """Split the updates of one partition into records within the limits, fails first."""
-    while len(fails) > MAX_FAILS:
-        yield fails[:MAX_FAILS], acks[:0], ()
-        fails = fails[MAX_FAILS:]
+    *earlier, fails = split_by_stack(fails, MAX_FAILS) or [[]]
+    for part in earlier:
+        yield part, acks[:0], ()
     while len(acks) > MAX_ENTRIES or len(resets) > MAX_RESETS:
         yield fails, acks[:MAX_ENTRIES], resets[:MAX_RESETS]
         fails, acks, resets = (), acks[MAX_ENTRIES:], resets[MAX_RESETS:]

@@ -196,7 +196,7 @@ class TaskLedger:
         """Apply the proof that offsets hold no record: they are done."""
         highest: dict[int, int] = {}
         ledger = self.slots.get(absent.slot)
-        if ledger is not None and (absent.run is None or is_run_between(absent.run, ledger.floor, self.run)):
+        if ledger is not None and is_run_between(absent.run, ledger.floor, self.run):
             for first, following in absent.spans:
                 self.counters["absent"] += ledger.finish(first, following, absent.run)
                 highest[absent.slot] = max(highest.get(absent.slot, 0), following - 1)

@@ -44,11 +44,7 @@ class Retries:
     """Whether an open breaker takes a rejection for a plain failure."""
     _said: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
     _joined: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
-    _failing: set[int] = field(default_factory=set)
-    """Roots that a FailWithRetry is in the log of."""
     _failed: dict[int, _Failed] = field(default_factory=dict)
-    _with_retry: set[int] = field(default_factory=set)
-    """Roots that a ResultWithRetry is in the log of."""
     _planned: dict[Place, int] = field(default_factory=dict)
     """The root of the last emission of each record."""
     _letters: Counter[Place] = field(default_factory=Counter)
@@ -74,11 +70,9 @@ class Retries:
         return found
 
     def check_fails(self, ack: Ack) -> None:
-        """Check a control record of a bolt: what was said goes before the fail that older ackers read."""
+        """Check a control record of a bolt: its fails say what was said of when."""
         for fail in ack.fails:
-            if fail.retry_after_ms != BACK_OFF:
-                self._failing.add(fail.root)
-            elif fail.reason in (DELAYED, REJECTED) and fail.root not in self._failing:
+            if fail.reason in (DELAYED, REJECTED) and fail.retry_after_ms == BACK_OFF:
                 self.found.append(f"root {fail.root:x} was {fail.reason}, and its fail does not say so")
 
     def check_result(self, result: Result, now_s: float) -> None:
@@ -90,9 +84,7 @@ class Retries:
             self._failed.setdefault(failure.root, _Failed(failure.retry_after_ms, now_s))
 
     def _check_failure(self, failure: Failure) -> None:
-        if failure.retry_after_ms != BACK_OFF:
-            self._with_retry.add(failure.root)
-        elif failure.reason in (DELAYED, REJECTED) and failure.root not in self._with_retry:
+        if failure.reason in (DELAYED, REJECTED) and failure.retry_after_ms == BACK_OFF:
             self.found.append(f"root {failure.root:x} was {failure.reason}, and its result does not say so")
 
     def check_plan(self, batch: PlannedBatch, now_s: float) -> None:

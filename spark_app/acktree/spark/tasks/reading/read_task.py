@@ -236,7 +236,7 @@ def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64]) -> No
         range_.generation >> 4,
     )
     for at in range(0, len(spans), MAX_SPANS):
-        output.send(topic, 0, encode_absent(Absent(range_.slot, spans[at : at + MAX_SPANS], run)))
+        output.send(topic, 0, encode_absent(Absent(range_.slot, run, spans[at : at + MAX_SPANS])))
     output.flush_and_commit()
 
 
