@@ -29,10 +29,8 @@ from acktree.schemas.errors import AcktreeError, BrokerUnreachable
 from acktree.schemas.ids import MAX_RUN, MAX_SLOTS, next_run
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors
 
-FORMAT, COMPACT = "2", "3"
+FORMAT, COMPACT = "1", "2"
 """Formats of the text: floors as JSON or, where that is too long, as one byte per slot."""
-SEQUENCE_BYTES = 6
-"""Appended to the packed text by a spout in Python; releases without a sequence ignore it."""
 MAX_METADATA_CHARS = 4_000
 """Below 4,096, the default of a broker's offset.metadata.max.bytes."""
 
@@ -75,22 +73,21 @@ class Claim:
         >>> decode_claim(Claim(2, 7, 0, {3: 5}, {80: (7, 12)}).metadata(), 0)
         Claim(epoch=2, run=7, next_offset=0, floors={3: 5}, replays={80: (7, 12)}, sequence=0)
         """
-        replays = sorted(self.replays.items())
-        text = self._text(FORMAT, _json([sorted(self.floors.items()), replays]))
+        rest = [sorted(self.replays.items()), self.sequence]
+        text = self._text(FORMAT, _json([sorted(self.floors.items()), *rest]))
         if len(text) > MAX_METADATA_CHARS:
             by_slot = bytes(self.floors.get(slot, 0) for slot in range(max(self.floors, default=-1) + 1))
-            text = self._text(COMPACT, _json(replays) + b"\0" + by_slot)
+            text = self._text(COMPACT, _json(rest) + b"\0" + by_slot)
         if len(text) > MAX_METADATA_CHARS:
             raise OversizedClaim(
                 f"a spout task of {len(self.floors)} source partitions, "
-                f"{len(set(self.floors.values()))} runs and {len(replays)} replay commands needs more "
+                f"{len(set(self.floors.values()))} runs and {len(self.replays)} replay commands needs more "
                 "metadata than a commit holds: raise the spout's tasks in the topology"
             )
         return text
 
     def _text(self, format_tag: str, content: bytes) -> str:
-        suffix = self.sequence.to_bytes(SEQUENCE_BYTES, "big") if self.sequence else b""
-        packed = binascii.b2a_base64(zlib.compress(content, 9) + suffix, newline=False).decode()
+        packed = binascii.b2a_base64(zlib.compress(content, 9), newline=False).decode()
         return seal(format_tag, self.epoch, self.run, packed)
 
 
@@ -112,24 +109,23 @@ def decode_claim(text: str, next_offset: int) -> Claim:
 
 def _decode(parts: Sequence[str], next_offset: int) -> Claim | None:
     """Return the claim in the parts of a sealed text, None if they are anything else."""
-    unpacking = zlib.decompressobj()
     try:
-        content = unpacking.decompress(binascii.a2b_base64(parts[3]))
+        content = zlib.decompress(binascii.a2b_base64(parts[3]))
         if parts[0] == FORMAT:
-            pairs, replays = json.loads(content)
+            pairs, replays, sequence = json.loads(content)
         else:
             table, _, by_slot = content.partition(b"\0")
-            pairs, replays = ((slot, floor) for slot, floor in enumerate(by_slot) if floor), json.loads(table)
+            pairs = ((slot, floor) for slot, floor in enumerate(by_slot) if floor)
+            replays, sequence = json.loads(table)
         floors, by_offset = dict(pairs), {offset: (run, end) for offset, (run, end) in replays}
         epoch, run = int(parts[1]), int(parts[2])
     except (ValueError, TypeError, RecursionError, zlib.error):
         return None
-    numbers = (*floors, *floors.values(), *by_offset, *chain(*by_offset.values()))
-    if not all(type(number) is int for number in numbers):
+    numbers = (*floors, *floors.values(), *by_offset, *chain(*by_offset.values()), sequence)
+    if not all(type(number) is int for number in numbers) or sequence < 0:
         return None
     if not all(0 <= slot < MAX_SLOTS and 0 <= floor <= MAX_RUN for slot, floor in floors.items()):
         return None
-    sequence = int.from_bytes(unpacking.unused_data[:SEQUENCE_BYTES], "big")
     return Claim(epoch, run, next_offset, floors, by_offset, sequence)
 
 

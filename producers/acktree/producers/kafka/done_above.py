@@ -3,8 +3,7 @@
 With ``exactly_once`` it also names the partition's owner: the 16 bytes that its transactional id is made of.
 
 Invariant: it lists only offsets that are done, and none WINDOW_OFFSETS or more above the frontier, so it fits
-a broker's metadata limit. Foreign, damaged or misplaced text lists nothing and names no owner. Releases
-without owners read the same text: they ignore what follows the end of a zlib stream. Pure.
+a broker's metadata limit. Foreign, damaged or misplaced text lists nothing and names no owner. Pure.
 """
 
 import binascii
@@ -57,9 +56,9 @@ def encode_done(frontier: int, end: int, open_offsets: Sequence[int], owner: byt
         if not owner:
             return ""
         bits = bits[:0]
-    packed = zlib.compress(np.packbits(bits).tobytes()) + owner
+    packed = zlib.compress(np.packbits(bits).tobytes())
     text = binascii.b2a_base64(packed, newline=False).decode()
-    return seal(_FORMAT, len(bits), text, about=f"{frontier}|")
+    return seal(_FORMAT, len(bits), text, owner.hex(), about=f"{frontier}|")
 
 
 @lru_cache(1024)
@@ -88,15 +87,15 @@ def decode_owner(text: str, frontier: int) -> bytes:
 
 
 def _unpack(text: str, frontier: int) -> tuple[int, bytes, bytes]:
-    """Return the number of bits, the bits and what follows them; (0, b"", b"") for foreign text."""
-    parts = unseal(text, (_FORMAT,), 3, about=f"{frontier}|")
+    """Return the number of bits, the bits and the owner; (0, b"", b"") for foreign text."""
+    parts = unseal(text, (_FORMAT,), 4, about=f"{frontier}|")
     if parts is None:
         return 0, b"", b""
-    stream = zlib.decompressobj()
     try:
-        span, packed = int(parts[1]), stream.decompress(binascii.a2b_base64(parts[2]))
+        span, packed = int(parts[1]), zlib.decompress(binascii.a2b_base64(parts[2]))
+        owner = bytes.fromhex(parts[3])
     except (ValueError, zlib.error):
         return 0, b"", b""
     if not 0 <= span <= WINDOW_OFFSETS or len(packed) != (span + 7) // 8:  # a bit that is missing is no claim
         return 0, b"", b""
-    return span, packed, stream.unused_data
+    return span, packed, owner

@@ -13,9 +13,7 @@ from acktree.schemas.control_records import Span
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.ledger.retries import Replay
 
-FORMAT = 3
-READABLE = (2, 3)
-"""Format 2 knows no blocks of several records; what it says is said the same way in 3."""
+FORMAT = 1
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
 MAX_BLOCK_RANGES_PER_SLOT = 300
@@ -114,8 +112,8 @@ class PlannedBatch:
     ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
     ``attempts`` what the generations of emissions under way do not say, ``blocks`` what root ids do not:
     where the blocks of all that is in flight begin and end. ``frontiers`` are what a start goes by where the
-    group's offsets are gone; a batch logged by an older version has none. A batch that ``checks_shape`` has
-    no records: it is planned, as the first one of a query, to see how the plan reads those of its tasks.
+    group's offsets are gone. A batch that ``checks_shape`` has no records: it is planned, as the first one
+    of a query, to see how the plan reads those of its tasks.
     """
 
     version: int
@@ -140,7 +138,7 @@ class PlannedBatch:
 
     def to_json(self) -> dict[str, Any]:
         """Return the dict whose JSON text Spark logs; offsets of replays are delta coded."""
-        data = {
+        return {
             "format": FORMAT,
             "version": self.version,
             "ranges": [list(range_) for range_ in self.ranges],
@@ -150,18 +148,17 @@ class PlannedBatch:
             "attempts": [[*each[:-1], _deltas(tuple(chain(*each.spans)))] for each in self.attempts],
             "blocks": [list(blocks) for blocks in self.blocks],
             "frontiers": [list(frontier) for frontier in self.frontiers],
+            "checks_shape": self.checks_shape,
         }
-        return data | {"checks_shape": True} if self.checks_shape else data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "PlannedBatch":
         """Return the batch that was logged; raise CheckpointMismatch for anything else."""
         try:
-            if data["format"] not in READABLE:
-                readable = ", ".join(map(str, READABLE))
+            if data["format"] != FORMAT:
                 raise CheckpointMismatch(
                     f"the checkpoint holds offsets of format {data['format']}, this version reads "
-                    f"{readable}; start with a new checkpoint: what is done is kept in the consumer group"
+                    f"{FORMAT}; start with a new checkpoint: what is done is kept in the consumer group"
                 )
             ranges = tuple(Range(*fields) for fields in data["ranges"])
             replays = tuple(_replays_from_json(fields) for fields in data["replays"])
@@ -170,9 +167,9 @@ class PlannedBatch:
             attempts = tuple(
                 Attempts._make((*each[:-1], _pairs(_sums(each[-1])))) for each in data["attempts"]
             )
-            blocks = tuple(EmittedBlocks(*fields) for fields in data.get("blocks", ()))
-            frontiers = tuple(Frontier(*fields) for fields in data.get("frontiers", ()))
-            rest = (replays, again, progress, attempts, blocks, frontiers, bool(data.get("checks_shape")))
+            blocks = tuple(EmittedBlocks(*fields) for fields in data["blocks"])
+            frontiers = tuple(Frontier(*fields) for fields in data["frontiers"])
+            rest = (replays, again, progress, attempts, blocks, frontiers, bool(data["checks_shape"]))
             return cls(data["version"], ranges, *rest)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointMismatch(
@@ -181,15 +178,14 @@ class PlannedBatch:
 
 
 def _replays_to_json(replays: Replays) -> list[Any]:
-    plain = [*replays[:5], _deltas(replays.offsets)]
     pairs = zip(replays.offsets, replays.spans, strict=bool(replays.spans))
     spans = [[at - first for at in chain(*spans)] for first, spans in pairs]
-    return [*plain, spans] if spans else plain
+    return [*replays[:5], _deltas(replays.offsets), spans]
 
 
 def _replays_from_json(fields: list[Any]) -> Replays:
-    plain, spans = fields[:6], fields[6] if len(fields) > 6 else []
-    offsets = _sums(plain.pop())
+    *plain, deltas, spans = fields
+    offsets = _sums(deltas)
     pairs = zip(offsets, spans, strict=bool(spans))
     spans_of_blocks = tuple(_spans(tuple(first + at for at in each)) for first, each in pairs)
     return Replays._make((*plain, offsets, spans_of_blocks))
