@@ -2,14 +2,14 @@
 
     python tests/upgrade/check.py --base REF [--rate 500]
 
-REF is the last release, or a commit since the wire format last changed without one: two versions understand one
-another from the first release on. The earlier version is what git has at REF, run with the packages of this environment. It publishes a topology
-of the wordcount example, a spout in Python and an exactly-once bolt behind it, and runs every role: two
-ackers, both workers, the spout and the Spark application. While lines and numbers are sent, each role is
-replaced by this version alone, and goes back; then all are replaced, one after the other; then each goes back
-alone, and is replaced again; then all go back. Processes end by SIGTERM and by SIGKILL in turn. After each
-step both spouts must get on; at the end every line is committed and every word counted exactly once, every
-number is acked and copied, and no emission of a number is copied twice.
+REF is the last release. Before the first one it is a commit with the same schemas and formats: nothing reads
+those from before. The earlier version is what git has at REF, run with the packages of this environment. It
+publishes a topology of the wordcount example, a spout in Python and an exactly-once bolt behind it, and runs
+every role: two ackers, both workers, the spout and the Spark application. While lines and numbers are sent,
+each role is replaced by this version alone, and goes back; then all are replaced, one after the other; then
+each goes back alone, and is replaced again; then all go back. Processes end by SIGTERM and by SIGKILL in
+turn. After each step both spouts must get on; at the end every line is committed and every word counted
+exactly once, every number is acked and copied, and no emission of a number is copied twice.
 """
 
 import argparse
