@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -169,14 +168,8 @@ class WorkerCluster:
         return records
 
     def acks(self) -> list[Ack]:
-        """Return what is on T.ack; of a fail in several forms the first, which is the fullest."""
-        seen: set[int] = set()
-        found = [decode_ack(record.value()) for record in self.read(self.topic("ack"))]
-        for at, ack in enumerate(found):
-            fails = [fail for fail in ack.fails if fail.root not in seen]
-            seen.update(fail.root for fail in fails)
-            found[at] = replace(ack, fails=fails)
-        return found
+        """Return what is on T.ack."""
+        return [decode_ack(record.value()) for record in self.read(self.topic("ack"))]
 
     def open_roots(self) -> set[int]:
         """Return the roots whose tree is open, by the inits and everything on T.ack."""

@@ -55,7 +55,7 @@ class Net:
         record = decode_ack(value)
         self.control_records += 1
         self.named += [fail.failed_tuple for fail in record.fails if fail.failed_tuple is not None]
-        self.failed += [(fail.root, fail.reason) for fail in record.fails if fail.failed_tuple is None]
+        self.failed += [(fail.root, fail.reason) for fail in record.fails]
         self.resets += [int(root) for root in record.resets]
         for entry in record.acks:
             self.fold[record.version, int(entry["root"])] ^= int(entry["value"])
