@@ -17,7 +17,7 @@ from acktree.acker.table import FailedRoot, FinishedTrees, TimedOut
 from acktree.acker.validation import Fault, RecordValidator
 from acktree.schemas.avro import zigzag
 from acktree.schemas.codec import ACK_INIT_FRAME, decode_result, encode_ack, encode_ack_init
-from acktree.schemas.control_records import ID, NEVER, Ack, AckInit, Cause, Fail, Failure
+from acktree.schemas.control_records import BACK_OFF, ID, NEVER, Ack, AckInit, Cause, Fail, Failure
 from acktree.schemas.registry import History, Published
 
 
@@ -156,15 +156,13 @@ def test_each_finished_root_is_reported_once_to_its_spout_task():
     assert {result.acker for _, result in results} == {5}
 
 
-def test_a_root_that_says_when_to_retry_is_reported_to_spouts_that_know_it_and_to_others():
+def test_a_result_says_when_each_of_its_roots_is_emitted_again():
     failed = (FailedRoot(9, 1, Reason("b", "poison", NEVER)), FailedRoot(8, 1, Reason("b", "plain")))
     nothing = FinishedTrees(np.empty(0, np.uint64), np.empty(0, np.int64), failed)
-    first, second = [decode_result(value) for _, value in encode_finished(5, nothing)]
-    assert list(first.failed) == [Failure(9, Cause.FAILED, "b", "poison", NEVER)]
-    assert list(second.failed) == [
-        Failure(9, Cause.FAILED, "b", "poison"),
-        Failure(8, Cause.FAILED, "b", "plain"),
-    ]
+    ((task, value),) = encode_finished(5, nothing)
+    result = decode_result(value)
+    assert (task, result.acker) == (1, 5)
+    assert [(each.root, each.retry_after_ms) for each in result.failed] == [(9, NEVER), (8, BACK_OFF)]
 
 
 def test_without_finished_roots_no_result_record_is_made():

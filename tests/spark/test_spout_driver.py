@@ -164,7 +164,7 @@ def test_a_rejected_record_is_a_dead_letter_at_once_even_if_its_driver_dies_befo
     assert (t.count("rejected"), t.count("dead_lettered"), t.count("failed")) == (1, 1, 1)
     assert t.emitted(t.next_batch()) == []
     t.driver.commit_and_report()
-    assert t.result_position() == 2
+    assert t.result_position() == 1
     consumer = make_consumer({"bootstrap.servers": t.bootstrap, "group.id": f"{t.name}.look"})
     consumer.assign([TopicPartition(f"{t.name}.dead-letter", 0, 0)])
     (dead_letter,) = consumer.consume(1, DEADLINE_S)
