@@ -3,7 +3,7 @@
     python benchmarks/native.py PART [-b HOST:PORT] [--rounds 3] [--tasks CORES] [--records 100000]
 
 PART is `prefetch` (the fold of the acker alone), or `daemon` or `home` (a local Spark from its start to the
-end of its first batch, one task a partition). Of a part in columns out of workers: `worker.py --kinds
+end of its first batch, one task a partition). Of a part in columns out of workers: `worker_rates.py --kinds
 batch,columns`, with and without `--without-native`, which there switches off nothing else.
 
 CPU leaves out the broker and the acker's start. Figures are medians over the rounds.
@@ -41,7 +41,7 @@ def main() -> None:
         return
     with cluster(asked) as kafka, ExitStack() as running:
         if asked.part != "prefetch":
-            from spark import filled
+            from spark_rates import filled
 
             asked.source = running.enter_context(filled(kafka, asked.records, asked.tasks))
         # Compiled code of a patched kernel must not be taken for that of the kernel.
@@ -73,7 +73,7 @@ def measure(asked: Any) -> dict[str, float]:
         from acker_fold import measure_fold  # once the kernels are as asked for
 
         return {"CPU s a million events": 1e6 / measure_fold(asked.pending).table_per_s}
-    from spark import OwnSpark
+    from spark_rates import OwnSpark
 
     with TreeClock(os.getpid()) as clock:
         own = OwnSpark(Cluster(asked.bootstrap), asked.source, asked.records, clock)

@@ -1,4 +1,4 @@
-"""Spark's own connector, for `spark.py`: a process of another Python, made where it is not there yet."""
+"""Spark's own connector, for `spark_rates.py`: a process of another Python, made if need be."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Where the time goes from the start of `acktree spark run` to its first record, for `spark.py --start`.
+"""Where the time goes from the start of `acktree spark run` to its first record: `spark_rates.py --start`.
 
 Invariant: nothing is measured inside the run; the marks are a process, two files of the checkpoint, and the
 record as a reader sees it.
@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 
 from clock import TreeClock
 from harness import Cluster, Deployment, Table, new_name, wait_until
-from spark import send
+from spark_rates import send
 
 PARTITIONS = 2
 POLL_S = 0.01

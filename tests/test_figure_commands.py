@@ -15,21 +15,21 @@ NAMED = re.compile(r"`(python benchmarks/[^`]+)`")
 SIZES = {"--records", "--rounds", "--seconds", "--bad", "--partitions", "--kinds", "--tasks", "--pipeline"}
 SMALLEST = (
     (
-        "python benchmarks/acker.py",
+        "python benchmarks/acker_rates.py",
         "--pending 10000 --acks 100000 --memory-roots 100000 --partitions 1,2",
         "2 partition(s), 10 a record",
     ),
     ("python benchmarks/failover.py", "--rounds 1", "restarted by name"),
-    ("python benchmarks/spark.py", "--records 2000 --rounds 1", "tracked"),
+    ("python benchmarks/spark_rates.py", "--records 2000 --rounds 1", "tracked"),
     (
-        "python benchmarks/spark.py --rival",
+        "python benchmarks/spark_rates.py --rival",
         "--records 2000 --rounds 1 --pipeline pass-through",
         "with Python",
     ),
-    ("python benchmarks/spark.py --small", "--rounds 1", "triggers of 100 records"),
-    ("python benchmarks/spark.py --start", "--rounds 1", "start 1"),
-    ("python benchmarks/worker.py", "--records 2000 --rounds 1", "batch"),
-    ("python benchmarks/worker.py --latency", "--seconds 1 --rate 200 --rounds 1", "exactly once"),
+    ("python benchmarks/spark_rates.py --small", "--rounds 1", "triggers of 100 records"),
+    ("python benchmarks/spark_rates.py --start", "--rounds 1", "start 1"),
+    ("python benchmarks/worker_rates.py", "--records 2000 --rounds 1", "batch"),
+    ("python benchmarks/worker_rates.py --latency", "--seconds 1 --rate 200 --rounds 1", "exactly once"),
     ("python benchmarks/bad_deploy.py", "--bad 2 --rate 200", "all done, s"),
     ("python benchmarks/brokers.py", "4.3.0", "Kafka 4.3.0"),
     ("python benchmarks/native.py daemon", "--rounds 1 --records 2000 --tasks 2", "without "),

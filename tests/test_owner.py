@@ -16,9 +16,9 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 WAIT_S = 240
-LATENCY = (["worker.py", "--latency", "--seconds", "600"], "acker run", "bolt run")
-RATES = (["worker.py", "--records", "200000", "--rounds", "100", "--kinds", "plain"], "--child")
-SPARK = (["spark.py", "--small", "--rounds", "100"], "acker run", "org.apache.spark")
+LATENCY = (["worker_rates.py", "--latency", "--seconds", "600"], "acker run", "bolt run")
+RATES = (["worker_rates.py", "--records", "200000", "--rounds", "100", "--kinds", "plain"], "--child")
+SPARK = (["spark_rates.py", "--small", "--rounds", "100"], "acker run", "org.apache.spark")
 
 
 class Started(NamedTuple):

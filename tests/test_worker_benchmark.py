@@ -9,7 +9,7 @@ import pytest
 from harness import Cluster
 from worker_latency import measure_latency
 
-SCRIPT = str(Path(__file__).parents[1] / "benchmarks" / "worker.py")
+SCRIPT = str(Path(__file__).parents[1] / "benchmarks" / "worker_rates.py")
 WAIT_S = 240
 
 

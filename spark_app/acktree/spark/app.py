@@ -150,7 +150,7 @@ def _collector() -> str:
     """Return the JVM's option for its garbage collector.
 
     A first record cost 18.4 CPU seconds with the serial collector, 20.2 with G1, on two cores and without an
-    archive of classes (`python benchmarks/spark.py --start`).
+    archive of classes (`python benchmarks/spark_rates.py --start`).
     """
     return " -XX:+UseSerialGC" if (os.cpu_count() or 2) <= 2 else ""
 

@@ -1,7 +1,8 @@
 """Bolts with tree acks beside a plain confluent-kafka loop, or the latency of whole trees.
 
-    python benchmarks/worker.py [-b HOST:PORT] [--records 1000000] [--rounds 3] [--kinds plain,basic,batch]
-    python benchmarks/worker.py --latency [--rate 5000] [--seconds 20] [--rounds 3]
+    python benchmarks/worker_rates.py [-b HOST:PORT] [--records 1000000] [--rounds 3]
+                                        [--kinds plain,basic,batch]
+    python benchmarks/worker_rates.py --latency [--rate 5000] [--seconds 20] [--rounds 3]
 
 Each kind reads all records of one topic and writes them to a topic of its own, in a process of its own, one
 after the other in every round. CPU is that process's user + system time, its Kafka client's threads included,

@@ -1,6 +1,6 @@
 """The acker: memory a root, its fold alone beside a plain dict, and one acker draining a backlog from Kafka.
 
-    python benchmarks/acker.py [-b HOST:PORT] [--partitions 1,2,4,64] [--acks 10000000]
+    python benchmarks/acker_rates.py [-b HOST:PORT] [--partitions 1,2,4,64] [--acks 10000000]
 
 Of the backlog: the broker runs on the same machine; CPU is that of this process while the acker drains, its
 Kafka client's threads included; the clock starts at the first record folded, that of the refold when the

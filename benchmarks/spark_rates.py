@@ -1,8 +1,9 @@
 """Spark tracked, Spark untracked and Spark's own Kafka connector: the same records and transforms, in turn.
 
-    python benchmarks/spark.py [-b HOST:PORT] [--records N] [--rounds 3] [--pipeline line-split] [--rival]
-    python benchmarks/spark.py --small    triggers of 100 records
-    python benchmarks/spark.py --start    from the start of `acktree spark run` to its first record
+    python benchmarks/spark_rates.py [-b HOST:PORT] [--records N] [--rounds 3] [--rival]
+                                       [--pipeline line-split]
+    python benchmarks/spark_rates.py --small    triggers of 100 records
+    python benchmarks/spark_rates.py --start    from the start of `acktree spark run` to its first record
 
 Tracked has everything: anchors, inits, an acker in its own process, results, commits. Untracked is the same
 topology with ackers = 0: no header, no init; a record is done when its batch is. The rival is Spark's Kafka
