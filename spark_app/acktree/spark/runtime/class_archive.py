@@ -1,7 +1,7 @@
 """An archive of the classes that Spark loads at its start: the JVM maps it instead of reading its jars.
 
-It saves a quarter of the CPU seconds until the first record (``python benchmarks/spark_rates.py --start``). The
-JVM itself checks that an archive fits it and the jars, and starts without one that does not (JEP 350,
+It saves a quarter of the CPU seconds until the first record (``python benchmarks/spark_rates.py --start``).
+The JVM itself checks that an archive fits it and the jars, and starts without one that does not (JEP 350,
 dynamic archives).
 
 Invariant: an archive appears under its name only when it is whole; nothing needs it.
