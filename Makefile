@@ -60,7 +60,7 @@ test-slow: $(VENV)/.warm
 
 # Whole systems under random faults, in virtual time: so many seeds, on all cores.
 simulate: $(VENV)/.warm
-	$(BIN)/python -m acktree.testing.search --seeds $(SEEDS)
+	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
 
 # Each pure core alone against its model: so many short random scripts, on all cores.
 cores: $(VENV)/.warm

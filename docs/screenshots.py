@@ -38,8 +38,10 @@ from acktree.producers import BasicBolt
 from acktree.schemas import world
 from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
-from acktree.testing.looking import look
 from acktree.testing.parts import BOOTSTRAP
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from looking import look
 
 PICTURES = Path(__file__).parent / "images"
 MAX_BYTES = 150_000

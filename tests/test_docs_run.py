@@ -23,7 +23,7 @@ from acktree.schemas.topology import Topology, parse_topology
 
 HOUSE = Path(__file__).parents[1]
 PAGES = [HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md"))]
-PAGES += sorted((HOUSE / "examples").glob("*/README.md"))
+PAGES += [HOUSE / "tests" / "README.md", *sorted((HOUSE / "examples").glob("*/README.md"))]
 PART = "<!-- a part of a program: compiled by the tests, not run -->\n"
 BLOCK = re.compile(rf"(^{PART})?^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_S = 300

@@ -37,6 +37,7 @@ SMALLEST = (
     ("python benchmarks/native.py prefetch", "--rounds 1 --pending 10000", "without "),
     ("python benchmarks/poison.py", "--seconds 3", "retry=False"),
     ("python benchmarks/stopped_bolt.py", "--seconds 45 --records 20", "both bolts"),
+    ("python benchmarks/topology_tester.py", "", "of virtual time"),
     ("python benchmarks/watching.py", "--acks 100000 --hours 0.01 --watch 2", "ui: its slowest request"),
     ("python benchmarks/watching.py --reporting", "", "acker, 64 partitions, 2,000,000 open roots"),
 )

@@ -10,7 +10,7 @@ import pytest
 
 HOUSE = Path(__file__).parents[1]
 PAGES = [*sorted((HOUSE / "docs").glob("*.md"))] + [
-    HOUSE / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+    HOUSE / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md")
 ]
 CODE = ("schemas", "producers", "acker_consumer", "spark_app", "console", "tests", "benchmarks", "examples")
 

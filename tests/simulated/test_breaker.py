@@ -19,7 +19,7 @@ from acktree.schemas.registry import Published
 from acktree.schemas.topology import parse_topology
 from acktree.spark.driver import spout_driver
 from acktree.testing import TopologyTester
-from acktree.testing.looking import look
+from looking import look
 from offers import Offers
 
 TEXT = """
@@ -56,7 +56,7 @@ class BadDeploy(BasicBolt):
             raise self.error.with_traceback(None)  # else it grows each time, and is logged
 
 
-class System:
+class BreakerSystem:
     """A topology of one kind of spout, with a bolt that is bad at first."""
 
     def __init__(self, kind: str, text: str, bolt: BadDeploy) -> None:
@@ -91,10 +91,10 @@ class System:
 @pytest.fixture(params=["spark", "python"])
 def system(request):
     """Make a system, whose tester is closed in the end."""
-    made: list[System] = []
+    made: list[BreakerSystem] = []
 
-    def make(text: str = TEXT, bolt: BadDeploy | None = None) -> System:
-        made.append(System(request.param, text, bolt or BadDeploy()))
+    def make(text: str = TEXT, bolt: BadDeploy | None = None) -> BreakerSystem:
+        made.append(BreakerSystem(request.param, text, bolt or BadDeploy()))
         made[0].tester.__enter__()
         return made[0]
 

@@ -13,7 +13,7 @@ from acktree.schemas.flow import Flow
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
-from acktree.testing.looking import look
+from looking import look
 
 TOPOLOGY = parse_topology("""
 name = "t"

@@ -17,7 +17,7 @@ from acktree.producers import BasicBolt, Bolt, Spout
 from acktree.schemas import world
 from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
-from acktree.testing.looking import look
+from looking import look
 
 TOPOLOGY = parse_topology("""
 name = "t"

@@ -1,1 +1,0 @@
-"""The search: whole systems under random faults, judged by explicit trees."""

@@ -1,0 +1,49 @@
+"""What a set of seeds has to reach: a schedule that never happened was not tested, however green the set is.
+
+Invariant: a set of SET_SEEDS or more in which one of these is missing is void.
+"""
+
+from collections.abc import Mapping
+
+from simulation.faults import KINDS
+
+SET_SEEDS = 400
+"""From so many seeds on, each of them happens."""
+RARE = (
+    "ack before init",
+    "acked out of order",
+    "acker count reduced",
+    "bolt rewound",
+    "breaker open",
+    "breaker closed again",
+    "dead letter",
+    "delayed by a stage",
+    "done above the frontier",
+    "emitted again after its delay",
+    "executed in Spark",
+    "failed: failed",
+    "failed: timed_out",
+    "input of a task cut off",
+    "join",
+    "message given up",
+    "message rejected",
+    "never acked",
+    "offsets of a bolt forgotten",
+    "record rejected",
+    "rejected by a stage",
+    "running source rewound",
+    "second init",
+    "source rewound",
+    "source skipped",
+    "task killed between calls",
+    "timeout in calm",
+    "timeout reset",
+    "transaction aborted in a revocation",
+    "unanchored",
+    "untracked",
+)
+
+
+def missing(counters: Mapping[str, int]) -> list[str]:
+    """Return which rare things and which kinds of fault have not happened."""
+    return [name for name in (*RARE, *(f"fault: {kind}" for kind in KINDS)) if not counters.get(name)]

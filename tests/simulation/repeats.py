@@ -1,0 +1,87 @@
+"""Checks that a process does nothing again that was committed as done before it began.
+
+Invariant: it knows only what the groups had committed when a process began, so no race excuses a repeat.
+What an operator rewinds may be done once more, and so may what no process had committed by then.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from acktree.producers.kafka.done_above import decode_done
+from acktree.spark.ledger.done_set import decode_metadata
+from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.testing.kafka.groups import Committed, Group
+from acktree.testing.kernel import Process
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one partition's commit calls done."""
+
+    frontier: int
+    is_above: Callable[[int], bool]
+
+    def holds(self, offset: int) -> bool:
+        """Return whether an offset is done."""
+        return offset < self.frontier or self.is_above(offset)
+
+
+@dataclass(eq=False)
+class Repeats:
+    """What was done before each process began, and what was done again."""
+
+    found: list[str] = field(default_factory=list)
+    """What was done again without a cause."""
+    _done: dict[Process, dict[tuple[str, int], Done]] = field(default_factory=dict)
+    _groups: dict[Process, str] = field(default_factory=dict)
+
+    def begin(self, process: Process, group: Group, *, is_spout: bool) -> None:
+        """Record what a process finds committed when it begins."""
+        read = _done_by_spout if is_spout else done_by_bolt
+        self._done[process] = {place: read(committed) for place, committed in group.offsets.items()}
+        self._groups[process] = group.name
+
+    def forgive(self, group: str) -> None:
+        """Let the present processes of a group do everything again: an operator has moved its offsets."""
+        for process, name in self._groups.items():
+            if name == group:
+                self._done.pop(process, None)
+
+    def check(self, process: Process, who: str, places: Iterable[Place]) -> None:
+        """Find what a process does though it was done before it began."""
+        done = self._done.get(process)
+        if not done:
+            return
+        for topic, partition, offset in places:
+            found = done.get((topic, partition))
+            if found is not None and found.holds(offset):
+                self.found.append(
+                    f"{who} does {topic}/{partition}@{offset} again, which was committed before"
+                )
+
+
+def planned_places(offset: dict[str, Any]) -> Iterator[Place]:
+    """Yield the source records of a batch that a driver has planned."""
+    batch = PlannedBatch.from_json(offset)
+    for range_ in (*batch.ranges, *batch.again):
+        for number in range(range_.start, range_.end):
+            yield range_.topic, range_.partition, number
+    for replays in batch.replays:
+        for _, number in replays.emitted():
+            yield replays.topic, replays.partition, number
+
+
+def done_by_bolt(committed: Committed) -> Done:
+    """Return what a commit of a bolt's worker calls done."""
+    above = decode_done(committed.metadata or "", committed.offset)
+    return Done(committed.offset, (lambda _offset: False) if above is None else above.holds)
+
+
+def _done_by_spout(committed: Committed) -> Done:
+    metadata = decode_metadata(committed.metadata, committed.offset)
+    done = metadata.done if metadata is not None else ()
+    return Done(committed.offset, lambda offset: offset in done)

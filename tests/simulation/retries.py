@@ -1,0 +1,164 @@
+"""Checks what bolts and stages said of when a record is emitted again, and what became of it.
+
+Invariant: it knows the log's order only. A record may be emitted again too early, or after it was rejected,
+only if the last emission of it had failed before for another reason, an operator has moved the offsets, or a
+driver has begun without a checkpoint, which emits again whatever is not done.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, Failure, Result
+from acktree.schemas.ids import root_id
+from acktree.spark.runtime.logged_batch import PlannedBatch
+from simulation.repeats import Place
+
+DRAWN, DELAYED, REJECTED = "drawn", "delayed", "rejected"
+"""What a failing tuple gives as its reason, by when its record is emitted again."""
+
+
+def reason_for(retry_after_ms: int) -> str:
+    """Return the reason that goes with a delay, BACK_OFF or NEVER."""
+    return {BACK_OFF: DRAWN, NEVER: REJECTED}.get(retry_after_ms, DELAYED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The first failure of an emission: when it may be emitted again, in seconds since the log began."""
+
+    retry_after_ms: int
+    at_s: float
+
+
+@dataclass(eq=False)
+class Retries:
+    """See the module."""
+
+    counters: Counter[str]
+    found: list[str] = field(default_factory=list)
+    """Promises that are broken."""
+    is_time_true: bool = True
+    """Whether no clock was stepped; a delay is measured by two of them."""
+    has_breaker: bool = False
+    """Whether an open breaker takes a rejection for a plain failure."""
+    _said: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _joined: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    _failed: dict[int, _Failed] = field(default_factory=dict)
+    _planned: dict[Place, int] = field(default_factory=dict)
+    """The root of the last emission of each record."""
+    _dead_letters: Counter[Place] = field(default_factory=Counter)
+    """Dead letters by source record."""
+
+    def say(self, value: bytes, retry_after_ms: int) -> str:
+        """User code is about to fail a tuple of a record in this way; return the reason to give."""
+        for record in self._records_of(value):
+            self._said[record].add(retry_after_ms)
+        return reason_for(retry_after_ms)
+
+    def join(self, left: bytes, right: bytes) -> None:
+        """A bolt is about to emit a tuple of two records, which is named after the left one."""
+        self._joined[_record_of(left)].add(_record_of(right))
+
+    def _records_of(self, value: bytes) -> set[bytes]:
+        """Return all records that a tuple with this value may be anchored to."""
+        found, left = set[bytes](), [_record_of(value)]
+        while left:
+            if (record := left.pop()) not in found:
+                found.add(record)
+                left += sorted(self._joined[record])
+        return found
+
+    def check_fails(self, ack: Ack) -> None:
+        """Check a control record of a bolt: its fails say what was said of when."""
+        for fail in ack.fails:
+            if fail.reason in (DELAYED, REJECTED) and fail.retry_after_ms == BACK_OFF:
+                self.found.append(f"root {fail.root:x} was {fail.reason}, and its fail does not say so")
+
+    def check_result(self, result: Result, now_s: float) -> None:
+        """Check a result of an acker, and note how roots have failed."""
+        for root in result.acked.tolist():
+            self._failed.setdefault(root, _Failed(BACK_OFF, now_s))
+        for failure in result.failed:
+            self._check_failure(failure)
+            self._failed.setdefault(failure.root, _Failed(failure.retry_after_ms, now_s))
+
+    def _check_failure(self, failure: Failure) -> None:
+        if failure.reason in (DELAYED, REJECTED) and failure.retry_after_ms == BACK_OFF:
+            self.found.append(f"root {failure.root:x} was {failure.reason}, and its result does not say so")
+
+    def check_plan(self, batch: PlannedBatch, now_s: float) -> None:
+        """Check what a driver emits: nothing that is rejected, and what is delayed not before its time."""
+        for place, root in _emitted(batch):
+            if (before := self._planned.get(place)) is not None and before != root:
+                self._check_again(place, self._failed.get(before), now_s)
+            self._planned[place] = root
+
+    def _check_again(self, place: Place, failed: _Failed | None, now_s: float) -> None:
+        if failed is None or failed.retry_after_ms == BACK_OFF:
+            return
+        if failed.retry_after_ms == NEVER and self.has_breaker:
+            return
+        if failed.retry_after_ms == NEVER:
+            self.found.append(
+                f"source record {place} was rejected at {failed.at_s:.3f} s, and is emitted again"
+            )
+            return
+        due_s = failed.at_s + failed.retry_after_ms / 1000
+        if now_s < due_s and self.is_time_true:
+            self.found.append(f"source record {place} is due at {due_s:.3f} s, and emitted at {now_s:.3f} s")
+        self.counters["emitted again after its delay"] += 1
+
+    def check_dead_letter(
+        self, place: Place, value: bytes, headers: dict[str, bytes | None], max_attempts: int, drivers: int
+    ) -> None:
+        """Check a dead letter: its cause, and that there is one; a driver may die after its own."""
+        cause, attempts = (str(headers[f"acktree-{name}"] or b"", "utf-8") for name in ("cause", "attempts"))
+        if cause == "REJECTED":
+            self.counters["record rejected"] += 1
+            if NEVER not in self._said[_record_of(value)]:
+                self.found.append(
+                    f"source record {place} is a dead letter as rejected, and nobody rejected it"
+                )
+        elif int(attempts) < max_attempts:
+            self.found.append(f"source record {place} is a dead letter after {attempts} of {max_attempts}")
+        self._dead_letters[place] += 1
+        if self._dead_letters[place] > drivers:
+            self.found.append(f"{drivers} drivers wrote {self._dead_letters[place]} dead letters of {place}")
+
+    def check_failure(self, value: bytes, retry: bool, retry_after_s: float | None) -> None:
+        """Check what a Python spout is told of a message."""
+        said = self._said[_record_of(value)]
+        if not retry:
+            self.counters["message rejected"] += 1
+            if NEVER not in said:
+                self.found.append(f"message {value.decode()} is rejected, and nobody rejected it")
+        elif retry_after_s is not None and round(retry_after_s * 1000) not in said:
+            self.found.append(f"message {value.decode()} is to wait {retry_after_s} s, and nobody said so")
+
+    def forgive(self, topic: str, partition: int) -> None:
+        """Let records be emitted again at any time: an operator has moved the offset of their partition."""
+        for known in (self._planned, self._dead_letters):
+            for place in [place for place in known if place[:2] == (topic, partition)]:
+                del known[place]
+
+    def forgive_all(self) -> None:
+        """Let all records be emitted again at any time: a driver begins without a checkpoint."""
+        self._planned.clear()
+
+
+def _record_of(value: bytes) -> bytes:
+    """Return what all values that are made of one record begin with."""
+    return value.split(b"|")[0]
+
+
+def _emitted(batch: PlannedBatch) -> Iterator[tuple[Place, int]]:
+    """Yield each source record of a batch with its root; a block is one record here."""
+    for range_ in (*batch.ranges, *batch.again):
+        for offset in range(range_.start, range_.end):
+            place = range_.topic, range_.partition, offset
+            yield place, root_id(range_.slot, range_.run << 4, offset)
+    for replays in batch.replays:
+        for offset, first in replays.emitted():
+            place = replays.topic, replays.partition, offset
+            yield place, root_id(replays.slot, replays.generation, first)

@@ -1,0 +1,425 @@
+"""One searched system: its topology, its processes, and who starts them again.
+
+Invariant: everything about it follows from the seed.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from acktree.acker.service import Acker
+from acktree.producers.worker.loop import Worker
+from acktree.producers.worker.spout_loop import SpoutWorker
+from acktree.schemas.control_records import BACK_OFF, NEVER
+from acktree.schemas.errors import AcktreeError
+from acktree.schemas.publish import apply_topology
+from acktree.schemas.topology import Topology
+from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.testing.kafka.cluster import Cluster
+from acktree.testing.kernel import Kernel, Process
+from acktree.testing.spark_stub import Calls, Checkpoint, SparkApplication
+from acktree.testing.world import SimulatedWorld
+from simulation.actors import BOLTS, Mind, RetriedSpout, SearchSpout, SpoutMessages, Temper
+from simulation.checker import STAGE, Checker
+from simulation.repeats import Repeats, planned_places
+from simulation.retries import Retries, reason_for
+from simulation.topologies import NAME, SOURCE, draw_topology, with_breaker
+
+BOOTSTRAP = "simulated"
+RESTART_S = (0.1, 3.0)
+DEFAULT_ATTEMPTS = 10
+SPARK_BOLT = 0.15
+"""How often one of the bolts that may be a Spark application is one."""
+HEARTBEAT_MS = "500"
+"""How often a worker of KIP-848 hears of what it has to give up: with 5 s it is often healed before."""
+UNTRACKED_S = 6.0
+"""Within what untracked records are written, that is while faults strike."""
+
+
+class WatchedApplication(SparkApplication):
+    """A Spark application whose plans are checked for what need not be done again."""
+
+    repeats: Repeats
+    retries: Retries
+
+    def log_offset(self) -> None:
+        """Log the end of the batch, and check what it holds."""
+        super().log_offset()
+        assert self.available is not None
+        self.repeats.check(self._process, "the driver", planned_places(self.available))
+        self.retries.check_plan(PlannedBatch.from_json(self.available), self._kernel.now_s)
+
+
+@dataclass(eq=False)
+class Role:
+    """A place for a process: when one ends, the next is started."""
+
+    name: str
+    kind: str
+    """acker, worker, spout, spark or spark bolt"""
+    make: Callable[[], Any]
+    group: str = ""
+    """The consumer group whose commits say what it need not do again."""
+    process: Process | None = None
+    service: Any = None
+    is_wanted: bool = True
+
+
+@dataclass(eq=False)
+class System:
+    """See the module."""
+
+    seed: int
+    spark_bolt_chance: float = SPARK_BOLT
+    kernel: Kernel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kernel = Kernel(self.seed)
+        self.cluster = Cluster(self.kernel)
+        self.world = SimulatedWorld(self.kernel, self.cluster)
+        self.delay_s = self.world.delay_s
+        self.draw = random.Random(f"system {self.seed}")
+        self.topology = with_breaker(draw_topology(self.draw), random.Random(f"breaker {self.seed}"))
+        readers: dict[str, tuple[str, ...]] = {}
+        for bolt, table in self.topology.bolts.items():
+            for topic in table.reads:
+                readers[topic] = (*readers.get(topic, ()), bolt)
+        self.checker = Checker(
+            self.cluster,
+            NAME,
+            readers,
+            exactly_once=frozenset(name for name, table in self.topology.bolts.items() if table.exactly_once),
+        )
+        self.retry_draw = random.Random(f"retries {self.seed}")
+        self.untracked_draw = random.Random(f"untracked {self.seed}")
+        self.minds = {name: self._mind(name) for name in self.topology.bolts}
+        self.is_spark = bool(self.topology.spouts["s"].topics)
+        self.checker.source_topic = SOURCE if self.is_spark else ""
+        self.checker.is_breaker_open = self._is_breaker_open
+        spout = self.topology.spouts["s"]
+        self.checker.max_attempts = spout.max_attempts
+        self.checker.retries.has_breaker = bool(spout.max_failure_ratio or spout.max_consecutive_failures)
+        self.spout_group = f"{NAME}.s"
+        self.checkpoints: dict[str, Checkpoint] = defaultdict(Checkpoint)
+        """The checkpoint of each Spark application, by its role."""
+        self.spark_bolt = self._draw_spark_bolt(random.Random(f"Spark bolt {self.seed}"))
+        self.source_left = 0
+        self.stage_draw = random.Random(f"stage {self.seed}")
+        self.stage_temper = Temper()
+        self._draw_retries(self.stage_temper)
+        self.stage_mind = Mind(self.checker, STAGE, self.stage_temper, self.retry_draw, self.retry_draw)
+        self.version_draw = random.Random(f"Spark's version {self.seed}")
+        self.roles: list[Role] = []
+        self.messages: dict[str, SpoutMessages] = {}
+        self.speculation = self.cutting = self.outlive_s = 0.0
+        self._replaced: set[Process] = set()
+        self._open_breakers: set[str] = set()
+        draw = self.draw
+        delays = draw.choice([lambda: 0.0, lambda: draw.uniform(0, 0.01), lambda: draw.uniform(0, 0.3)])
+        self.cluster.transactions.marker_delay_s = delays
+
+    def _draw_spark_bolt(self, draw: random.Random) -> str:
+        """Return a bolt that is a Spark application, "" for none; which emits nothing calls no user code."""
+        tables = self.topology.bolts
+        names = [name for name, table in tables.items() if table.emits and not table.exactly_once]
+        return draw.choice(names) if names and draw.random() < self.spark_bolt_chance else ""
+
+    def _mind(self, bolt: str) -> Mind:
+        draw = self.draw
+        some = draw.choice([0.0, 0.0, 0.02, 0.1])
+        temper = Temper(
+            children=draw.choice([1, 1, 1, 2]) if self.topology.bolts[bolt].emits else 0,
+            fail=draw.choice([0.0, some]),
+            raises=draw.choice([0.0, some]),
+            slow=draw.choice([0.0, some]),
+            slow_s=draw.choice([0.2, 2.0, 8.0]),
+            holds=draw.choice([0.0, some * 3]),
+            never=draw.choice([0.0, 0.0, some / 4]),
+        )
+        self._draw_retries(temper)
+        if temper.children:
+            temper.unanchored = self.untracked_draw.choice([0.0, 0.0, 0.1, 0.3])
+        names = (bolt, f"retries of {bolt}", f"unanchored of {bolt}")
+        draws = (random.Random(f"{what} {self.seed}") for what in names)
+        return Mind(self.checker, bolt, temper, *draws)
+
+    def _draw_retries(self, temper: Temper) -> None:
+        draw = self.retry_draw
+        temper.rejects = draw.choice([0.0, 0.0, 0.03, 0.1])
+        temper.delays = draw.choice([0.0, 0.0, 0.05, 0.2])
+        temper.delay_ms = draw.choice([0, 500, 4_000, 20_000])
+
+    def _is_breaker_open(self) -> bool:
+        """Whether the breaker of the Spark application that runs is open; one of Python writes later."""
+        services = (role.service for role in self.roles if role.kind == "spark" and role.process is not None)
+        return any(
+            service is not None and service.breaker and service.breaker.is_open for service in services
+        )
+
+    # Setting up.
+
+    def set_up(self) -> None:
+        """Create the topics, apply the topology, and start everything."""
+        for topic in self.checker.readers:
+            self.cluster.create_topic(topic, self.draw.randint(1, 4))
+        if self.is_spark:
+            self.cluster.create_topic(SOURCE, self.draw.randint(1, 3))
+        self.apply(self.topology)
+        self.kernel.run(lambda: not self._applying.tasks, 60)
+        if self._applying.error is not None:
+            raise self._applying.error
+        draw = self.draw
+        protocol = draw.choice(["classic", "consumer"])
+        acker_protocol = draw.choice(["classic", "classic", "consumer"])
+        for number in range(draw.randint(1, 3)):
+            user = {"group.protocol": acker_protocol}
+            if draw.random() < 0.2:
+                user["group.instance.id"] = f"acker-{number}"
+            self._add(f"acker{number}", "acker", partial(Acker, BOOTSTRAP, NAME, user=user, seed=1))
+        for bolt in self.topology.bolts:
+            if bolt == self.spark_bolt:
+                self._add(f"{bolt}0", "spark bolt", partial(self.bolt_application, bolt), f"{NAME}.{bolt}")
+                continue
+            make = BOLTS[draw.choice(list(BOLTS))]
+            for number in range(draw.randint(1, 2)):
+                user = {"group.protocol": protocol}
+                if draw.random() < 0.2:
+                    user["group.instance.id"] = f"{bolt}-{number}"
+                group = f"{NAME}.{bolt}"
+                self._add(f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user), group)
+                self.cluster.group(group).config["consumer.heartbeat.interval.ms"] = HEARTBEAT_MS
+        for name, table in self.topology.spouts.items():
+            if self.is_spark:
+                self._add("spark", "spark", self._application, self.spout_group)
+                self._write_source(draw.randint(5, 30), draw.choice([0.01, 0.1, 0.3]))
+                break
+            for task in range(table.tasks):
+                key = f"{name}-{task}"
+                messages = SpoutMessages(draw.randint(3, 20), draw.choice([0.05, 0.3, 0.5]))
+                self.messages[key] = messages
+                self._add(key, "spout", partial(self._spout, name, task, key))
+        self.message_count = sum(messages.count for messages in self.messages.values())
+        count = sum(table.tasks for table in self.topology.spouts.values())
+        self.checker.result_topics = tuple(f"{NAME}.spout-{task}" for task in range(count))
+        self._write_untracked(self.untracked_draw.choice([0, 0, 3, 8]))
+        for role in self.roles:
+            self.start(role)
+
+    def apply(self, topology: Topology) -> None:
+        """Publish a topology, as an operator does."""
+        self.checker.timeouts.publish(topology.message_timeout_s)
+        self._applying = self.kernel.process("operator")
+        self.kernel.spawn(self._applying, lambda: apply_topology(BOOTSTRAP, topology, {}), "apply")
+
+    def _worker(self, bolt: str, make: Callable[[Mind], Any], user: dict[str, str]) -> Worker:
+        return Worker(BOOTSTRAP, NAME, make(self.minds[bolt]), name=bolt, user=user)
+
+    def _spout(self, name: str, task: int, key: str) -> SpoutWorker:
+        has_retry = self.topology.spouts[name].max_attempts < DEFAULT_ATTEMPTS
+        spout = (RetriedSpout if has_retry else SearchSpout)(self.checker, key, self.messages[key])
+        return SpoutWorker(BOOTSTRAP, NAME, spout, task=task, name=name)
+
+    def _application(self) -> SparkApplication:
+        checkpoint = self.checkpoints["spark"]
+        if not checkpoint.offsets:
+            self.checker.retries.forgive_all()
+        application = WatchedApplication(*self._place("spout", "s"), self._stage, checkpoint)
+        application.repeats, application.retries = self.checker.repeats, self.checker.retries
+        return self._with_faults(application)
+
+    def bolt_application(self, bolt: str, checkpoint: str = "") -> SparkApplication:
+        """Return the Spark application of a bolt, with a checkpoint of another name if asked for."""
+        function, kept = (
+            partial(self._bolt_rows, self.minds[bolt]),
+            self.checkpoints[checkpoint or f"{bolt}0"],
+        )
+        return self._with_faults(SparkApplication(*self._place("bolt", bolt), function, kept))
+
+    def _place(self, kind: str, name: str) -> tuple[Kernel, Process, dict[str, str]]:
+        options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, kind: name}
+        return self.kernel, self.kernel.current.process, options
+
+    def _with_faults(self, application: SparkApplication) -> SparkApplication:
+        # Somebody upgrades Spark, and goes back.
+        application.calls = self.version_draw.choice([Calls.WITH_START, Calls.WITHOUT_START])
+        application.executors.speculates = lambda _attempt: self.stage_draw.random() < self.speculation
+        application.executors.cuts_off = lambda _attempt: self._is_cut_off()
+        application.executors.outlive_driver_s = lambda: self.outlive_s
+        return application
+
+    def _bolt_rows(self, mind: Mind, row: Any) -> list[Any]:
+        """Return what a bolt in Spark makes of a tuple: rows with values, or one that fails."""
+        if mind.chance(mind.temper.fail):
+            mind.excuse(row)
+            return [{"value": b"", "fail": "drawn"}]
+        self.checker.count("executed in Spark")
+        return [{"value": value, "key": value} for value in mind.children_of(row)]
+
+    def _is_cut_off(self) -> bool:
+        """Draw whether what is above a writing task fails, after the rows were read."""
+        if not self.cutting or self.stage_draw.random() >= self.cutting:
+            return False
+        self.checker.count("input of a task cut off")
+        return True
+
+    def _stage(self, row: Any) -> list[Any]:
+        """Return what Spark makes of a record: rows with values, or rows that fail."""
+        retry_after_ms = self.stage_mind.retry_of(row.value)
+        if retry_after_ms != BACK_OFF:
+            self.checker.count(f"{reason_for(retry_after_ms)} by a stage")
+            plain = {"value": b"", "fail": reason_for(BACK_OFF)}
+            delay_s = None if retry_after_ms == NEVER else retry_after_ms / 1000
+            says = {
+                "fail": reason_for(retry_after_ms),
+                "retry": delay_s is not None,
+                "retry_after_s": delay_s,
+            }
+            return [plain, {"value": b"", **says}, plain]
+        count = self.stage_draw.choice([0, 1, 1, 2, 3])
+        return self.checker.execute(STAGE, row.topic, row.partition, row.offset, row.value, count)
+
+    def _write_source(self, count: int, interval_s: float) -> None:
+        """Append source records over time."""
+        self.source_left = count
+
+        def write() -> None:
+            topic = self.cluster.topics[SOURCE]
+            log = self.draw.choice(topic.partitions)
+            self.source_left -= 1
+            key = b"k%d" % self.draw.randrange(20)
+            log.append(key, b"r%d|" % self.source_left, (), None, None, "world")
+            if self.source_left:
+                self.kernel.call_after(interval_s, write)
+
+        self.kernel.call_after(0.0, write)
+
+    def write_untracked(self, topic: str, value: bytes) -> None:
+        """Append a record to a topic of tuples, as a producer does that knows nothing of trees."""
+        log = self.untracked_draw.choice(self.cluster.topics[topic].partitions)
+        log.append(value, value, (), None, None, "world")
+        self.checker.count("untracked")
+
+    def _write_untracked(self, count: int) -> None:
+        """Append untracked records to random topics over time."""
+
+        def write(value: bytes) -> None:
+            self.write_untracked(self.untracked_draw.choice(sorted(self.checker.readers)), value)
+
+        for number in range(count):
+            self.kernel.call_after(
+                self.untracked_draw.uniform(0.0, UNTRACKED_S), partial(write, b"w%d|" % number)
+            )
+
+    def _add(self, name: str, kind: str, make: Callable[[], Any], group: str = "") -> None:
+        self.roles.append(Role(name, kind, make, group))
+
+    def start(self, role: Role) -> None:
+        """Start a process for a role."""
+        if role.process is not None:
+            self._replaced.add(role.process)
+        process = self.kernel.process(role.name)
+        role.process, role.service = process, None
+        if role.group in self.cluster.groups:
+            group = self.cluster.groups[role.group]
+            self.checker.repeats.begin(process, group, is_spout=role.kind == "spark")
+
+        def run() -> None:
+            role.service = role.make()
+            role.service.run()
+
+        self.kernel.spawn(process, run, role.name)
+
+    def start_beside(self, role: Role, make: Callable[[], Any]) -> None:
+        """Start one more process of a role, in a place of its own."""
+        self._add(f"{role.name}.second", role.kind, make, role.group)
+        self.start(self.roles[-1])
+
+    # Running.
+
+    def look_at_breakers(self) -> None:
+        """Count breakers that open and close."""
+        for role in self.roles:
+            breaker = getattr(role.service, "breaker", None)
+            if breaker is None or breaker.is_open == (role.name in self._open_breakers):
+                continue
+            if breaker.is_open:
+                self._open_breakers.add(role.name)
+                self.checker.count("breaker open")
+            else:
+                self._open_breakers.discard(role.name)
+                self.checker.count("breaker closed again")
+
+    def watch(self) -> None:
+        """Start again what has ended, a little later, and note why it ended."""
+        ended, self.kernel.ended = self.kernel.ended, []
+        for process in ended:
+            role = next((role for role in self.roles if role.process is process), None)
+            if role is None:
+                if process in self._replaced:
+                    self._end_process(process)
+                continue
+            self._end_process(process)
+            self._check_end(role, process)
+            role.process = None
+            if role.is_wanted:
+                self.kernel.call_after(self.draw.uniform(*RESTART_S), partial(self.start_again, role))
+
+    def start_again(self, role: Role) -> None:
+        """Start a role that has no process."""
+        if role.process is None and role.is_wanted:
+            self.start(role)
+
+    def _end_process(self, process: Process) -> None:
+        """End a process whose code has ended by itself: what its clients had not sent is lost."""
+        if process.is_alive:
+            for at_death in process.at_death:
+                at_death()
+            process.is_alive = False
+
+    def _check_end(self, role: Role, process: Process) -> None:
+        error = process.error
+        if error is None:
+            return
+        self.checker.log_event(f"{role.name} ended: {type(error).__name__}: {error}")
+        self.checker.count(f"ended: {role.kind}: {type(error).__name__}")
+        if not isinstance(error, AcktreeError | KafkaException):
+            raise error
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every message was acked, or the frontiers have reached the ends of the source."""
+        if not self.is_spark:
+            return len(self.checker.acked | self.checker.given_up) == self.message_count
+        group = self.cluster.groups.get(self.spout_group)
+        if group is None or self.source_left:
+            return False
+        for log in self.cluster.topics[SOURCE].partitions:
+            committed = group.offsets.get((SOURCE, log.number))
+            if log.last_committed >= 0 and (committed is None or committed.offset <= log.last_committed):
+                return False
+        return True
+
+    def heal(self) -> None:
+        """End every fault, and let every bolt behave."""
+        self.cluster.is_up = True
+        self.cluster.holds = lambda _writer, _topic, _age_s: False
+        self.world.cut_off.clear()
+        self.world.delay_s = self.delay_s
+        self.speculation = self.cutting = self.outlive_s = 0.0
+        self.cluster.on_offsets_read = lambda _reader, _group, _places: lambda: None
+        for messages in self.messages.values():
+            messages.silent_until_s = 0.0
+        self.world.lose_response = lambda _process, _call: False
+        self.kernel.on_call = lambda _process, _call: None
+        self.cluster.transactions.marker_delay_s = lambda: 0.0
+        for process in self.kernel.processes:
+            process.is_stopped = False
+        for mind in self.minds.values():
+            mind.temper.is_healed = True
+        self.stage_temper.is_healed = True
+        self.checker.timeouts.heal(self.kernel.now_s)

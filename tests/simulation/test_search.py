@@ -1,0 +1,154 @@
+"""The search: that it finds what is broken, finds nothing in what is not, and says the same again."""
+
+import logging
+from collections import Counter
+
+import pytest
+
+from acktree.acker.expiry import AgeLimits
+from acktree.acker.ownership import Ownership
+from acktree.acker.partition import Partition
+from acktree.producers.batch import BatchCollector
+from acktree.producers.collector import Collector
+from acktree.producers.kafka.inputs import Inputs
+from acktree.producers.worker.input_commits import InputCommits
+from acktree.schemas.header import ANCHOR_BYTES
+from acktree.testing.kernel import Killed
+from simulation import run as command
+from simulation.checker import BrokenPromise
+from simulation.faults import KINDS, Fault
+from simulation.one_seed import run_seed
+from simulation.rare import missing
+from simulation.shrink import shrink
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine")
+
+SEEDS = range(1000, 1018)
+RARE = ("ack before init", "second init", "failed: timed_out", "acked out of order")
+
+
+@pytest.fixture(autouse=True)
+def _no_logs():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def first_broken(seeds: range) -> int:
+    """Return the first seed that breaks a promise."""
+    for seed in seeds:
+        error = run_seed(seed).error
+        if error is not None:
+            assert isinstance(error, BrokenPromise), error
+            return seed
+    pytest.fail(f"none of the seeds {seeds} found the defect")
+
+
+def test_no_promise_is_broken_and_rare_schedules_happen():
+    counters: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = run_seed(seed)
+        assert outcome.error is None, (seed, outcome.error)
+        counters += outcome.counters
+    assert not [name for name in RARE if not counters[name]], counters
+    assert sum(1 for name in KINDS if counters[f"fault: {name}"]) > len(KINDS) * 2 // 3
+
+
+def test_a_set_of_seeds_in_which_something_rare_never_happened_is_void(monkeypatch, capsys):
+    monkeypatch.setattr(command, "SET_SEEDS", 2)
+    assert command.search(range(2), jobs=1, stop=False) == 1
+    assert "the set is void" in capsys.readouterr().out
+    assert command.search(range(1), jobs=1, stop=False) == 0
+    assert "the set is void" not in capsys.readouterr().out
+
+
+def test_each_rare_thing_and_each_kind_of_fault_is_asked_for():
+    everything = dict.fromkeys(missing({}), 1)
+    assert not missing(everything)
+    for name in ("join", "fault: kill an acker", f"fault: {[*KINDS][-1]}"):
+        assert missing({**everything, name: 0}) == [name]
+
+
+def test_a_seed_gives_the_same_event_log_again():
+    for seed in (7, 11):
+        assert run_seed(seed).events == run_seed(seed).events
+
+
+def test_a_failed_tuple_that_is_acked_is_found(monkeypatch):
+    monkeypatch.setattr(Collector, "fail", lambda self, tup, reason, **_when: self.ack(tup))
+    first_broken(range(200))
+
+
+def test_a_tuple_that_is_executed_again_without_a_cause_is_found(monkeypatch):
+    monkeypatch.setattr(Inputs, "_is_done", lambda self, record: False)
+    first_broken(range(100))
+
+
+def test_a_cut_that_stays_behind_is_found(monkeypatch):
+    changed = Ownership._changed_cuts
+    monkeypatch.setattr(Ownership, "_changed_cuts", lambda self, numbers: changed(self, numbers)[2:])
+    first_broken(range(100))
+
+
+def test_a_root_that_times_out_before_its_time_is_found(monkeypatch):
+    right = AgeLimits.of_seconds
+    halved = classmethod(lambda _cls, message_s, *others: right(message_s / 2, *others))
+    monkeypatch.setattr(AgeLimits, "of_seconds", halved)
+    first_broken(range(50))
+
+
+def test_a_part_of_a_batch_that_is_neither_acked_nor_failed_is_found(monkeypatch):
+    finish = BatchCollector.finish
+
+    def leave_the_last_out(self):
+        acked, before = self._collector.sums.acked, len(self._collector.sums.acked)
+        finish(self)
+        acked[before:] = [done[:-ANCHOR_BYTES] or done for done in acked[before:]]
+
+    monkeypatch.setattr(BatchCollector, "finish", leave_the_last_out)
+    first_broken(range(100))
+
+
+def test_inputs_that_are_not_read_again_after_an_aborted_transaction_are_found(monkeypatch):
+    monkeypatch.setattr(InputCommits, "rewind", lambda self: None)
+    first_broken(range(100))
+
+
+def test_a_failing_plan_is_cut_down_to_the_faults_it_needs(monkeypatch):
+    def cut_is_lost(self):
+        return self.positions
+
+    monkeypatch.setattr(Partition, "cut", property(cut_is_lost))
+    kill = Fault("kill everything", at_s=1.0)
+    others = [Fault("wait for silence", at_s=0.5, seconds=0.1), Fault("compact the registry", at_s=2.0)]
+    seed = next(
+        seed
+        for seed in range(50)
+        if run_seed(seed, []).error is None and run_seed(seed, [kill, *others]).error is not None
+    )
+    assert shrink(seed, [others[0], kill, others[1]]) == [kill]
+
+
+@pytest.mark.xfail(strict=True, reason="a driver with an older checkpoint emits records before their delay")
+def test_an_older_checkpoint_breaks_no_promise():
+    broken = [seed for seed in range(6, 12) if run_seed(seed, also=("older-checkpoint",)).error is not None]
+    assert not broken
+
+
+@pytest.mark.xfail(strict=True, reason="a bolt's drivers do not fence each other: each tuple is acked twice")
+def test_a_second_driver_of_a_bolt_breaks_no_promise():
+    broken = [seed for seed in (5, 11, 15) if run_seed(seed, also=("second-bolt-driver",)).error is not None]
+    assert not broken
+
+
+def test_no_task_is_left_behind():
+    outcome = run_seed(3)
+    assert outcome.tasks_left == 0
+    assert issubclass(Killed, BaseException)
+    assert not issubclass(Killed, Exception), "user code that catches Exception must not survive a kill"
+
+
+@pytest.mark.parametrize("seed", [13, 14, 16])
+def test_a_second_driver_that_ends_at_once_leaves_nothing_behind(seed: int):
+    """The ack of a batch that it did not know of was taken for read, and the record never ended."""
+    assert run_seed(seed, [Fault("start a second driver", at_s=0.1)]).error is None
