@@ -33,14 +33,15 @@ def test_a_root_covers_the_offsets_of_its_block(block: int, found: list[int]) ->
     ("seen", "left"),
     [
         ([root(10), root(17)], [root(17)]),
-        ([root(10), root(10, attempt=1), root(17), root(17, attempt=1)], [root(17), root(17, attempt=1)]),
-        ([root(10), root(17), root(12, run=2), root(17, run=2, attempt=1)],
-         [root(17), root(12, run=2), root(17, run=2, attempt=1)]),
-        ([root(10, attempt=1), root(17, attempt=2)], [root(17, attempt=2)]),
+        ([root(10), root(10, attempt=1), root(17), root(17, attempt=1), root(18, attempt=1)],
+         [root(17), root(18, attempt=1)]),
+        ([root(10), root(17), root(12, run=2), root(18, run=2, attempt=1)],
+         [root(17), root(12, run=2), root(18, run=2, attempt=1)]),
+        ([root(10, attempt=1), root(17, attempt=2)], []),
         ([], []),
     ],
 )  # fmt: skip
-def test_a_record_belongs_to_the_last_block_of_its_run_that_starts_before_it(
+def test_a_record_belongs_to_the_last_block_of_a_run_before_it_and_is_replayed_alone(
     seen: list[int], left: list[int]
 ) -> None:
     search = Search(cast(Cluster, None), TraceTarget(SLOT, 18, 10), 0.0, None)

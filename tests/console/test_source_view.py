@@ -69,6 +69,17 @@ def test_a_pending_record_inside_a_block_is_shown_with_the_blocks_root():
     assert (at[29].root, at[29].reason) == (f"{root(20):016x}", "no")
 
 
+def test_a_record_that_was_replayed_is_shown_with_its_own_root_and_no_record_behind_it_is():
+    seen = view(20)
+    seen.block, seen.next_offset = 10, 40
+    table = open_roots((root(22, attempt=1), NOW_MS - 5_000, 0), (root(30), NOW_MS, 0))
+    standing(seen, failed(root(20), NOW_MS - 9_000), table=table)
+    at = {offset: seen.pending_record(offset, NOW_MS, 30) for offset in (20, 22, 23, 31)}
+    assert [at[offset].state for offset in at] == [WAITING, IN_FLIGHT, WAITING, IN_FLIGHT]
+    roots = [root(20), root(22, attempt=1), root(20), root(30)]
+    assert [at[offset].root for offset in at] == [f"{each:016x}" for each in roots]
+
+
 def test_an_operators_commit_gives_the_position_of_the_group():
     seen = standing(SlotView.of_commit(SLOT, CommittedOffset(7, "")))
     assert (seen.frontier, seen.pending) == (7, 0)

@@ -6,9 +6,8 @@ import numpy as np
 
 from acktree.schemas.ids import generation_of, next_run
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import FailureOutcome
 from cores.retry_model import POLICY
-from cores.script import Core, Did, same
+from cores.script import Core, Did, holds, same
 from cores.slot_model import SlotModel
 
 
@@ -82,7 +81,7 @@ class LedgerScript:
         same(
             "newly done",
             finished,
-            sum(self.model.acked(generation // 16, first) for generation, first in roots),
+            sum(self.model.acked(*root) for root in roots),
         )
 
     def fail(self) -> None:
@@ -90,22 +89,17 @@ class LedgerScript:
             return
         (generation, first), counts = self.draw.choice(self.roots[-6:]), self.draw.random() < 0.6
         self.did("failed", generation, first, self.now_s, counts)
-        left = self.model.left(generation, first)
-        same("left", set(self.ledger.left_of(generation, first)), left)
-        outcome = self.ledger.failed(generation, first, self.now_s, counts=counts)
-        expected = FailureOutcome.IGNORED
-        if left:
-            expected = self.model.retries.fail(generation, first, self.now_s, counts)
-        same("outcome", outcome, expected)
+        outcomes = self.ledger.failed(generation, first, self.now_s, counts=counts)
+        same("outcomes", outcomes, self.model.failed(generation, first, self.now_s, counts))
 
     def replay(self) -> None:
         if self.model.retries.full_run == self.run:
             self.run = next_run(self.run)
         limit = self.draw.choice((1, 9))
         self.did("emit_due", self.now_s, self.run, limit)
-        replays = self.ledger.emit_due(self.now_s, self.run, limit)
-        same("replays", replays, self.model.emit_due(self.now_s, self.run, limit))
-        same("answered", self.ledger.pop_answered(), self.model.retries.pop_answered())
+        replays = self.ledger.retries.emit_due(self.now_s, self.run, limit)
+        same("replays", replays, self.model.retries.emit_due(self.now_s, self.run, limit))
+        same("answered", self.ledger.retries.pop_answered(), self.model.retries.pop_answered())
         self.roots += [(replay.generation, replay.offset) for replay in replays]
 
     def finish(self) -> None:
@@ -136,9 +130,10 @@ class LedgerScript:
         frontier = model.frontier
         state = (ledger.frontier, ledger.next_offset, ledger.floor, ledger.pending)
         same("state", state, (frontier, model.next, model.floor, len(model.open)))
+        holds("attempts are of open records", ledger.retries.attempts.keys() <= model.open)
         same("done", {*ledger.done}, {offset for offset in model.done if offset >= frontier})
-        same("uncounted", ledger.uncounted(), model.retries.uncounted())
-        same("used up", ledger.is_run_used_up(self.run), model.retries.full_run == self.run)
+        same("uncounted", ledger.retries.uncounted(), model.retries.uncounted())
+        same("used up", ledger.retries.is_run_used_up(self.run), model.retries.full_run == self.run)
 
 
 def run_seed(draw: Random, did: Did) -> None:

@@ -5,7 +5,7 @@ The model goes through all results, the first to the last, every time.
 
 from random import Random
 
-from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure, ResultCut
+from acktree.spark.ledger.result_cut import Emission, ResultCut
 from cores.script import Core, Did, holds, same
 
 SLOTS = (0, 1)
@@ -18,10 +18,10 @@ class CutScript:
         self.draw, self.did = draw, did
         self.next_offset = self.last = draw.choice((0, 100))
         self.cut = ResultCut(self.next_offset)
-        self.results: list[tuple[int, dict[int, int], list[OpenFailure]]] = []
-        self.failed: list[OpenFailure] = []
-        self.written: set[BlockEmission] = set()
-        self.closed: set[BlockEmission] = set()
+        self.results: list[tuple[int, dict[int, int], list[Emission]]] = []
+        self.failed: list[Emission] = []
+        self.written: set[Emission] = set()
+        self.closed: set[Emission] = set()
         self.reach = dict.fromkeys(SLOTS, 0)
         self.held: set[int] = set()
 
@@ -30,12 +30,12 @@ class CutScript:
         if kind < 0.4:
             self.record()
         elif kind < 0.5 and self.failed:
-            emission = draw.choice(self.failed).emission
+            emission = draw.choice(self.failed)
             self.did("written", emission)
             self.cut.written([emission])
             self.written.add(emission)
         elif kind < 0.6 and self.failed:
-            self.closed.add(draw.choice(self.failed).emission)
+            self.closed.add(draw.choice(self.failed))
             self.did("closed", *self.closed)
         elif kind < 0.75 and self.reach:
             slot = draw.choice([*self.reach])
@@ -51,8 +51,8 @@ class CutScript:
         highest = {slot: draw.randrange(9) for slot in SLOTS if draw.random() < 0.4}
         opened = []
         if draw.random() < 0.4:
-            emission = BlockEmission(draw.choice(SLOTS), 16 + len(self.failed), draw.randrange(8))
-            opened = [OpenFailure(emission, emission.first + draw.choice((0, 0, 2)))]
+            place, count = (draw.choice(SLOTS), 16 + len(self.failed)), draw.choice((1, 1, 3))
+            opened = [Emission(*place, draw.randrange(8) + row) for row in range(count)]
         self.did("record", offset, highest, opened)
         self.cut.record(offset, highest, iter(opened))
         self.results.append((offset, highest, opened))
@@ -70,12 +70,12 @@ class CutScript:
             self.cut.hold(offset)
             self.held.add(offset)
 
-    def is_durable(self, highest: dict[int, int], opened: list[OpenFailure]) -> bool:
+    def is_durable(self, highest: dict[int, int], opened: list[Emission]) -> bool:
         for slot, offset in highest.items():
             if slot in self.reach and offset >= self.reach[slot]:
                 return False
-        for emission, last in opened:
-            is_committed = emission.slot not in self.reach or last < self.reach[emission.slot]
+        for emission in opened:
+            is_committed = emission.slot not in self.reach or emission.offset < self.reach[emission.slot]
             if emission not in self.written and not (emission in self.closed and is_committed):
                 return False
         return True
@@ -86,7 +86,7 @@ class CutScript:
         expected = min([self.next_offset, *waiting, *self.held])
         cut = self.cut.cut(dict(self.reach), lambda emission: emission not in self.closed)
         same("cut", cut, expected)
-        holds("what is durable is not kept", self.cut.kept <= 2 * len(self.results))
+        holds("what is durable is not kept", self.cut.kept <= len(self.results) + len(self.failed))
         self.last = cut
 
 

@@ -1,35 +1,36 @@
-"""Retries against a dict of blocks: failures, back-off, rounds of replays, overdue emissions, full runs."""
+"""Retries against a dict of records: failures, back-off, rounds of replays, overdue emissions, full runs."""
 
 from random import Random
+
+from pyroaring import BitMap64
 
 from acktree.schemas.ids import generation_of
 from acktree.spark.ledger.retries import Replay, Retries
 from cores.retry_model import POLICY, RetriesModel
 from cores.script import Core, Did, same
 
-FIRSTS = range(4)
+OFFSETS = range(4)
 IN_A_RUN = 4
-"""Emissions of a block in a run, for 16: short scripts use up a run, too."""
+"""Emissions of a record in a run, for 16: short scripts use up a run, too."""
 
 
 class RetriesScript:
-    """Blocks of one record, and what is known of their emissions."""
+    """Some records, and what is known of their emissions."""
 
     def __init__(self, draw: Random, did: Did) -> None:
         self.draw, self.did = draw, did
         self.retries, self.model = Retries(), RetriesModel(IN_A_RUN)
         self.now_s, self.run = 0, draw.randint(1, 254)
-        self.firsts = [*FIRSTS]
-        self.gone: set[int] = set()
-        for first in FIRSTS:
+        self.offsets = [*OFFSETS]
+        for offset in OFFSETS:
             if draw.random() < 0.3:
-                self.restore(first)
+                self.restore(offset)
 
-    def restore(self, first: int) -> None:
-        replay = Replay(first, generation_of(self.run, self.draw.choice((1, 2))), self.draw.choice((1, 2)))
+    def restore(self, offset: int) -> None:
+        replay = Replay(offset, generation_of(self.run, self.draw.choice((1, 2))), self.draw.choice((1, 2)))
         self.did("restore", *replay)
         self.retries.restore(replay, self.now_s)
-        self.model.restore(first, replay.generation, replay.attempts, self.now_s)
+        self.model.restore(offset, replay.generation, replay.attempts, self.now_s)
 
     def step(self) -> None:
         kind = self.draw.random()
@@ -46,48 +47,44 @@ class RetriesScript:
             self.fail_overdue()
         else:
             self.discard()
-        same("attempts", [*self.retries.attempts], [*self.model.blocks])
+        same("attempts", [*self.retries.attempts], [*self.model.records])
         same("uncounted", self.retries.uncounted(), self.model.uncounted())
         same("used up", self.retries.is_run_used_up(self.run), self.model.full_run == self.run)
 
     def fail(self) -> None:
-        first, counts = self.draw.choice(self.firsts), self.draw.random() < 0.5
-        known = self.model.blocks.get(first)
+        offset, counts = self.draw.choice(self.offsets), self.draw.random() < 0.5
+        known = self.model.records.get(offset)
         generation = generation_of(self.run, self.draw.choice((0, 0, 1, 15)))
         if known is not None and known.generation and self.draw.random() < 0.8:
             generation = known.generation
-        self.did("fail", generation, first, self.now_s, counts)
-        outcome = self.retries.fail(generation, first, self.now_s, POLICY, counts=counts, jitter=0)
-        same("outcome", outcome, self.model.fail(generation, first, self.now_s, counts))
+        self.did("fail", generation, offset, self.now_s, counts)
+        outcome = self.retries.fail(generation, offset, self.now_s, POLICY, counts=counts, jitter=0)
+        same("outcome", outcome, self.model.fail(generation, offset, self.now_s, counts))
 
     def emit_due(self) -> None:
         if self.model.full_run == self.run:
             self.run += 1
         limit = self.draw.choice((1, 2, 9))
-        self.did("emit_due", self.now_s, self.run, limit, "without", *self.gone)
-        replays = self.retries.emit_due(self.now_s, self.run, limit, self.name_of)
-        same("replays", replays, self.model.emit_due(self.now_s, self.run, limit, self.name_of))
+        self.did("emit_due", self.now_s, self.run, limit)
+        replays = self.retries.emit_due(self.now_s, self.run, limit)
+        same("replays", replays, self.model.emit_due(self.now_s, self.run, limit))
         same("answered", self.retries.pop_answered(), self.model.pop_answered())
 
-    def name_of(self, first: int) -> int | None:
-        return None if first in self.gone else first
-
     def fail_overdue(self) -> None:
-        blocks = [(first, first + 1) for first in self.firsts if self.draw.random() < 0.5]
+        late = [offset for offset in self.offsets if self.draw.random() < 0.5]
         before_s, limit = self.now_s - self.draw.randint(0, 3), self.draw.choice((1, 9))
-        self.did("fail_overdue", blocks, before_s, self.now_s, limit)
-        count = self.retries.fail_overdue(blocks, before_s, self.now_s, limit)
-        same("overdue", count, self.model.fail_overdue(blocks, before_s, self.now_s, limit))
+        self.did("fail_overdue", late, before_s, self.now_s, limit)
+        count = self.retries.fail_overdue(BitMap64(late), before_s, self.now_s, limit)
+        same("overdue", count, self.model.fail_overdue(late, before_s, self.now_s, limit))
 
     def discard(self) -> None:
-        """Let nothing be left of a block; it never fails again. Its attempts may go at once or later."""
-        if len(self.firsts) > 1:
-            self.gone.add(self.firsts.pop(self.draw.randrange(len(self.firsts))))
-        is_known = self.draw.random() < 0.5
-        self.did("gone", *self.gone, "discarded" if is_known else "")
-        if is_known:
-            self.retries.discard(self.gone.__contains__)
-            self.model.discard(self.gone.__contains__)
+        """Let a record be done: it never fails again."""
+        if len(self.offsets) > 1:
+            done = self.offsets.pop(self.draw.randrange(len(self.offsets)))
+            others = range(10, 10 + self.draw.choice((0, 9)))
+            self.did("done", done, *others)
+            self.retries.discard(BitMap64([done, *others]))
+            self.model.discard({done, *others})
 
 
 def run_seed(draw: Random, did: Did) -> None:

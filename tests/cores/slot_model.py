@@ -3,8 +3,16 @@
 It has no frontier to keep and no ranges to cut: all is derived from two plain collections each time.
 """
 
-from cores.blocks import BlocksModel, is_older
+from acktree.spark.ledger.retries import FailureOutcome
+from cores.blocks import BlocksModel
 from cores.retry_model import RetriesModel
+
+MAX_RUN = 255
+
+
+def is_older(run, than):
+    """Return whether a run is one of the 127 before another, on a ring of 255."""
+    return run != than and (than - run) % MAX_RUN < 128
 
 
 class SlotModel:
@@ -45,13 +53,13 @@ class SlotModel:
             self.blocks.emit(start, self.next, size, run)
         return ranges
 
-    def acked(self, run, first):
-        """Finish the block of one root; return how many records are newly done."""
-        if not self.counts(run):
+    def acked(self, generation, first):
+        """Finish the tree of one root; return how many records are newly done."""
+        if not self.counts(generation // 16):
             return 0
         known = range(self.start, max(self.next, self.emitted_before))
         return self._finish(
-            {offset for offset in self.blocks.cover(first, run) if offset in known} - self.done
+            {offset for offset in self.blocks.cover(generation, first) if offset in known} - self.done
         )
 
     def finish(self, offsets, run=None):
@@ -61,27 +69,26 @@ class SlotModel:
 
     def _finish(self, newly):
         self.done |= newly
-        self.retries.discard(lambda first: not self.block(first))
+        self.retries.discard(newly)
         return len(newly)
 
-    def block(self, first):
-        """Return what is not done of a block."""
-        return self.open & set(range(first, self.blocks.end(first)))
-
     def left(self, generation, first):
-        """Return what is not done of an emission's block, nothing if the emission no longer counts."""
-        run = generation // 16
-        if not self.counts(run) or self.blocks.is_older(first, run):
-            return set()
-        return self.block(first)
+        """Return what is not done of an emission's tree, nothing if the emission no longer counts."""
+        return self.open & self.blocks.cover(generation, first) if self.counts(generation // 16) else set()
 
-    def emit_due(self, now_s, run, limit):
-        return self.retries.emit_due(now_s, run, limit, lambda first: first if self.block(first) else None)
+    def failed(self, generation, first, now_s, counts):
+        """Fail each record of a root's tree alone; it counts where the root is known to be of one record."""
+        block = self.blocks.find(generation, first)
+        is_alone = len(block) == 1 if block else generation % 16 > 0
+        outcomes = [
+            (offset, self.retries.fail(generation, offset, now_s, counts and is_alone))
+            for offset in sorted(self.left(generation, first))
+        ]
+        return [each for each in outcomes if each[1] is not FailureOutcome.IGNORED]
 
     def fail_overdue(self, before_s, now_s, limit):
         late = {o for o in self.open if all(s < before_s for p, s in self.emitted_s.items() if p <= o)}
-        blocks = sorted({(self.blocks.first(offset), self.blocks.end(offset)) for offset in late})
-        return self.retries.fail_overdue(blocks, before_s, now_s, limit)
+        return self.retries.fail_overdue(late, before_s, now_s, limit)
 
     def rewind(self, offset, run):
         if offset < self.frontier:

@@ -8,7 +8,7 @@ import numpy as np
 from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
 from acktree.schemas.ids import generation_of, next_run, root_id
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import BlockEmission
+from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.retries import FailureOutcome
 from acktree.spark.ledger.task import Effect, ExhaustedRecord, SourceSlot, TaskLedger
 from acktree.spark.runtime.logged_batch import MAX_RANGES_PER_SLOT
@@ -91,16 +91,13 @@ class TaskScript:
         ids = np.array([root_id(*root) for root in acked], np.uint64)
         effect = self.task.apply(Result(0, ids, failures), self.now_s, 0.0)
         self.check_acked(acked, effect)
-        opened, exhausted = [], []
+        failed, exhausted = [], []
         for root, cause in causes.items():
-            outcome = self.fail(root, cause)
-            if outcome is not FailureOutcome.IGNORED:
-                opened.append(BlockEmission(*root))
-            if outcome is FailureOutcome.EXHAUSTED:
-                exhausted += [(root[0], offset) for offset in sorted(self.models[root[0]].left(*root[1:]))]
-        same("opened", [each.emission for each in effect.opened], opened)
-        for emission, last in effect.opened:
-            holds("last of a failure", last >= max(self.models[emission.slot].left(*emission[1:])))
+            for offset, outcome in self.fail(root, cause):
+                failed.append(Emission(*root[:2], offset))
+                if outcome is FailureOutcome.EXHAUSTED:
+                    exhausted.append((root[0], offset))
+        same("failed", effect.failed, failed)
         same("exhausted", [(each.source.slot, each.offset) for each in effect.exhausted], exhausted)
         self.exhausted += effect.exhausted
 
@@ -123,7 +120,7 @@ class TaskScript:
         for slot, generation, first in acked:
             model = self.models.get(slot)
             if model is not None and self.is_between(generation // 16, model.floor):
-                model.acked(generation // 16, first)
+                model.acked(generation, first)
         newly = {slot: model.done - before[slot] for slot, model in self.models.items()}
         self.counted["completed"] += sum(map(len, newly.values()))
         if any(newly.values()):
@@ -131,19 +128,15 @@ class TaskScript:
         same("slots", set(effect.highest), {slot for slot, _, _ in acked if slot in self.models})
         holds("highest done", all(effect.highest[slot] >= max(new) for slot, new in newly.items() if new))
 
-    def fail(self, root: tuple[int, int, int], cause: Cause) -> FailureOutcome:
+    def fail(self, root: tuple[int, int, int], cause: Cause) -> list[tuple[int, FailureOutcome]]:
         slot, generation, first = root
         model = self.models.get(slot)
         if model is None or not self.is_between(generation // 16, model.floor):
-            return FailureOutcome.IGNORED
-        left = model.left(generation, first)
-        if not left:
-            return FailureOutcome.IGNORED
+            return []
         is_alive = self.acked_s is not None and self.now_s - self.acked_s <= TIMEOUT_S
-        outcome = model.retries.fail(generation, first, self.now_s, cause is Cause.FAILED or is_alive)
-        if outcome is not FailureOutcome.IGNORED:
-            self.counted["failed" if cause is Cause.FAILED else "timed_out"] += len(left)
-        return outcome
+        outcomes = model.failed(generation, first, self.now_s, cause is Cause.FAILED or is_alive)
+        self.counted["failed" if cause is Cause.FAILED else "timed_out"] += len(outcomes)
+        return outcomes
 
     def replay(self) -> None:
         if self.task.is_run_used_up:
@@ -151,20 +144,19 @@ class TaskScript:
         limit = self.draw.choice((1, 9))
         self.did("replay_due", self.now_s, limit)
         emitted = sorted(
-            (group.slot, group.generation, first, offset)
+            (group.slot, group.generation, offset)
             for group in self.task.replay_due(self.now_s, limit)
-            for offset, first in group.emitted()
+            for offset in group.offsets
         )
         expected = []
-        by_failing = sorted(self.models, key=lambda slot: len(self.models[slot].retries.blocks))
+        by_failing = sorted(self.models, key=lambda slot: len(self.models[slot].retries.records))
         for place, slot in enumerate(by_failing):
             model = self.models[slot]
             quota = limit if place else (limit + 1) // 2
-            due = model.emit_due(self.now_s, self.run, quota)
+            due = model.retries.emit_due(self.now_s, self.run, quota)
             limit -= len(due)
-            self.roots += [(slot, generation, first) for first, generation, _ in due]
-            for first, generation, _ in due:
-                expected += [(slot, generation, first, offset) for offset in model.block(first)]
+            expected += [(slot, generation, offset) for offset, generation, _ in due]
+        self.roots += expected
         same("replayed", emitted, sorted(expected))
         self.counted["replayed"] += len(expected)
 
@@ -205,7 +197,8 @@ class TaskScript:
             same(f"slot {slot}", (ledger.frontier, ledger.next_offset), (model.frontier, model.next))
         root = self.draw.choice(self.roots)
         model = self.models.get(root[0])
-        same("open", task.is_open(BlockEmission(*root)), model is not None and bool(model.left(*root[1:])))
+        is_open = model is not None and model.counts(root[1] // 16) and root[2] in model.open
+        same("open", task.is_open(Emission(*root)), is_open)
 
 
 def run_seed(draw: Random, did: Did) -> None:

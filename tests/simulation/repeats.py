@@ -71,7 +71,7 @@ def planned_places(offset: dict[str, Any]) -> Iterator[Place]:
         for number in range(range_.start, range_.end):
             yield range_.topic, range_.partition, number
     for replays in batch.replays:
-        for _, number in replays.emitted():
+        for number in replays.offsets:
             yield replays.topic, replays.partition, number
 
 

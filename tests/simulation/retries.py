@@ -159,6 +159,6 @@ def _emitted(batch: PlannedBatch) -> Iterator[tuple[Place, int]]:
             place = range_.topic, range_.partition, offset
             yield place, root_id(range_.slot, range_.run << 4, offset)
     for replays in batch.replays:
-        for offset, first in replays.emitted():
+        for offset in replays.offsets:
             place = replays.topic, replays.partition, offset
-            yield place, root_id(replays.slot, replays.generation, first)
+            yield place, root_id(replays.slot, replays.generation, offset)

@@ -116,9 +116,9 @@ class SpoutModel:
             for first, offset in zip(firsts, offsets.tolist(), strict=True):
                 emitted.setdefault((generation_of(each.run, 0), first), set()).add(offset)
         for group in batch.replays:
-            for offset, first in group.emitted():
+            for offset in group.offsets:
                 assert offset not in self.known, "only what is not done is replayed"
-                emitted.setdefault((group.generation, first), set()).add(offset)
+                emitted[group.generation, offset] = {offset}
         commanded = {offset for each in batch.again for offset in range(each.start, each.end)}
         for run in sorted({generation >> 4 for generation, _ in emitted}):
             of_run = {o for (generation, _), mine in emitted.items() if generation >> 4 == run for o in mine}
@@ -187,18 +187,18 @@ class SpoutModel:
                 effect = self.task.apply(record, self.now_s, 0.0)
             for exhausted in effect.exhausted:
                 origin = origin_of(record.failed[0].root)
-                assert exhausted.offset in self.roots[origin.generation, origin.offset]
+                assert self.roots[origin.generation, origin.offset] == {exhausted.offset}, "one of several"
                 assert exhausted.cause is not Cause.REJECTED or exhausted.offset in POISON, "an innocent"
                 self.done.add(exhausted.offset)
                 self.dead_letters.append(exhausted.offset)
                 self.task.finish_record(exhausted)
-            self.cut.record(place, effect.highest, effect.opened)
+            self.cut.record(place, effect.highest, effect.failed)
 
     def commit(self) -> None:
         """Commit all that has changed."""
         led = self.led
         led.end_command()
-        on_record = {command.position for command in led.commands.on_record}
+        on_record = {command.position for command in led.on_record}
         self.applied = [each for each in self.applied if each.position in on_record]
         made = encode_metadata(1, "id", led.frontier, led.done, led.committed_done, self.metadata_chars)
         ours = decode_metadata(made.text, led.frontier)
@@ -230,8 +230,12 @@ class SpoutModel:
     def _take_over(self, logged: PlannedBatch | None) -> None:
         self.run, self.planned = next_run(self.run), None
         assert self.run > 1, "runs have gone round"
-        commands = [LiveReplay.of(0, c.position, c.floor, c.spans, c.end) for c in self.applied]
-        takeover = Takeover({0: self.committed}, {}, {0: self.floor}, {0: commands}, logged)
+        assert len(self.applied) <= 1, "one command a slot at a time"
+        commands = {
+            slot: LiveReplay.of(0, each.position, each.floor, each.spans, each.end)
+            for slot, each in enumerate(self.applied)
+        }
+        takeover = Takeover({0: self.committed}, {}, {0: self.floor}, commands, logged)
         self.cut = ResultCut(self.position)
         self._open(takeover.slot(0, self.run, self.policy, self.now_s, self.block))
         self.floor = self.led.floor
@@ -255,8 +259,8 @@ class SpoutModel:
         self.read()
         self.commands += 1
         asked, end = [Span(first, first + length), Span(first + 20, first + 25)], self.led.next_offset
-        live = LiveReplay.of(0, self.commands, next_run(self.run), asked, end, self.led.block)
-        if self.led.command is not None or not live.offsets:
+        live = LiveReplay.of(0, self.commands, next_run(self.run), asked, end)
+        if not self.led.can_apply or not live.offsets:
             return
         if not fits(*live.reopen(self.led.frontier, self.led.committed_done), self.metadata_chars):
             return

@@ -120,9 +120,7 @@ class SpoutTester:
             for first, offset in zip(block_firsts(offsets, r.start, r.block), offsets, strict=True):
                 found.setdefault((int(first), generation_of(r.run, 0)), []).append(int(offset))
         for replays in batch.replays if batch else ():
-            ranges = replays.spans or [[(first, first + 1)] for first in replays.offsets]
-            for first, spans in zip(replays.offsets, ranges, strict=True):
-                found[first, replays.generation] = [o for span in spans for o in range(*span)]
+            found |= {(offset, replays.generation): [offset] for offset in replays.offsets}
         return found
 
     def send_result(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.schemas.control_records import Span
 from acktree.schemas.ids import OffsetTooLarge
 from acktree.spark.driver.log_bounds import check_offsets
 from acktree.spark.ledger.retries import Replay
@@ -34,24 +33,14 @@ def test_a_batch_survives_its_json(groups: list[tuple[int, ...]]) -> None:
     batch = PlannedBatch(
         3,
         (Range("lines", 0, 0, 2, 10, 20, 100), Range("lines", 1, 1, 2, 5, 5)),
-        (
-            *(Replays("lines", 0, 0, 33 + i, i, offsets) for i, offsets in enumerate(groups)),
-            Replays("lines", 0, 0, 99, 1, (0, 100), ((Span(3, 8), Span(9, 20)), (Span(100, 101),))),
-        ),
+        tuple(Replays("lines", 0, 0, 33 + i, i, offsets) for i, offsets in enumerate(groups)),
         (Range("lines", 1, 1, 3, 0, 4),),
-        (Progress(0, 71, 4, 10),),
+        (Progress(0, 71, 4),),
         tuple(group_attempts(0, [Replay(o, 17, 0) for offsets in groups for o in offsets], 1_000)),
         (EmittedBlocks(0, 0, 150, 100, 2),),
     )
     assert PlannedBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
-    assert batch.records == 14 + sum(map(len, groups)) + 17
-
-
-def test_blocks_of_single_records_and_others_are_replayed_together() -> None:
-    replays = [Replay(9, 17, 1), Replay(0, 17, 1)]
-    assert group_replays("t", 0, 4, replays, lambda replay: (Span(0, 8),) if not replay.offset else ()) == [
-        Replays("t", 0, 4, 17, 1, (0, 9), ((Span(0, 8),), (Span(9, 10),))),
-    ]
+    assert batch.records == 14 + sum(map(len, groups))
 
 
 def test_replays_are_grouped_by_generation_and_sorted() -> None:
@@ -88,7 +77,6 @@ def test_the_fullest_batch_stays_under_a_hundred_kilobytes() -> None:
         EMPTY | {"format": 9},
         EMPTY | {"ranges": [[1]]},
         EMPTY | {"replays": [[]]},
-        EMPTY | {"replays": [["t", 0, 0, 17, 1, [1, 3], [[0, 2]]]]},
         *({key: EMPTY[key] for key in EMPTY.keys() - {missing}} for missing in EMPTY),
     ],
 )

@@ -6,16 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from acktree.schemas.control_records import NEVER, Span
-from acktree.schemas.ids import generation_of
-from acktree.spark.driver.spout_figures import CrowdedSlots
-from acktree.spark.ledger.blocks import BlockRange
+from acktree.schemas.control_records import NEVER, Cause, Failure, Result, Span
+from acktree.schemas.ids import generation_of, root_id
+from acktree.schemas.retry_policy import RetryPolicy
+from acktree.spark.driver.takeover import Takeover
+from acktree.spark.ledger.blocks import MAX_BLOCK_RANGES, BlockRange
 from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import FailureOutcome, Replay
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import Range
+from acktree.spark.runtime.logged_batch import MAX_REPLAYS, EmittedBlocks, PlannedBatch, Range
 from spark.spout_model import LOG_END, POLICY, SpoutModel
 
 RUN = 1
@@ -34,12 +35,27 @@ def ack(led: PartitionLedger, *firsts: int, generation: int = FIRST) -> int:
     return led.acked(np.full(len(firsts), generation), np.array(firsts))
 
 
+def due(led: PartitionLedger, run: int = RUN) -> list[Replay]:
+    return led.retries.emit_due(5, run, 100)
+
+
 def test_an_ack_finishes_the_whole_block_and_no_other() -> None:
     led = ledger(35)
     assert ack(led, 10) == 10
     assert runs(led.done, led.frontier, 9) == [(10, 20)]
     assert ack(led, 0, 30) == 15
     assert (led.frontier, led.pending) == (20, 10)
+
+
+@pytest.mark.parametrize("generation", [generation_of(RUN, 1), generation_of(2, 0), generation_of(2, 1)])
+def test_the_ack_of_one_record_finishes_no_block_that_begins_with_it(generation: int) -> None:
+    """As after a checkpoint that is not the newest: it has the block, and another driver has emitted 10."""
+    block = EmittedBlocks(0, 0, 30, 10, RUN)
+    logged = PlannedBatch(1, (Range("t", 0, 0, RUN, 0, 30, 10),), blocks=(block,))
+    made = SpoutModel()
+    led = Takeover({0: made.committed}, {}, {0: RUN}, {}, logged).slot(0, 3, POLICY, 0.0)
+    assert ack(led, 10, generation=generation) == 1
+    assert ack(led, 10) == 9
 
 
 def test_a_block_cut_short_by_a_batch_ends_there() -> None:
@@ -57,14 +73,46 @@ def test_a_rewind_into_the_middle_of_a_block_starts_with_a_short_one() -> None:
     assert [ack(led, first, generation=generation_of(2, 0)) for first in (17, 20, 30)] == [3, 10, 10]
 
 
-def test_a_failed_block_is_replayed_except_for_its_done_records() -> None:
+def test_the_records_of_a_failed_block_that_are_not_done_are_replayed_each_under_its_own_root() -> None:
     led = ledger(20)
     led.finish(13, 15)
-    assert led.failed(FIRST, 10, 0.0, counts=True) is FailureOutcome.RETRY
-    (replay,) = led.emit_due(5, RUN, 9)
-    assert replay == Replay(10, generation_of(RUN, 1), 1)
-    assert list(led.left_of(replay.generation, 10)) == [10, 11, 12, *range(15, 20)]
-    assert ack(led, 10, generation=replay.generation) == 8
+    failed = [10, 11, 12, *range(15, 20)]
+    assert led.failed(FIRST, 10, 0.0, counts=True) == [(each, FailureOutcome.RETRY) for each in failed]
+    assert due(led) == [Replay(each, generation_of(RUN, 1), 0) for each in failed]
+    assert ack(led, 10, generation=generation_of(RUN, 1)) == 1
+    assert led.failed(generation_of(RUN, 1), 11, 5.0, counts=True) == [(11, FailureOutcome.RETRY)]
+    assert due(led, 9) == []
+
+
+def test_a_block_that_is_acked_after_it_has_failed_is_done() -> None:
+    led = ledger(20)
+    led.failed(FIRST, 10, 0.0, counts=True)
+    assert len(led.retries.emit_due(5, RUN, 4)) == 4
+    assert ack(led, 10) == 10
+    assert due(led) == []
+
+
+def test_a_block_that_fails_twice_is_replayed_once() -> None:
+    led = ledger(10)
+    led.failed(FIRST, 0, 0.0, counts=True)
+    assert led.failed(FIRST, 0, 0.0, counts=True) == []
+    assert len(due(led)) == 10
+    assert led.failed(FIRST, 0, 0.0, counts=True) == []
+    assert due(led) == []
+
+
+def test_the_failure_of_a_block_is_no_attempt_of_its_records_even_after_a_restart() -> None:
+    """Which record it was nobody knows: with one attempt each of them still has it, alone."""
+    led, policy = ledger(10), RetryPolicy(1, 60, max_attempts=1)
+    led.policy = policy
+    led.failed(FIRST, 0, 0.0, counts=True)
+    replay = due(led)[3]
+    restarted = ledger(10)
+    restarted.policy = policy
+    for uncounted in led.retries.uncounted():
+        restarted.restore_replay(uncounted, 0.0)
+    assert restarted.failed(replay.generation, 3, 9.0, counts=True) == [(3, FailureOutcome.EXHAUSTED)]
+    assert [each.attempts_before for each in restarted.retries.attempts.values()] == [0] * 10
 
 
 def test_a_reset_forward_into_a_block_leaves_the_rest_of_it_in_flight() -> None:
@@ -79,8 +127,19 @@ def test_an_older_emission_in_other_blocks_finishes_its_first_record_alone() -> 
     led = PartitionLedger(0, 0, RUN, POLICY)
     led.emit(10, 100, 0.0, 2, 10)
     assert ack(led, 0, generation=FIRST) == 1
-    assert led.failed(FIRST, 0, 0.0, counts=True) is FailureOutcome.IGNORED
     assert ack(led, 0, generation=generation_of(2, 0)) == 9
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_a_rejected_root_of_an_unknown_emission_rejects_no_record(size: int) -> None:
+    """It may have been the root of a block, whose end was in a checkpoint that was lost."""
+    led = PartitionLedger(0, 0, RUN, POLICY)
+    led.emit(10, 100, 0.0, 2, size)
+    assert led.failed(FIRST, 0, 0.0, counts=True, is_rejected=True) == [(0, FailureOutcome.RETRY)]
+    (replay,) = led.retries.emit_due(0.0, 2, 9)
+    assert led.failed(replay.generation, 0, 0.0, counts=True, is_rejected=True) == [
+        (0, FailureOutcome.REJECTED)
+    ]
 
 
 def test_blocks_are_removed_once_they_are_done_and_committed() -> None:
@@ -95,49 +154,83 @@ def test_blocks_are_removed_once_they_are_done_and_committed() -> None:
     assert not led.blocks.ranges
 
 
-def test_aligned_batches_are_one_block_range() -> None:
+def test_aligned_batches_are_one_block_range_and_so_are_records_alone() -> None:
     assert ledger(10, 50, 120).blocks.ranges == [BlockRange(0, 120, 10, RUN)]
+    led = ledger(size=1)
+    led.done.add_range(5, 8)
+    led.emit(7, 100, 0.0, RUN, 1)
+    led.emit(20, 100, 0.0, RUN, 1)
+    assert led.blocks.ranges == [BlockRange(0, 20, 1, RUN)]
 
 
-def test_a_command_replays_part_of_a_block_and_both_finish() -> None:
+def test_a_command_replays_part_of_a_block_record_by_record_and_both_finish() -> None:
     led = ledger(30)
-    led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 30, 10))
+    led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 30))
     assert led.emit_again(100, 9, 0.0) == [(10, 14)]
     assert ack(led, 10) == 6
-    assert ack(led, 10, generation=generation_of(2, 0)) == 4
+    assert ack(led, 10, generation=generation_of(2, 0)) == 1
+    assert ack(led, 11, 12, 13, generation=generation_of(2, 0)) == 3
+    led.end_command()
+    assert led.command is None
 
 
-def test_a_block_whose_first_records_a_command_replays_gets_a_new_root() -> None:
+def test_of_a_failed_block_what_a_command_has_taken_is_left_to_the_command() -> None:
     led = ledger(20)
-    led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20, 10))
+    led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20))
     led.emit_again(100, 9, 0.0)
     led.failed(FIRST, 10, 0.0, counts=True)
-    led.failed(generation_of(2, 0), 10, 0.0, counts=True)
-    assert led.emit_due(5, 2, 9) == [
-        Replay(14, generation_of(2, 1), 1),
-        Replay(10, generation_of(2, 1), 1),
-    ]
-    assert ack(led, 14, generation=generation_of(2, 1)) == 6
-    assert ack(led, 10, generation=generation_of(2, 1)) == 4
+    assert [replay.offset for replay in due(led, 2)] == [14, 15, 16, 17, 18, 19]
+    led.failed(generation_of(2, 0), 10, 5.0, counts=True)
+    assert led.retries.emit_due(9.0, 2, 9) == [Replay(10, generation_of(2, 1), 1)]
+    assert ack(led, 14, generation=generation_of(2, 1)) == 1
+    assert ack(led, 10, generation=generation_of(2, 1)) == 1
 
 
-def test_a_command_waits_for_room_for_a_whole_block_and_emits_a_larger_one_when_idle() -> None:
+def test_a_duplicate_result_of_a_command_that_has_ended_finishes_its_record_alone() -> None:
+    led = ledger(20)
+    led.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20))
+    led.emit_again(100, 9, 0.0)
+    ack(led, 10, 11, 12, 13, generation=generation_of(2, 0))
+    led.end_command()
+    assert ack(led, 10, generation=generation_of(2, 0)) == 0
+    assert led.failed(generation_of(2, 0), 10, 0.0, counts=True) == []
+    assert ack(led, 10) == 6
+
+
+def test_a_command_has_no_more_in_flight_than_it_may() -> None:
     led = ledger(100)
     ack(led, *range(0, 100, 10))
-    led.apply(LiveReplay.of(0, 0, 2, [Span(5, 40)], 100, 10))
-    assert led.emit_again(20, 9, 0.0) == [(5, 20)]
+    led.apply(LiveReplay.of(0, 0, 2, [Span(5, 40)], 100))
+    assert led.emit_again(20, 9, 0.0) == [(5, 25)]
     assert led.emit_again(20, 9, 0.0) == []
     ack(led, 5, 10, generation=generation_of(2, 0))
-    assert led.emit_again(7, 9, 0.0) == [(20, 30)]
+    assert led.emit_again(20, 9, 0.0) == [(25, 27)]
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2])
-def test_overdue_blocks_are_each_replayed_once(limit: int) -> None:
+@pytest.mark.parametrize("limit", [0, 1, 12])
+def test_overdue_records_of_blocks_are_each_replayed_once(limit: int) -> None:
     led = ledger(25)
     ack(led, 10)
-    assert led.fail_overdue(1.0, 100.0, limit) == min(limit, 2)
-    assert [replay.offset for replay in led.emit_due(100.0, RUN, 9)] == [0, 20][:limit]
-    assert led.fail_overdue(1.0, 100.0, 9) == 2 - min(limit, 2)
+    overdue = [*range(10), *range(20, 25)]
+    assert led.fail_overdue(1.0, 100.0, limit) == limit
+    assert [replay.offset for replay in led.retries.emit_due(100.0, RUN, 99)] == overdue[:limit]
+    assert led.fail_overdue(1.0, 100.0, 99) == len(overdue) - limit
+
+
+def test_where_all_records_of_a_full_spout_time_out_each_is_replayed_once() -> None:
+    made, records = task(500), 100_000
+    made.emit({0: records, 1: 0}, records, 0.0)
+    firsts = range(0, records, 500)
+    failures = [Failure(root_id(0, FIRST, first), Cause.TIMED_OUT, "", "") for first in firsts]
+    effect = made.apply(Result(0, failed=failures), 0.0, 0.0)
+    assert (len(effect.failed), made.counters["timed_out"]) == (records, records)
+    assert made.attempts(9) == []
+    emitted: list[int] = []
+    while due := made.replay_due(100.0, MAX_REPLAYS):
+        emitted += [offset for group in due for offset in group.offsets]
+    assert emitted == [*range(records)], "the lowest offsets first"
+    ((_, _, attempts, spans),) = made.attempts(9)
+    assert (attempts, spans) == (0, ((0, records),))
 
 
 def task(block: int) -> TaskLedger:
@@ -163,25 +256,29 @@ def test_a_block_is_no_larger_than_a_trigger_may_read() -> None:
     assert (fresh.start, fresh.end, fresh.block) == (0, 4, 4)
 
 
-def test_a_slot_with_too_many_block_ranges_in_flight_waits_and_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    made, crowds = task(10), CrowdedSlots()
+def test_a_slot_with_too_many_ranges_of_blocks_in_flight_emits_records_alone() -> None:
+    made = task(10)
+    led, sizes = made.slots[0], []
     for end in range(1, 2000, 3):
-        made.emit({0: end, 1: 0}, 100, 0.0)
-        crowds.log_new([made])
-    waiting = made.slots[0].next_offset
-    assert waiting < 1000
-    assert [line.action for line in caplog.records] == ["crowded"]
-    assert "t/0 emits nothing new until some of its records are done" in caplog.text
-    waits = made.figures(0.0)["crowded"]
-    assert waits == sum(end > waiting for end in range(1, 2000, 3))
-    made.emit({0: waiting, 1: 0}, 100, 0.0)
-    assert made.counters["crowded"] == waits, "with nothing to emit nothing waits"
-    made.slots[0].finish(3, waiting)
-    made.slots[0].discard_blocks(waiting)
-    assert spans(made.emit({0: 2000, 1: 0}, 100_000, 0.0))
-    assert not made.crowded
+        sizes += [each.block for each in made.emit({0: end, 1: 0}, 100, 0.0) if each.slot == 0]
+    blocks = sizes.index(1)
+    assert sizes == [10] * blocks + [1] * (len(sizes) - blocks)
+    assert (led.next_offset, len(led.blocks.ranges)) == (1999, MAX_BLOCK_RANGES + 1)
+    assert ack(led, 1998) == 1
+    led.finish(3, 900)
+    led.discard_blocks(900)
+    made.emit({0: 2000, 1: 0}, 100, 0.0)
+    made.emit({0: 2020, 1: 0}, 100, 0.0)
+    assert ack(led, 2000) == 10
+
+
+def test_blocks_of_holes_in_what_is_done_make_no_more_than_the_limit_of_ranges() -> None:
+    made = task(10)
+    made.slots[0].done.update(range(0, 5000, 2))
+    for _ in range(30):
+        made.emit({0: 5000, 1: 0}, 5000, 0.0)
+    assert made.slots[0].next_offset == 5000
+    assert len(made.slots[0].blocks.ranges) == MAX_BLOCK_RANGES + 1
 
 
 class SpoutMachine(RuleBasedStateMachine):

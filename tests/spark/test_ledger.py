@@ -18,7 +18,7 @@ FIRST = generation_of(1, 0)
 
 def ledger(emitted: int = 10, frontier: int = 0) -> PartitionLedger:
     made = PartitionLedger(frontier, frontier, 1, POLICY)
-    made.emit(frontier + emitted, 100, 0.0)
+    made.emit(frontier + emitted, 100, 0.0, 1)
     return made
 
 
@@ -61,52 +61,56 @@ def test_a_second_ack_and_an_ack_below_the_frontier_are_no_ops() -> None:
 def test_an_ack_of_an_offset_never_emitted_is_ignored() -> None:
     led = ledger()
     assert ack(led, 10, 11) == 0
-    assert led.emit(12, 100, 0.0) == [(10, 12)]
+    assert led.emit(12, 100, 0.0, 1) == [(10, 12)]
 
 
 def test_an_ack_of_any_generation_counts() -> None:
     led = ledger()
     led.failed(FIRST, 4, 0.0, counts=True)
-    led.emit_due(10, run=1, limit=10)
+    led.retries.emit_due(10, run=1, limit=10)
     assert ack(led, 4, generation=FIRST) == 1
-    assert not led.left_of(FIRST, 4)
+    assert not led.is_open(FIRST, 4)
 
 
 def test_a_failure_is_due_after_its_back_off_under_a_generation_of_its_own() -> None:
     led = ledger()
-    assert led.failed(FIRST, 4, 100.0, counts=True) is FailureOutcome.RETRY
-    assert led.emit_due(100.9, run=1, limit=10) == []
-    assert led.emit_due(101.0, run=1, limit=10) == [Replay(4, generation_of(1, 1), 1)]
-    assert led.emit_due(999.0, run=1, limit=10) == []
+    assert led.failed(FIRST, 4, 100.0, counts=True) == [(4, FailureOutcome.RETRY)]
+    assert led.retries.emit_due(100.9, run=1, limit=10) == []
+    assert led.retries.emit_due(101.0, run=1, limit=10) == [Replay(4, generation_of(1, 1), 1)]
+    assert led.retries.emit_due(999.0, run=1, limit=10) == []
 
 
 def test_only_the_failed_offset_is_replayed() -> None:
     led = ledger()
     led.failed(FIRST, 4, 0.0, counts=True)
     ack(led, *(offset for offset in range(10) if offset != 4))
-    assert [replay.offset for replay in led.emit_due(10, 1, 10)] == [4]
-    assert led.emit(10, 100, 0.0) == []
+    assert [replay.offset for replay in led.retries.emit_due(10, 1, 10)] == [4]
+    assert led.emit(10, 100, 0.0, 1) == []
 
 
 def test_a_failure_of_a_done_offset_an_old_generation_or_twice_is_ignored() -> None:
     led = ledger()
     ack(led, 3)
-    assert led.failed(FIRST, 3, 0.0, counts=True) is FailureOutcome.IGNORED
+    assert led.failed(FIRST, 3, 0.0, counts=True) == []
     led.failed(FIRST, 4, 0.0, counts=True)
-    assert led.failed(FIRST, 4, 0.0, counts=True) is FailureOutcome.IGNORED
-    led.emit_due(10, 1, 10)
-    assert led.failed(FIRST, 4, 0.0, counts=True) is FailureOutcome.IGNORED
+    assert led.failed(FIRST, 4, 0.0, counts=True) == []
+    led.retries.emit_due(10, 1, 10)
+    assert led.failed(FIRST, 4, 0.0, counts=True) == []
 
 
 def test_each_failed_attempt_counts_once_until_none_is_left() -> None:
     led = ledger()
     generation, now_s, outcomes = FIRST, 0.0, []
     for _ in range(3):
-        outcomes.append(led.failed(generation, 4, now_s, counts=True))
+        outcomes += led.failed(generation, 4, now_s, counts=True)
         now_s += 100
-        if replays := led.emit_due(now_s, 1, 10):
+        if replays := led.retries.emit_due(now_s, 1, 10):
             generation = replays[0].generation
-    assert outcomes == [FailureOutcome.RETRY, FailureOutcome.RETRY, FailureOutcome.EXHAUSTED]
+    assert [outcome for _, outcome in outcomes] == [
+        FailureOutcome.RETRY,
+        FailureOutcome.RETRY,
+        FailureOutcome.EXHAUSTED,
+    ]
 
 
 def test_failures_that_do_not_count_are_always_replayed_under_distinct_root_ids() -> None:
@@ -114,10 +118,10 @@ def test_failures_that_do_not_count_are_always_replayed_under_distinct_root_ids(
     generation, now_s, run = FIRST, 0.0, 1
     emissions = {generation}
     for number in range(1, 80):
-        assert led.failed(generation, 4, now_s, counts=False) is FailureOutcome.RETRY
+        assert led.failed(generation, 4, now_s, counts=False) == [(4, FailureOutcome.RETRY)]
         now_s += 100
-        run += led.is_run_used_up(run)
-        (replay,) = led.emit_due(now_s, run, 10)
+        run += led.retries.is_run_used_up(run)
+        (replay,) = led.retries.emit_due(now_s, run, 10)
         generation = replay.generation
         emissions.add(generation)
         assert len(emissions) == number + 1
@@ -126,7 +130,7 @@ def test_failures_that_do_not_count_are_always_replayed_under_distinct_root_ids(
 
 def test_attempts_of_an_earlier_run_are_read_from_the_generation() -> None:
     led = ledger()
-    assert led.failed(generation_of(1, 2), 4, 0.0, counts=True) is FailureOutcome.EXHAUSTED
+    assert led.failed(generation_of(1, 2), 4, 0.0, counts=True) == [(4, FailureOutcome.EXHAUSTED)]
 
 
 def test_the_back_off_doubles_up_to_its_limit() -> None:
@@ -138,24 +142,24 @@ def test_the_back_off_doubles_up_to_its_limit() -> None:
 def test_offsets_committed_as_done_are_not_emitted_again() -> None:
     led = PartitionLedger(5, 5, 1, POLICY)
     led.done.add_range(7, 9)
-    assert led.emit(20, 100, 0.0) == [(5, 7), (9, 20)]
+    assert led.emit(20, 100, 0.0, 1) == [(5, 7), (9, 20)]
     assert led.pending == 13
 
 
 def test_emission_stops_at_the_limit_of_ranges() -> None:
     led = PartitionLedger(0, 0, 1, POLICY)
     led.done.update(range(1, 100, 2))
-    assert led.emit(100, 3, 0.0) == [(0, 1), (2, 3), (4, 5)]
-    assert led.emit(100, 1, 0.0) == [(6, 7)]
+    assert led.emit(100, 3, 0.0, 1) == [(0, 1), (2, 3), (4, 5)]
+    assert led.emit(100, 1, 0.0, 1) == [(6, 7)]
 
 
 def test_a_rewind_backwards_emits_again_and_old_acks_do_not_finish_it() -> None:
     led = ledger()
     ack(led, *range(8))
     led.rewind(2, run=2)
-    assert led.emit(10, 100, 0.0) == [(2, 10)]
+    assert led.emit(10, 100, 0.0, 2) == [(2, 10)]
     assert ack(led, *range(10)) == 0
-    assert led.failed(FIRST, 9, 0.0, counts=True) is FailureOutcome.IGNORED
+    assert led.failed(FIRST, 9, 0.0, counts=True) == []
     assert ack(led, *range(2, 10), generation=generation_of(2, 0)) == 8
 
 
@@ -163,7 +167,7 @@ def test_a_reset_forward_skips() -> None:
     led = ledger()
     led.rewind(15, run=2)
     assert (led.frontier, led.pending) == (15, 0)
-    assert led.emit(20, 100, 0.0) == [(15, 20)]
+    assert led.emit(20, 100, 0.0, 1) == [(15, 20)]
 
 
 def test_a_reset_forward_inside_what_is_in_flight_keeps_the_rest_in_flight() -> None:
@@ -175,18 +179,18 @@ def test_a_reset_forward_inside_what_is_in_flight_keeps_the_rest_in_flight() -> 
 
 def test_an_emission_without_a_result_is_replayed_when_its_control_records_have_expired() -> None:
     led = ledger(4)
-    led.emit(6, 100, 50.0)
+    led.emit(6, 100, 50.0, 1)
     ack(led, 0, 2)
     assert led.fail_overdue(0.0, 100.0, 10) == 0
     assert led.fail_overdue(1.0, 100.0, 10) == 2
-    assert [(r.offset, r.generation) for r in led.emit_due(100.0, 1, 10)] == [
+    assert [(r.offset, r.generation) for r in led.retries.emit_due(100.0, 1, 10)] == [
         (1, generation_of(1, 1)),
         (3, generation_of(1, 1)),
     ]
     assert led.fail_overdue(51.0, 101.0, 10) == 2
-    assert [r.offset for r in led.emit_due(101.0, 1, 10)] == [4, 5]
+    assert [r.offset for r in led.retries.emit_due(101.0, 1, 10)] == [4, 5]
     assert led.fail_overdue(101.0, 200.0, 10) == 2
-    assert [r.generation for r in led.emit_due(200.0, 1, 10)] == [generation_of(1, 2)] * 2
+    assert [r.generation for r in led.retries.emit_due(200.0, 1, 10)] == [generation_of(1, 2)] * 2
 
 
 @given(st.permutations(list(range(12))), st.integers(1, 5))
@@ -210,7 +214,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def emit(self, count: int) -> None:
         self.end += count
-        for start, end in self.led.emit(self.end, 1_000, 0.0):
+        for start, end in self.led.emit(self.end, 1_000, 0.0, self.run):
             for offset in range(start, end):
                 assert offset not in self.done
                 self.emitted.setdefault(offset, []).append(generation_of(self.run, 0))
@@ -229,15 +233,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def failed(self, data: st.DataObject, counts: bool) -> None:
         offset = data.draw(st.sampled_from(sorted(self.emitted)))
         generation = data.draw(st.sampled_from(self.emitted[offset]))
-        outcome = self.led.failed(generation, offset, self.now_s, counts=counts)
-        if outcome is FailureOutcome.RETRY:
+        for _, outcome in self.led.failed(generation, offset, self.now_s, counts=counts):
+            assert outcome is FailureOutcome.RETRY
             assert offset not in self.done
             assert generation == self.emitted[offset][-1]
 
     @rule(seconds=st.integers(0, 5))
     def replay(self, seconds: int) -> None:
         self.now_s += seconds
-        for replay in self.led.emit_due(self.now_s, self.run, 100):
+        for replay in self.led.retries.emit_due(self.now_s, self.run, 100):
             assert replay.offset not in self.done
             self.emitted[replay.offset].append(replay.generation)
 
@@ -272,16 +276,16 @@ TestLedgerMachine = LedgerMachine.TestCase
 def test_a_replay_of_a_written_batch_is_the_newest_emission_after_a_restart(attempt: int) -> None:
     led = PartitionLedger(0, 10, 1, RetryPolicy(1, 60, 30))
     led.restore_replay(Replay(4, generation_of(1, attempt), attempt), 0.0)
-    assert led.failed(FIRST, 4, 0.0, counts=True) is FailureOutcome.IGNORED
-    assert led.failed(generation_of(1, attempt), 4, 0.0, counts=True) is FailureOutcome.RETRY
-    assert led.emit_due(100, 2, 10) == [Replay(4, generation_of(2, attempt + 1), attempt + 1)]
+    assert led.failed(FIRST, 4, 0.0, counts=True) == []
+    assert led.failed(generation_of(1, attempt), 4, 0.0, counts=True) == [(4, FailureOutcome.RETRY)]
+    assert led.retries.emit_due(100, 2, 10) == [Replay(4, generation_of(2, attempt + 1), attempt + 1)]
 
 
 def test_the_age_of_the_frontier_counts_from_the_emission_of_its_record():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
     assert ledger.held_s(5.0) == 0.0
-    ledger.emit(10, 5, 10.0)
-    ledger.emit(20, 5, 12.0)
+    ledger.emit(10, 5, 10.0, 1)
+    ledger.emit(20, 5, 12.0, 1)
     assert ledger.held_s(15.0) == 5.0
     ledger.finish(0, 10)
     assert ledger.held_s(15.0) == 3.0

@@ -6,12 +6,12 @@ from acktree.schemas.breaker import Breaker, BreakerPolicy
 from acktree.schemas.control_records import BACK_OFF, Cause, Failure, Result
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.ledger.blocks import BlockRange
+from acktree.spark.ledger.blocks import MAX_BLOCK_RANGES, BlockRange
 from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT, Replays
+from acktree.spark.runtime.logged_batch import Replays
 
 RUN = 1
 FIRST = generation_of(RUN, 0)
@@ -82,7 +82,7 @@ def open_with_probes(probes: int) -> tuple[TaskLedger, float]:
 def test_each_probe_of_what_failed_is_another_record():
     task, now_s = open_with_probes(3)
     _, replays = plan_probe([task], task.breaker, {0: 20}, 100, None, now_s + 1_000.0)
-    assert offsets(replays) == [6, 7]
+    assert offsets(replays) == [3]
 
 
 def test_after_a_breaker_has_closed_what_holds_the_frontier_is_emitted_first_though_it_was_probed():
@@ -174,16 +174,13 @@ def test_probes_go_to_every_slot_that_has_something_new():
     assert {slot for slot, first in probed if first == 1} == {0, 1}
 
 
-def test_a_slot_that_may_emit_nothing_new_keeps_no_breaker_open():
-    """Its blocks in flight were cut short in too many places, so the next probe is of what failed."""
+def test_a_slot_with_too_many_ranges_of_blocks_in_flight_is_probed_by_records_alone():
     task = task_of(0, records=0)
     ledger = task.slots[0]
     ledger.block = 2
-    for end in range(1, 2 * MAX_BLOCK_RANGES_PER_SLOT, 2):
+    for end in range(1, 2 * MAX_BLOCK_RANGES, 2):
         ledger.blocks.ranges.append(BlockRange(end, end + 2, 2, RUN))
-    ledger.next_offset = 2 * MAX_BLOCK_RANGES_PER_SLOT + 1
-    fail(task, 0, 1, 3, 5, 7, now_s=0.0)
+    ledger.next_offset = behind = 2 * MAX_BLOCK_RANGES + 1
     breaker = open_breaker(task)
-    ends = {0: ledger.next_offset + 100}
-    probed = [probe([task], breaker, ends, 1_000.0 * turn) for turn in range(1, 5)]
-    assert [len(each) for each in probed] == [2, 2, 2, 2]
+    probed = [probe([task], breaker, {0: behind + 100}, 1_000.0 * turn) for turn in range(1, 5)]
+    assert probed == [[(0, behind)], [(0, behind + 1)], [(0, behind)], [(0, behind + 2)]]

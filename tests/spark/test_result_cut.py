@@ -1,8 +1,8 @@
 """How far the result topic may be committed."""
 
-from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure, ResultCut
+from acktree.spark.ledger.result_cut import Emission, ResultCut
 
-FIRST, SECOND = BlockEmission(0, 16, 7), BlockEmission(0, 17, 7)
+FIRST, SECOND = Emission(0, 16, 7), Emission(0, 17, 7)
 """Two emissions of one record."""
 
 
@@ -11,7 +11,7 @@ class Cut:
 
     def __init__(self) -> None:
         self.results = ResultCut(100)
-        self.open: set[BlockEmission] = set()
+        self.open: set[Emission] = set()
 
     def cut(self, **reach: int) -> int:
         reached = {int(slot[1:]): upto for slot, upto in reach.items()}
@@ -46,14 +46,14 @@ def test_every_slot_of_a_record_must_be_reached() -> None:
 
 def test_a_slot_that_is_no_longer_read_holds_nothing() -> None:
     tester = Cut()
-    tester.results.record(100, {0: 10, 1: 99}, [OpenFailure(BlockEmission(1, 16, 5), 5)])
+    tester.results.record(100, {0: 10, 1: 99}, [Emission(1, 16, 5)])
     assert tester.cut(s0=50) == 101
 
 
 def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
     tester = Cut()
     tester.open = {FIRST}
-    tester.results.record(100, {}, [OpenFailure(FIRST, 7)])
+    tester.results.record(100, {}, [FIRST])
     tester.results.record(101, {0: 3}, ())
     assert tester.cut(s0=5) == 100
     tester.results.written([FIRST])
@@ -62,7 +62,7 @@ def test_a_failure_holds_the_position_until_its_replay_is_written() -> None:
 
 def test_a_failure_finished_since_holds_the_position_until_the_commit_includes_it() -> None:
     tester = Cut()
-    tester.results.record(100, {}, [OpenFailure(FIRST, 7)])
+    tester.results.record(100, {}, [FIRST])
     assert tester.cut(s0=7) == 100
     assert tester.cut(s0=8) == 101
 
@@ -70,10 +70,10 @@ def test_a_failure_finished_since_holds_the_position_until_the_commit_includes_i
 def test_the_failure_of_a_replay_holds_the_position_whatever_became_of_the_earlier_failure() -> None:
     tester = Cut()
     tester.open = {FIRST, SECOND}
-    tester.results.record(100, {}, [OpenFailure(FIRST, 7)])
+    tester.results.record(100, {}, [FIRST])
     tester.results.written([FIRST])
     assert tester.cut(s0=5) == 101
-    tester.results.record(101, {}, [OpenFailure(SECOND, 7)])
+    tester.results.record(101, {}, [SECOND])
     tester.results.written([FIRST])
     assert tester.cut(s0=5) == 101
     tester.results.written([SECOND])

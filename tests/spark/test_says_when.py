@@ -5,15 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from acktree.schemas.control_records import BACK_OFF, NEVER, Cause, Failure, Result, Span
+from acktree.schemas.control_records import BACK_OFF, NEVER, Cause, Failure, Result
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.ledger.blocks import BlockRange, Blocks
-from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import Replay
 from acktree.spark.ledger.task import Effect, SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
 from spark.spout_model import SpoutModel
 
 RUN = 1
@@ -36,7 +33,7 @@ class Spout:
         return self.task.apply(Result(0, failed=[failure]), now_s, 0.0, age_s)
 
     def due(self, now_s: float, limit: int = 100) -> list[Replay]:
-        return self.ledger.emit_due(now_s, RUN, limit)
+        return self.ledger.retries.emit_due(now_s, RUN, limit)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +61,7 @@ def test_a_rejected_record_is_given_up_at_its_first_failure() -> None:
     effect = spout.fail(1, NEVER)
     (exhausted,) = effect.exhausted
     assert (exhausted.offset, exhausted.attempts, exhausted.cause) == (1, 1, Cause.REJECTED)
-    assert len(effect.opened) == 1, "it holds the result position until its dead letter is committed"
+    assert len(effect.failed) == 1, "it holds the result position until its dead letter is committed"
     spout.task.finish_record(exhausted)
     assert (spout.task.counters["rejected"], spout.task.counters["dead_lettered"]) == (1, 1)
     assert (spout.ledger.pending, spout.due(1e6)) == (2, [])
@@ -76,36 +73,29 @@ def test_the_same_failure_for_older_spouts_changes_nothing(retry_after_ms: int) 
     for exhausted in spout.fail(0, retry_after_ms).exhausted:
         spout.task.finish_record(exhausted)
     again = spout.fail(0, BACK_OFF)
-    assert (again.opened, again.exhausted, spout.task.counters["failed"]) == ([], [], 1)
+    assert (again.failed, again.exhausted, spout.task.counters["failed"]) == ([], [], 1)
     spout.due(10.0)
-    assert spout.fail(0, BACK_OFF).opened == []
+    assert spout.fail(0, BACK_OFF).failed == []
 
 
-def test_a_rejected_block_is_emitted_again_in_halves_until_one_record_is_left() -> None:
-    """It has ten records, of which the fourth is poison and the second is done."""
-    spout = Spout(30, block=10)
-    spout.ledger.finish(11, 12)
-    spout.ledger.acked(np.array([FIRST, FIRST]), np.array([0, 20]))
-    generation, first, emitted = FIRST, 10, []
-    while not (exhausted := spout.fail(first, NEVER, generation).exhausted):
-        replays = spout.due(0.0)
-        left = {each.offset: list(spout.ledger.left_of(each.generation, each.offset)) for each in replays}
-        emitted.append(left)
-        (hit,) = [each for each in replays if 13 in left[each.offset]]
-        rest = [each for each in replays if each is not hit]
-        spout.ledger.acked(
-            np.array([each.generation for each in rest]), np.array([each.offset for each in rest])
-        )
-        generation, first = hit.generation, hit.offset
-    assert emitted == [
-        {10: [10, 12, 13, 14], 15: [15, 16, 17, 18, 19]},
-        {10: [10, 12], 13: [13, 14]},
-        {13: [13], 14: [14]},
-    ]
-    ((offset, cause, attempts),) = [(each.offset, each.cause, each.attempts) for each in exhausted]
-    assert (offset, cause, attempts) == (13, Cause.REJECTED, 1)
-    spout.task.finish_record(exhausted[0])
-    assert (spout.ledger.frontier, spout.ledger.pending) == (30, 0)
+def test_the_records_of_a_rejected_block_are_emitted_again_at_once_each_alone() -> None:
+    """It has five hundred records, of which the fourth is poison and the second is done."""
+    spout = Spout(1_500, block=500)
+    spout.ledger.finish(501, 502)
+    spout.ledger.acked(np.array([FIRST, FIRST]), np.array([0, 1_000]))
+    assert spout.fail(500, NEVER).exhausted == []
+    replays = spout.due(0.0, limit=1_000)
+    assert [each.offset for each in replays] == [500, *range(502, 1_000)]
+    assert spout.ledger.retries.pop_answered() == [(each.offset, FIRST) for each in replays]
+    others = [each for each in replays if each.offset != 503]
+    spout.ledger.acked(
+        np.array([each.generation for each in others]), np.array([each.offset for each in others])
+    )
+    (exhausted,) = spout.fail(503, NEVER, generation_of(RUN, 1)).exhausted
+    assert (exhausted.offset, exhausted.cause, exhausted.attempts) == (503, Cause.REJECTED, 1)
+    spout.task.finish_record(exhausted)
+    assert (spout.ledger.frontier, spout.ledger.pending) == (1_500, 0)
+    assert spout.task.counters["dead_lettered"] == 1
 
 
 def test_the_last_record_of_a_block_is_not_given_up_for_one_that_was_in_its_tree() -> None:
@@ -115,57 +105,21 @@ def test_the_last_record_of_a_block_is_not_given_up_for_one_that_was_in_its_tree
     spout.ledger.finish(10, 11)
     assert spout.fail(10, NEVER).exhausted == []
     (alone,) = spout.due(0.0)
-    assert list(spout.ledger.left_of(alone.generation, alone.offset)) == [11]
-    (exhausted,) = spout.fail(10, NEVER, alone.generation).exhausted
+    (exhausted,) = spout.fail(11, NEVER, alone.generation).exhausted
     assert exhausted.offset == 11
 
 
-def test_both_halves_are_emitted_in_one_batch_or_none() -> None:
-    spout = Spout(20, block=10)
-    spout.fail(0, NEVER)
-    assert spout.due(0.0, limit=1) == []
-    assert [each.offset for each in spout.due(0.0, limit=2)] == [0, 5]
-    assert spout.ledger.pop_answered() == [(0, FIRST)]
+def test_a_block_of_one_record_is_rejected_in_its_first_emission() -> None:
+    spout = Spout(11, block=10)
+    (exhausted,) = spout.fail(10, NEVER).exhausted
+    assert exhausted.offset == 10
 
 
-def test_each_half_fails_on_its_own() -> None:
-    spout = Spout(20, block=10)
-    spout.fail(0, NEVER)
-    for replay in spout.due(0.0):
-        spout.fail(replay.offset, BACK_OFF, replay.generation)
-    assert spout.due(1.0) == [Replay(0, generation_of(RUN, 2), 1), Replay(5, generation_of(RUN, 2), 1)]
-
-
-def test_a_rejected_block_of_a_command_fails_like_any_other() -> None:
-    spout = Spout(20, block=10)
-    spout.ledger.acked(np.array([FIRST, FIRST]), np.array([0, 10]))
-    spout.ledger.apply(LiveReplay.of(0, 0, 2, [Span(10, 14)], 20, 10))
-    spout.task.run = 2
-    spout.ledger.emit_again(100, 9, 0.0)
-    assert spout.fail(10, NEVER, generation_of(2, 0)).exhausted == []
-    assert spout.ledger.emit_due(0.5, 2, 9) == []
-    assert spout.ledger.emit_due(1.0, 2, 9) == [Replay(10, generation_of(2, 1), 1)]
-
-
-def test_a_rejected_block_fails_like_any_other_where_too_many_block_ranges_are_in_flight() -> None:
-    spout = Spout(20, block=10)
-    many = range(100, 100 + 2 * MAX_BLOCK_RANGES_PER_SLOT, 2)
-    spout.ledger.blocks.ranges += [BlockRange(start, start + 2, 2, RUN) for start in many]
-    spout.fail(0, NEVER)
-    assert spout.due(0.5) == []
-    assert [each.offset for each in spout.due(1.0)] == [0]
-
-
-@pytest.mark.parametrize("offset", range(1, 10))
-def test_a_block_is_cut_in_two_and_those_around_it_stay(offset: int) -> None:
-    blocks = Blocks([BlockRange(3, 40, 10, RUN)])
-    before = {at: (blocks.first_of(at), blocks.end_of(blocks.first_of(at))) for at in range(3, 40)}
-    blocks.cut_at(10 + offset)
-    for at in range(3, 40):
-        expected = before[at]
-        if 10 <= at < 20:
-            expected = (10, 10 + offset) if at < 10 + offset else (10 + offset, 20)
-        assert (blocks.first_of(at), blocks.end_of(blocks.first_of(at))) == expected, at
+def test_a_delay_of_a_block_delays_each_of_its_records() -> None:
+    spout = Spout(10, block=10)
+    spout.fail(0, 5_000)
+    assert spout.due(math.nextafter(5.0, 0)) == []
+    assert len(spout.due(5.0)) == 10
 
 
 def model(records: int = 10) -> SpoutModel:
@@ -175,26 +129,26 @@ def model(records: int = 10) -> SpoutModel:
     return made
 
 
-def test_halves_survive_a_crash_right_after_their_batch_was_logged() -> None:
+def test_the_records_of_a_rejected_block_are_not_emitted_again_after_a_crash_right_after_their_batch() -> (
+    None
+):
     made = model()
     made.says_when((FIRST, 5), NEVER)
     made.asked()
     made.batch(0, 0, 0.0)
-    halves = [root for root in made.open_roots() if root[0] > FIRST]
-    assert [sorted(made.roots[root]) for root in halves] == [[5, 6], [7, 8, 9]]
+    again = [root for root in made.open_roots() if root[0] > FIRST]
+    assert [sorted(made.roots[root]) for root in again] == [[5], [6], [7], [8], [9]]
     made.restart(keeps=True, unlogged=False, block=5)
     made.asked()
     made.batch(0, 0, 1_000.0)
-    assert [root for root in made.open_roots() if root[0] > FIRST] == halves, "nothing is emitted again"
-    for _ in range(2):
-        made.says_when(max(root for root in made.open_roots() if 5 in made.roots[root]), NEVER)
-        made.asked()
-        made.batch(0, 0, 0.0)
+    assert [root for root in made.open_roots() if root[0] > FIRST] == again
+    made.says_when(again[0], NEVER)
+    made.asked()
     assert made.dead_letters == [5]
     made.end()
 
 
-def test_a_rejected_block_is_halved_again_by_a_driver_whose_batch_was_not_logged() -> None:
+def test_a_rejected_block_is_taken_apart_again_by_a_driver_whose_batch_was_not_logged() -> None:
     made = model()
     made.says_when((FIRST, 5), NEVER)
     made.asked()
@@ -204,7 +158,7 @@ def test_a_rejected_block_is_halved_again_by_a_driver_whose_batch_was_not_logged
     made.asked()
     made.batch(0, 0, 0.0)
     emitted = [sorted(made.roots[root]) for root in made.open_roots() if root[0] > FIRST]
-    assert emitted == [[5, 6], [7, 8, 9]]
+    assert emitted == [[5], [6], [7], [8], [9]]
     made.end()
     assert made.dead_letters == []
 
@@ -246,4 +200,4 @@ def test_what_a_later_emission_says_counts_where_the_failure_before_it_is_read_a
         due_s = {"waits": 60.0, "backs off": 2.0}[outcome]
         assert spout.due(math.nextafter(due_s, 0)) == []
         assert spout.due(due_s) == [Replay(0, generation_of(RUN, 2), 2)]
-    assert (0, FIRST) in spout.ledger.pop_answered(), "else it would hold back the result position"
+    assert (0, FIRST) in spout.ledger.retries.pop_answered(), "else it would hold back the result position"

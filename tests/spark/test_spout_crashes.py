@@ -63,14 +63,14 @@ def test_a_failure_whose_replay_was_planned_and_not_logged_holds_the_position() 
     model.end()
 
 
-def ended_command(block: int = 5) -> SpoutModel:
+def ended_command() -> SpoutModel:
     """Return a spout with a block of five in flight, of which a command took two records and has ended."""
     model = SmallModel()
     model.batch(5, 5, 0.0)
-    model.led.block = block
     model.command(0, 2)
     model.batch(0, 5, 0.0)
     model.finish(open_root(model, 0), True)
+    model.finish(open_root(model, 1), True)
     model.read()
     model.commit()
     assert model.led.command is None
@@ -101,7 +101,7 @@ def test_a_duplicate_result_of_a_command_finishes_nothing_in_the_next_driver_eit
     assert (model.led.pending, model.applied) == (0, [])
 
 
-def test_the_rest_of_a_block_is_replayed_under_a_root_of_its_own_by_the_next_driver_too() -> None:
+def test_the_rest_of_a_failed_block_is_replayed_by_the_next_driver_too() -> None:
     model = SmallModel()
     model.batch(5, 5, 0.0)
     model.command(0, 2)
@@ -110,16 +110,17 @@ def test_the_rest_of_a_block_is_replayed_under_a_root_of_its_own_by_the_next_dri
     model.finish((FIRST, 0), False)
     model.batch(0, 0, 0.0)
     model.batch(0, 0, 5.0)
-    rest = open_root(model, 4)
-    assert model.roots[rest] == {2, 3, 4}
-    model.finish(rest, True)
+    for offset in (2, 3, 4):
+        rest = open_root(model, offset)
+        assert model.roots[rest] == {offset}
+        model.finish(rest, True)
     model.read()
     model.check()
     assert model.led.pending == 2
     model.end()
 
 
-def test_a_duplicate_failure_of_a_block_replayed_under_another_root_is_ignored() -> None:
+def test_a_duplicate_failure_of_a_block_whose_records_are_replayed_is_ignored() -> None:
     model = SmallModel()
     model.batch(5, 5, 0.0)
     model.command(0, 2)
@@ -130,30 +131,43 @@ def test_a_duplicate_failure_of_a_block_replayed_under_another_root_is_ignored()
     model.finish((FIRST, 0), False)
     model.batch(0, 0, 0.0)
     model.batch(0, 0, 5.0)  # the model checks that each root id is new
-    assert len(model.roots) == 3
+    assert len(model.roots) == 1 + 2 + 3, "the block, what the command took of it, and the rest"
     model.end()
 
 
-def test_the_failure_of_a_commands_root_counts_though_its_first_record_is_a_hole() -> None:
-    model = SpoutModel()
-    model.led.block = 1
+def test_the_failure_of_a_block_read_twice_around_a_restart_replays_each_record_once() -> None:
+    """Some of its records were done, and some were in the last batch of the driver that died."""
+    model = SmallModel()
     model.batch(10, 10, 0.0)
-    for root in model.open_roots():
-        model.finish(root, True)
+    model.led.finish(7, 8)
+    model.done.add(7)
+    model.finish((FIRST, 5), False)
     model.read()
+    model.led.block = 1
+    model.batch(0, 0, 5.0)
+    again = [root for root in model.open_roots() if root[0] > FIRST]
+    assert [root[1] for root in again] == [5, 6, 8, 9]
+    model.finish(again[0], True)
     model.commit()
-    model.led.block = 5
-    model.command(3, 2)  # 3 holds no record
-    model.batch(0, 10, 0.0)
-    model.finish(open_root(model, 4), False)
-    model.read()
-    model.commit()
-    held = model.position
-    assert held == len(model.log) - 1, "its failure"
+    assert model.position == 0
     model.restart(keeps=True, unlogged=False, block=5)
     model.batch(0, 0, 0.0)
+    model.batch(0, 0, 100.0)
+    assert [root for root in model.open_roots() if root[0] > FIRST] == again[1:], "nothing twice"
+    assert set(model.led.done) == {5, 7}
+    model.end()
+
+
+def test_a_failed_block_that_is_acked_after_the_restart_is_done() -> None:
+    model = SmallModel()
+    model.batch(5, 5, 0.0)
+    model.finish((FIRST, 0), False)
+    model.asked()
     model.batch(0, 0, 5.0)
-    assert open_root(model, 4)
+    model.restart(keeps=True, unlogged=False, block=5)
+    model.finish((FIRST, 0), True)
+    model.read()
+    assert model.led.frontier == 5
     model.end()
 
 
@@ -214,11 +228,12 @@ def test_a_driver_that_starts_a_hundred_runs_emits_records_in_flight_again() -> 
 def test_emissions_of_a_record_that_always_fails_never_have_the_same_root_id() -> None:
     model = PatientModel()
     model.batch(5, 5, 0.0)
+    model.finish(open_root(model, 0), False)
     for _ in range(70):
-        model.finish(open_root(model, 0), False)
         model.batch(0, 0, 0.0)
         model.batch(0, 0, 100.0)  # the model checks that each root id is new
-    assert len(model.roots) == 71
+        model.finish(open_root(model, 0), False)
+    assert len([root for root in model.roots if root[1] == 0]) == 71
     assert model.run == 5
     model.end()
 
@@ -226,8 +241,12 @@ def test_emissions_of_a_record_that_always_fails_never_have_the_same_root_id() -
 def test_a_dead_letter_committed_as_done_is_written_once_though_little_fits_into_the_commit() -> None:
     model = Cramped()
     model.batch(100, 100, 0.0)
-    model.finish(open_root(model, 95), False)  # the only attempt: a dead letter for each of its records
-    model.read()
+    model.finish(open_root(model, 95), False)
+    model.batch(0, 0, 0.0)
+    model.batch(0, 0, 5.0)
+    for offset in range(95, 100):
+        model.finish(open_root(model, offset), False)  # the only attempt of a record alone: a dead letter
+    model.asked()
     model.commit()
     assert model.position == len(model.log)
     for first in range(5, 90, 10):
@@ -235,6 +254,6 @@ def test_a_dead_letter_committed_as_done_is_written_once_though_little_fits_into
     model.read()
     model.commit()
     model.restart(keeps=True, unlogged=False, block=5)
-    assert not model.led.left_of(FIRST, 95)
+    assert not model.led.is_open(FIRST, 95)
     model.end()
     assert model.dead_letters == [95, 96, 97, 98, 99]

@@ -17,7 +17,7 @@ GENERATION = generation_of(run=1, attempt=0)
 
 
 def attempts_after(message_timeout_s: float, acked_s: float | None, timed_out_s: float) -> int:
-    slot = PartitionLedger(0, 2, floor=1, policy=RetryPolicy(1, 60, 10))
+    slot = PartitionLedger(0, 0, floor=1, policy=RetryPolicy(1, 60, 10))
     task = TaskLedger(0, 1, {0: SourceSlot(0, "in", 0, "id")}, {0: slot}, message_timeout_s)
     task.emit({0: 2}, 2, now_s=0)
     if acked_s is not None:
@@ -41,7 +41,7 @@ def test_pending_time_accumulates_and_is_reported():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
     task = TaskLedger(0, 1, {3: SourceSlot(3, "lines", 0, "id")}, {3: ledger}, 30.0)
     task.add_pending_time(0.0)
-    ledger.emit(4, 5, 0.0)
+    ledger.emit(4, 5, 0.0, 1)
     task.add_pending_time(2.0)
     ledger.finish(0, 2)
     task.add_pending_time(3.0)
@@ -60,7 +60,7 @@ def test_gaps_before_a_truncation_finish_no_record_written_there_since() -> None
     task.emit({0: 10}, 100, 0.0)
     late = task.apply_absent(decode_absent(encode_absent(Absent(0, 1, [Span(4, 10)]))))
     assert (ledger.pending, task.counters["absent"]) == (10, 0)
-    assert late.opened == []
+    assert late.failed == []
     task.apply_absent(decode_absent(encode_absent(Absent(0, 2, [Span(4, 10)]))))
     assert (ledger.pending, task.counters["absent"]) == (4, 6)
 
@@ -97,7 +97,7 @@ def test_after_a_rewind_no_result_of_the_254_runs_before_it_counts(
     assert (ledger.pending == 8) == (not is_in_use_again)
     if not is_in_use_again:
         effect = task.apply(Result(0, failed=failed), 1.0, 0.0)
-        assert effect.opened == []
+        assert effect.failed == []
     newest = np.array(
         [root_id(0, generation_of(floor, 0), offset) for offset in range(0, 8, block)], np.uint64
     )

@@ -110,8 +110,15 @@ def next_run(run: int) -> int:
     return run % MAX_RUN + 1
 
 
-def run_at_least(run: int, floor: int) -> bool:
-    """Return whether run is not below floor in serial-number arithmetic (after RFC 1982) on 1 to 255."""
+@overload
+def run_at_least(run: int, floor: int) -> bool: ...
+@overload
+def run_at_least(run: NDArray[np.int64], floor: int) -> NDArray[np.bool_]: ...
+def run_at_least(run: int | NDArray[np.int64], floor: int) -> bool | NDArray[np.bool_]:
+    """Return whether run, or each of an array, is not below floor, modulo 255.
+
+    It is serial-number arithmetic (after RFC 1982) on 1 to 255.
+    """
     return (run - floor) % MAX_RUN <= MAX_RUN // 2
 
 

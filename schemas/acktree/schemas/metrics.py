@@ -65,7 +65,6 @@ SPOUT = Names(
             "lost",
             "Records not done that could not be read any more, given up by failOnDataLoss=false",
         ),
-        "crowded": ("crowded", "Times that a partition waited, with too many stretches of blocks in flight"),
         "breaker_opened": ("breaker_opened", "Times that the breaker has opened"),
         "pending_s": ("pending_seconds", "Sum over records of the time from the first emission to done"),
     },

@@ -59,7 +59,9 @@ def list_pending(
     apply_reported_offsets(snapshot, reports)
     cluster.close()
     if (block := max((view.block for view in snapshot.views.values()), default=1)) > 1:
-        snapshot.notes.append(f"up to {block} records share a root, that of the first of them")
+        snapshot.notes.append(
+            f"up to {block} records share a root in their first emission: that of the first of them"
+        )
     found = oldest_pending(snapshot, limit, older_than or 0.0)
     if style == "json":
         document = pending_document(topology, found, snapshot.notes, snapshot.is_complete)

@@ -126,19 +126,18 @@ def may_be_emissions(target: TraceTarget, roots: IdArray) -> NDArray[np.bool_]:
 
 
 def drop_other_blocks(search: Search) -> None:
-    """Discard the emissions of blocks before the target's.
+    """Discard the emissions of records and blocks before the target's.
 
-    A root says where its block begins, not where it ends: in one run that is where the next one begins.
+    A record is in its block in a first emission alone. Such a root says where its block begins, not where it
+    ends: in one run that is where the next one begins.
     """
     origins = {root: origin_of(root) for root in search.found}
     last_of_run: dict[int, int] = {}
     for origin in origins.values():
         if not origin.attempt:
             last_of_run[origin.run] = max(origin.offset, last_of_run.get(origin.run, 0))
-    firsts = set(last_of_run.values()) or {max((origin.offset for origin in origins.values()), default=0)}
     for root, origin in origins.items():
-        wanted = firsts if origin.attempt else {last_of_run[origin.run]}
-        if origin.offset not in wanted:
+        if origin.offset != (search.target.offset if origin.attempt else last_of_run[origin.run]):
             del search.found[root]
 
 

@@ -44,8 +44,9 @@ class FailedEmission(NamedTuple):
 class SlotView:
     """One slot: its frontier, what is done above it, the open emissions and failures waiting for a replay.
 
-    Both are by the first offset of a root's block of at most ``block`` records; where a block ends, only the
-    driver knows. So of a block that was acked since its last commit, just the first record is called done.
+    Both are by the offset of a root. The root of a first emission stands for a block of at most ``block``
+    records; where it ends, only the driver knows. So of a block that was acked since its last commit, just
+    the first record is called done.
     """
 
     slot: Slot
@@ -132,11 +133,23 @@ class SlotView:
             return self.open[first].init_ms
         return self.failed[first].failed_ms if first in self.failed else None
 
+    def _has_root(self, offset: int) -> bool:
+        return any(offset in known for known in (self.open, self.failed, self.emissions))
+
+    def _begins_block(self, offset: int) -> bool:
+        """Return whether a first emission with this offset is known, which may stand for those behind it."""
+        attempts = [known[offset].attempt for known in (self.open, self.emissions) if offset in known]
+        if offset in self.failed:
+            attempts.append(origin_of(self.failed[offset].failure.root).attempt)
+        return 0 in attempts
+
     def pending_record(self, offset: int, now_ms: int, timeout_s: float) -> PendingRecord:
-        """Return one pending offset as the console shows it, with the last root before it that may be its."""
-        roots = (self.open, self.failed, self.emissions)
-        before = range(offset, offset - self.block, -1)
-        first = next((o for o in before if any(o in known for known in roots)), -1)
+        """Return one pending offset as the console shows it: with its own root, else that of its block.
+
+        The block's is the last root of a first emission before it.
+        """
+        before = range(offset - 1, offset - self.block, -1)
+        first = offset if self._has_root(offset) else next(filter(self._begins_block, before), -1)
         emission, found = self.open.get(first), self.emissions.get(first)
         since_ms = self._since_ms(first)
         bounds = [since_ms] if since_ms is not None else []

@@ -129,7 +129,9 @@ def _put_together(search: Search, dead_letters: list[DeadLetterSummary], began_s
     done = done or any(emission.state == "acked" for emission in emissions)
     state, notes = _state(slot, offset, log, done, emissions, dead_letters), list(search.notes)
     if search.target.block > 1:
-        notes.append(f"up to {search.target.block} records share a root: what is shown is of their tree")
+        notes.append(
+            f"up to {search.target.block} records share a root in their first emission: its tree is theirs"
+        )
     if not emissions and state in ("done", "pending"):
         notes.append("no emission is in the control topics: they keep records for control_retention_s only")
     now_ms = world.wall_ms()

@@ -21,7 +21,7 @@ from acktree.spark.driver.group_offsets import CommittedOffset, GroupOffsets, Zo
 from acktree.spark.driver.takeover import is_too_old, raised
 from acktree.spark.ledger.done_set import encode_metadata
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import BlockEmission, ResultCut
+from acktree.spark.ledger.result_cut import Emission, ResultCut
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.options import SourceOptions
 from acktree.spark.runtime.logged_batch import PlannedBatch
@@ -228,7 +228,7 @@ class SpoutCommits:
 
     def commit(self) -> None:
         """Commit all that has changed, or everything if the last commit is RENEW_INTERVAL_S old."""
-        self._end_commands()
+        self.end_commands()
         states, reach, versions = self._encode()
         positions = [self._position(task, cut.cut(reach, self._is_open)) for task, cut in self.cuts.items()]
         state = (versions, [(position.topic, position.offset, position.metadata) for position in positions])
@@ -256,7 +256,7 @@ class SpoutCommits:
             for slot in task.slots.keys() & states.keys():
                 task.slots[slot].committed_done = self._texts[slot][3].copy()
 
-    def _is_open(self, emission: BlockEmission) -> bool:
+    def _is_open(self, emission: Emission) -> bool:
         return any(task.is_open(emission) for task in self._tasks.values())
 
     def _encode(self) -> tuple[dict[int, State], dict[int, int], list[object]]:
@@ -273,13 +273,13 @@ class SpoutCommits:
                 versions.append(version)
         return states, reach, versions
 
-    def _end_commands(self) -> None:
-        """End the commands that no longer matter; remove those that the committed position has passed."""
+    def end_commands(self) -> None:
+        """End the commands that are done; remove those that the committed position has passed."""
         live = set[tuple[int, int]]()
         for task in self._tasks.values():
             for ledger in task.slots.values():
                 ledger.end_command()
-                live.update((command.task, command.position) for command in ledger.commands.on_record)
+                live.update((command.task, command.position) for command in ledger.on_record)
         for number, claim in self.claims.items():
             claim.replays = {
                 position: applied if (number, position) in live else (0, 0)

@@ -23,14 +23,15 @@ from acktree.spark.driver.result_topics import ResultTopics
 from acktree.spark.driver.source_topics import SpoutTopics
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spout_commits import SpoutCommits
-from acktree.spark.driver.spout_figures import CrowdedSlots, progress, reports
+from acktree.spark.driver.spout_figures import progress, reports
 from acktree.spark.driver.spout_results import SpoutResults
 from acktree.spark.driver.spout_sources import SpoutSources
 from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers, with_state
 from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.probes import plan_probe
+from acktree.spark.ledger.quotas import quota_of
 from acktree.spark.ledger.replay_queue import ReplayQueue
-from acktree.spark.ledger.replays import failing, has_backlog, replays_of
+from acktree.spark.ledger.replays import failing, has_backlog
 from acktree.spark.ledger.slots import find_ledger, find_task
 from acktree.spark.ledger.task import TaskLedger
 from acktree.spark.options import SourceOptions
@@ -86,7 +87,6 @@ class SpoutDriver:
         self._sources = SpoutSources(
             options, self._registry, self._watch, topics, self.tasks, self.commits, self._results.follow
         )
-        self._crowded_slots = CrowdedSlots()
         self._watch_breaker = BreakerWatch(self._registry.history, options.spout)
         self.breaker = self._watch_breaker.breaker
         self._next_commit_s = self._next_report_s = -1e18
@@ -182,7 +182,6 @@ class SpoutDriver:
         self._watch_breaker.follow(now_s)
         plan = self._plan_probe if self.breaker.is_open else self._plan
         batch = plan(ends, limit, flow, now_s)
-        self._crowded_slots.log_new(self.tasks.values())
         if not batch.records:
             return None
         if self._is_tracked(batch.version):
@@ -217,7 +216,7 @@ class SpoutDriver:
         by_failing = sorted(self.tasks.values(), key=lambda task: failing(task.slots.values()))
         for place, task in enumerate(by_failing):
             task.fail_overdue(now_s - self.topology.control_retention_s, now_s, left)
-            due = task.replay_due(now_s, replays_of(left, len(by_failing) - place))
+            due = task.replay_due(now_s, quota_of(left, len(by_failing) - place))
             left -= sum(len(group.offsets) for group in due)
             replays += due
             again += task.emit_again(room, now_s)

@@ -1,9 +1,5 @@
-"""What a spout's driver shows: Spark's progress, reports, and the log line of a slot that waits.
+"""What a spout's driver shows: Spark's progress, and its reports. Changes none of the state it reads."""
 
-Invariant: a waiting slot is logged once, until it has gone on. Changes none of the state it reads.
-"""
-
-import logging
 from collections.abc import Iterable, Mapping
 
 from acktree.schemas import world
@@ -11,9 +7,6 @@ from acktree.schemas.breaker_watch import BreakerWatch
 from acktree.schemas.flow import SetFlow, flow_figures
 from acktree.schemas.stats import Report
 from acktree.spark.ledger.task import TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
-
-log = logging.getLogger("acktree.spark")
 
 COUNTS = ("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "rejected", "lost")
 
@@ -43,23 +36,3 @@ def reports(
         )
         for task in tasks
     )
-
-
-class CrowdedSlots:
-    """Logs which slots emit nothing new because too many block ranges are in flight."""
-
-    def __init__(self) -> None:
-        self._logged: set[int] = set()
-
-    def log_new(self, tasks: Iterable[TaskLedger]) -> None:
-        """Write a line for each slot that began to wait."""
-        waiting = {slot: task.sources[slot] for task in tasks for slot in task.crowded}
-        for slot in waiting.keys() - self._logged:
-            source = waiting[slot]
-            log.warning(
-                "%s/%d emits nothing new until some of its records are done: its blocks in flight were cut "
-                "short in %d places, by the end of the log or maxOffsetsPerTrigger",
-                *(source.topic, source.partition, MAX_BLOCK_RANGES_PER_SLOT),
-                extra={"action": "crowded"},
-            )
-        self._logged = set(waiting)

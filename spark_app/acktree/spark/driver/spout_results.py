@@ -13,7 +13,7 @@ from acktree.spark.driver.dead_letters import DeadLetterWriter
 from acktree.spark.driver.result_topics import ResultRecord, ResultTopics
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.ledger.replay_queue import QueuedReplay, ReplayQueue
-from acktree.spark.ledger.result_cut import OpenFailure
+from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
 
 
@@ -88,19 +88,19 @@ class SpoutResults:
             cut.record(entry.offset, {}, ())
             return
         highest: dict[int, int] = {}
-        opened: list[OpenFailure] = []
+        failed: list[Emission] = []
         for task in self._tasks.values():
             if isinstance(record, Absent):
                 effect = task.apply_absent(record)
             else:
                 effect = task.apply(record, self._monotonic(), self._jitter(), entry.age_s)
-                if effect.opened:
+                if effect.failed:
                     self._on_failed(record.failed[-1].reason or "a record timed out")
             highest |= effect.highest
-            opened += effect.opened
+            failed += effect.failed
             for exhausted in effect.exhausted:
                 self._send_dead_letter(task, exhausted)
-        cut.record(entry.offset, highest, opened)
+        cut.record(entry.offset, highest, failed)
 
     def _send_dead_letter(self, task: TaskLedger, record: ExhaustedRecord) -> None:
         if self._dead_letters.write(record):

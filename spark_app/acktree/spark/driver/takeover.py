@@ -7,7 +7,7 @@ A missing offset proves nothing: what the logged batch knows to be done decides 
 Pure.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -78,8 +78,6 @@ def known_frontiers(logged: PlannedBatch | None) -> dict[int, int]:
 class Takeover:
     """What is durable of a spout: offsets by slot, floors by slot, commands by slot, the last batch.
 
-    Of a slot's commands the one applied last may still be under way.
-
     ``starts`` is where slots without a committed offset begin, ``ends`` where the logs end: what is there
     may have been emitted by earlier drivers.
     """
@@ -87,7 +85,7 @@ class Takeover:
     committed: Mapping[int, CommittedOffset]
     starts: Mapping[int, int]
     floors: Mapping[int, int]
-    commands: Mapping[int, Sequence[LiveReplay]]
+    commands: Mapping[int, LiveReplay]
     logged: PlannedBatch | None
     ends: Mapping[int, int] = field(default_factory=dict)
 
@@ -109,7 +107,7 @@ class Takeover:
         return TaskLedger(task, claim.run, by_slot, slots, published.message_timeout_s)
 
     def slot(self, slot: int, run: int, policy: RetryPolicy, now_s: float, block: int = 1) -> PartitionLedger:
-        """Return the ledger of one slot in a new run; what it emits again is in blocks of that size."""
+        """Return the ledger of one slot in a new run; what is new is emitted in blocks of that size."""
         committed = self.committed.get(slot)
         is_ours = committed is None or committed.ours is not None
         floor = self.floors.get(slot, run) if is_ours else run
@@ -125,13 +123,13 @@ class Takeover:
         if not is_in_flight:  # all above the frontier is emitted again, except what acks say is done
             ledger.emitted_before = self.ends.get(slot, 0)
         if committed is None:
-            _void(ledger, self._commands_of(slot, ledger))
+            self._void_command(ledger, slot)
             return ledger
         for block_range in self.logged.blocks if self.logged else ():
             if block_range.slot == slot and is_run_between(block_range.run, floor, run):
                 ledger.blocks.emit(block_range.start, block_range.end, block_range.size, block_range.run)
         if is_ours:
-            self._restore_commands(ledger, slot, now_s)
+            self._restore_command(ledger, slot, now_s)
         for attempts in self.logged.attempts if self.logged else ():
             for offset in chain(*(range(*span) for span in attempts.spans)) if attempts.slot == slot else ():
                 ledger.restore_replay(Replay(offset, attempts.generation, attempts.attempts), now_s)
@@ -144,33 +142,26 @@ class Takeover:
         ranges = [range_ for range_ in self.logged.ranges if range_.slot == slot] if self.logged else []
         return ranges[-1] if ranges else None
 
-    def _commands_of(self, slot: int, ledger: PartitionLedger) -> list[LiveReplay]:
-        return [entry for entry in self.commands.get(slot, ()) if run_at_least(entry.floor, ledger.floor)]
+    def _command_of(self, slot: int, ledger: PartitionLedger) -> LiveReplay | None:
+        command = self.commands.get(slot)
+        return command if command and run_at_least(command.floor, ledger.floor) else None
 
-    def _restore_commands(self, ledger: PartitionLedger, slot: int, now_s: float) -> None:
-        commands = self._commands_of(slot, ledger)
-        if not commands:
+    def _restore_command(self, ledger: PartitionLedger, slot: int, now_s: float) -> None:
+        if (command := self._command_of(slot, ledger)) is None:
             return
         if ledger.next_offset == ledger.frontier:
-            _void(ledger, commands)
+            self._void_command(ledger, slot)
             return
         last = self._last_range(slot)
-        progress = {entry[:2]: entry for entry in self.logged.progress} if self.logged else {}
-        known: list[LiveReplay] = []
-        for command in commands:
-            place = (command.task, command.position)
-            if place not in progress and last is not None and run_at_least(last.run, command.floor):
-                continue  # the driver that planned that batch knew that the command no longer matters
-            command.block = ledger.block
-            if place in progress:
-                command.resume(progress[place].next_offset, progress[place].block, now_s)
-            known.append(command)
-        if known:
-            *ledger.commands.ended, ledger.commands.live = known
+        progress = {entry[:2]: entry.next_offset for entry in self.logged.progress} if self.logged else {}
+        emitted = progress.get((command.task, command.position))
+        if emitted is None and last is not None and run_at_least(last.run, command.floor):
+            return  # the driver that planned that batch knew that the command had ended
+        if emitted is not None:
+            command.resume(emitted, now_s)
+        ledger.command = command
 
-
-def _void(ledger: PartitionLedger, commands: Sequence[LiveReplay]) -> None:
-    """Void all emissions before commands: what they opened is emitted again with all the rest."""
-    if commands:
-        ledger.floor = commands[-1].floor
-        ledger.commands.void = list(commands)
+    def _void_command(self, ledger: PartitionLedger, slot: int) -> None:
+        """Void all emissions before a command: what it opened is emitted again with all the rest."""
+        if (command := self._command_of(slot, ledger)) is not None:
+            ledger.floor, ledger.void = command.floor, command

@@ -1,6 +1,6 @@
 """Failures that would make dead letters, held back until a spout's breaker has had a window to open. Pure.
 
-Invariant: a held emission is the newest of its block and not in flight: it is given up, or emitted again if
+Invariant: a held emission is the newest of its record and not in flight: it is given up, or emitted again if
 the breaker opens, and nothing else happens to it meanwhile. What was done or rewound meanwhile falls away.
 """
 
@@ -12,33 +12,30 @@ from numpy.typing import NDArray
 from acktree.schemas.breaker import Breaker, Held
 from acktree.schemas.control_records import Failure
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import BlockEmission
+from acktree.spark.ledger.result_cut import Emission
 
 
 class HeldFailure(NamedTuple):
     """The last failure of an emission whose attempts are used up, or that was rejected."""
 
-    emission: BlockEmission
+    emission: Emission
     failure: Failure
 
 
 def release(ledger: PartitionLedger, held: HeldFailure, now_s: float) -> None:
-    """Make a held block due at once, with its last attempt before it."""
-    _, generation, first = held.emission
-    found = ledger.find_attempt(generation, first)
-    if found is not None:
-        retries, name = found
-        retries.put_back(name, now_s, ledger.policy)
+    """Make a held record due at once, with its last attempt before it."""
+    _, generation, offset = held.emission
+    ledger.retries.put_back(generation, offset, now_s, ledger.policy)
 
 
 def is_probe_acked(
-    breaker: Breaker, slot: int, generations: NDArray[np.int64], firsts: NDArray[np.int64]
+    breaker: Breaker, slot: int, generations: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> bool:
     """Return whether a probe is among the acked emissions of a slot."""
     return any(
-        bool(((generations == probe.generation) & (firsts == probe.first)).any())
+        bool(((generations == probe.generation) & (offsets == probe.offset)).any())
         for probe in breaker.probes
-        if isinstance(probe, BlockEmission) and probe.slot == slot
+        if isinstance(probe, Emission) and probe.slot == slot
     )
 
 

@@ -1,26 +1,22 @@
 """The ledger of one source partition: which offsets are emitted, done, failed and due again.
 
 Invariant: frontier <= the smallest offset not done, and a bit in ``done`` is an offset that is done. Repeated
-and late results are no-ops. Results are about blocks, named by their first offsets; what is done is kept by
-offset. Pure: time, jitter and results are arguments; nothing here knows Kafka.
+and late results are no-ops. Pure: time, jitter and results are arguments; nothing here knows Kafka.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from acktree.schemas.ids import run_at_least
+from acktree.schemas.ids import ATTEMPT_MASK, run_at_least
 from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.ledger.blocks import Blocks
-from acktree.spark.ledger.commands import Commands
-from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done
+from acktree.spark.ledger.done_set import EVERYTHING, first_absent, next_done, set_of
 from acktree.spark.ledger.emission_times import EmissionTimes
 from acktree.spark.ledger.live_replay import LiveReplay
-from acktree.spark.ledger.retries import FailureOutcome, Replay, Retries, name_of_rest
-from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT
+from acktree.spark.ledger.retries import FailureOutcome, Replay, Retries
 
 
 @dataclass(slots=True)
@@ -36,7 +32,13 @@ class PartitionLedger:
     done: BitMap64 = field(default_factory=BitMap64)
     blocks: Blocks = field(default_factory=Blocks)
     retries: Retries = field(default_factory=Retries)
-    commands: Commands = field(default_factory=Commands)
+    command: LiveReplay | None = None
+    """The replay command that is under way."""
+    void: LiveReplay | None = None
+    """The command of a driver without a checkpoint: all that it opened is emitted again.
+
+    It stays on record until that is planned, since Spark may yet show a batch that it has logged.
+    """
     committed_done: BitMap64 = field(default_factory=BitMap64)
     """The part of ``done`` that commits hold: all later commits must hold it, too."""
     changes: int = 0
@@ -46,11 +48,6 @@ class PartitionLedger:
     times: EmissionTimes = field(default_factory=EmissionTimes)
 
     @property
-    def command(self) -> LiveReplay | None:
-        """Return the replay command that is under way."""
-        return self.commands.live
-
-    @property
     def pending(self) -> int:
         """Return how many offsets are emitted and not done."""
         emitted = self.next_offset - self.frontier
@@ -58,20 +55,21 @@ class PartitionLedger:
         return emitted - self.done.range_cardinality(self.frontier, self.next_offset) - waiting
 
     def _left(self) -> BitMap64:
-        """Return what the live command asks for and is not done."""
+        """Return what the command asks for and is not done."""
         return self.command.left(self.frontier, self.done) if self.command else BitMap64()
 
-    def emit(
-        self, end: int, max_ranges: int, now_s: float, run: int = 0, size: int = 1
-    ) -> list[tuple[int, int]]:
+    def block_size(self, largest: int | None) -> int:
+        """Return how many records share a root in what is emitted next, at most ``largest``."""
+        return 1 if self.blocks.is_full else min(self.block, largest or self.block)
+
+    def emit(self, end: int, max_ranges: int, now_s: float, run: int, size: int = 1) -> list[tuple[int, int]]:
         """Emit up to ``end`` and return the ranges [start, end) to read, those done already left out.
 
         A range is emitted in ``run``, as blocks cut at its start and at multiples of ``size``.
         """
-        assert run or size == 1, "which run blocks are of decides which acks finish them"
         ranges: list[tuple[int, int]] = []
         before = self.next_offset
-        while self.next_offset < end and len(ranges) < max_ranges:
+        while self.next_offset < end and len(ranges) < max_ranges and not (size > 1 and self.blocks.is_full):
             start = first_absent(self.done, self.next_offset)
             following = next_done(self.done, start)
             stop = min(end, following if following is not None else end)
@@ -80,19 +78,21 @@ class PartitionLedger:
                 self.blocks.emit(start, stop, size, run)
             self.next_offset = max(self.next_offset, min(max(start, stop), end))
         if self.next_offset > before:
-            self.commands.void.clear()
+            self.void = None
             self.times.record(self.next_offset, now_s)
         self._advance()
         return ranges
 
-    def acked(self, generations: NDArray[np.int64], firsts: NDArray[np.int64]) -> int:
-        """Mark blocks as done, whichever emission was acked; return how many offsets are newly done."""
+    def acked(self, generations: NDArray[np.int64], offsets: NDArray[np.int64]) -> int:
+        """Mark what is in acked trees as done, whichever emission it was; return how much is newly done."""
         # Life of a record, step 11.
-        wanted = (firsts > self.frontier - self._largest) & (firsts < self.known_end)
-        runs_of = generations >> 4
-        finished = BitMap64()
-        for run in np.flatnonzero(np.bincount(runs_of[wanted])).tolist():
-            finished |= self._cover(firsts[wanted & (runs_of == run)], run)
+        counted = run_at_least(generations >> 4, self.floor)
+        generations, offsets = generations[counted], offsets[counted]
+        finished = self.blocks.cover(generations, offsets)
+        if self.command is not None:
+            is_its_own = run_at_least(generations >> 4, self.command.floor)
+            finished -= self.command.offsets
+            finished |= set_of(offsets[is_its_own]) & self.command.offsets
         finished.remove_range(0, self.frontier)
         finished.remove_range(self.known_end, EVERYTHING)
         return self._finish(finished)
@@ -102,34 +102,15 @@ class PartitionLedger:
         """Behind the last offset that was emitted, by this driver or one before it."""
         return max(self.next_offset, self.emitted_before)
 
-    @property
-    def _largest(self) -> int:
-        return max(self.blocks.largest, self.commands.largest_block)
+    def last_of(self, offset: int) -> int:
+        """Return an upper bound of the last emitted offset in the tree of a root with this offset."""
+        return min(self.blocks.last_of(offset), self.known_end - 1)
 
-    def last_of(self, first: int) -> int:
-        """Return an upper bound of the last emitted offset of the block that begins there."""
-        return min(first + self._largest, self.known_end) - 1
-
-    def _cover(self, firsts: NDArray[np.int64], run: int) -> BitMap64:
-        """Return the offsets that were in the trees of roots of a run, as far as it counts for them."""
-        if not run_at_least(run, self.floor):
-            return BitMap64()
-        covered, others = self.commands.cover(firsts, run)
-        return covered | (self.blocks.cover(others, run) - self.commands.offsets())
-
-    def left_of(self, generation: int, first: int) -> BitMap64:
-        """Return what is not done of an emission's block, nothing if the emission no longer counts."""
-        return self._emission(generation, first)[1]
-
-    def _emission(self, generation: int, first: int) -> tuple[Retries, BitMap64]:
-        """Return where an emission's attempts are counted, and what is not done of its block."""
-        run = generation >> 4
-        if not run_at_least(run, self.floor):
-            return self.retries, BitMap64()
-        if (commanded := self.commands.emission(first, run)) is not None:
-            retries, block = commanded
-            return retries, self._open(block)
-        return self.retries, BitMap64() if self.blocks.is_older(first, run) else self._left_at(first)
+    def is_open(self, generation: int, offset: int) -> bool:
+        """Return whether a record is emitted and not done, and this emission of it counts."""
+        floor = self.command.floor if self.command and offset in self.command.offsets else self.floor
+        is_emitted = self.frontier <= offset < self.next_offset and offset not in self.done
+        return is_emitted and run_at_least(generation >> 4, floor)
 
     def _open(self, offsets: BitMap64) -> BitMap64:
         """Return those of the offsets that are emitted and not done."""
@@ -137,12 +118,6 @@ class PartitionLedger:
         left.remove_range(0, self.frontier)
         left.remove_range(self.next_offset, EVERYTHING)
         return left
-
-    def _left_at(self, first: int) -> BitMap64:
-        """Return what is not done of the block there, but for what commands ask for."""
-        block = BitMap64()
-        block.add_range(first, self.blocks.end_of(first))
-        return self._open(block - self.commands.offsets())
 
     def finish(self, start: int, end: int, run: int | None = None) -> int:
         """Mark every emitted offset of [start, end) as done; return how many are newly done.
@@ -166,16 +141,9 @@ class PartitionLedger:
         self.done |= offsets
         newly = len(self.done) - before
         self.changes += newly > 0
-        self._discard_retries()
+        self.retries.discard(offsets)
         self._advance()
         return newly
-
-    def _discard_retries(self) -> None:
-        """Discard the attempts of blocks of which nothing is left."""
-        if self.retries.attempts:
-            gone = self.done | self.commands.offsets()
-            self.retries.discard(lambda o: (o < self.frontier or o in gone) and not self._left_at(o))
-        self.commands.discard_retries(self._is_done)
 
     def _advance(self) -> None:
         frontier = min(first_absent(self.done, self.frontier), self.next_offset)
@@ -197,91 +165,60 @@ class PartitionLedger:
     def failed(
         self,
         generation: int,
-        first: int,
+        offset: int,
         now_s: float,
         *,
         counts: bool,
         jitter: float = 0.0,
         after_s: float | None = None,
         is_rejected: bool = False,
-    ) -> FailureOutcome:
-        """Record one failed emission; ``counts`` is False if it says nothing about the records themselves.
+    ) -> list[tuple[int, FailureOutcome]]:
+        """Record one failed emission; return its records and what it led to, without those it leaves alone.
 
-        ``after_s`` takes the place of the back-off. ``is_rejected``: a bolt says that a record of it need not
-        be tried again. Of a block of several nobody knows which: it is emitted again in halves. Of a
-        command's block, or with MAX_BLOCK_RANGES_PER_SLOT, that is a failure like others. Ignored unless
-        something of the block is open and the generation its newest.
+        ``counts`` is False if it says nothing about the records themselves. ``after_s`` takes the place of
+        the back-off. ``is_rejected``: a bolt says that a record of it need not be tried again. Which of
+        several records it was nobody knows: the failure counts for none of them, and each is emitted again
+        alone, after a rejection at once. Left alone are records that are done or have a newer emission.
         """
         # Life of a record, step 11.
-        retries, left = self._emission(generation, first)
-        if not left:
-            return FailureOutcome.IGNORED
-        is_own = retries is self.retries
-        is_alone = self.blocks.end_of(first) - first == 1 if is_own else self.commands.largest_block == 1
-        may_halve = is_own and len(self.blocks.ranges) < MAX_BLOCK_RANGES_PER_SLOT
-        if self.commands.known:
-            first = retries.name_of(first, left)
-        if is_rejected and (is_alone or may_halve):
-            return retries.reject(generation, first, now_s, is_alone=is_alone)
-        return retries.fail(
-            generation, first, now_s, self.policy, counts=counts, jitter=jitter, after_s=after_s
-        )
+        block = self.blocks.find(generation, offset)
+        is_alone = len(block) == 1 if block else bool(generation & ATTEMPT_MASK) or self._is_commanded(offset)
+        if is_rejected and not is_alone:
+            is_rejected, after_s = False, 0.0
+        outcomes: list[tuple[int, FailureOutcome]] = []
+        for each in block or (offset,):
+            if self.is_open(generation, each):
+                outcome = self.retries.fail(
+                    *(generation, each, now_s, self.policy),
+                    counts=counts and is_alone,
+                    jitter=jitter,
+                    after_s=after_s,
+                    is_rejected=is_rejected,
+                )
+                if outcome is not FailureOutcome.IGNORED:
+                    outcomes.append((each, outcome))
+        return outcomes
 
-    def _halve(self, first: int) -> int | None:
-        """Cut a block where half of what is left of it begins, and return that; None for one record."""
-        left = self._left_at(first)
-        if len(left) < 2:
-            return None
-        self.blocks.cut_at(middle := int(left[len(left) // 2]))
-        return middle
-
-    def find_attempt(self, generation: int, first: int) -> tuple[Retries, int] | None:
-        """Return where the failures of an emission that has failed are known, and by which offset.
-
-        None where nothing of its block is open, or it is not the newest emission of it.
-        """
-        retries, left = self._emission(generation, first)
-        name = retries.name_of(first, left) if left else first
-        return (retries, name) if left and retries.has_failed(generation, name) else None
-
-    def emit_due(self, now_s: float, run: int, limit: int) -> list[Replay]:
-        """Emit what is due again, at most ``limit`` blocks; what was done or rewound meanwhile falls away."""
-        name = partial(name_of_rest, self._left_at, self.commands.offsets())
-        taken = self.retries.emit_due(now_s, run, limit, name, self._halve)
-        return taken + self.commands.emit_due(now_s, run, limit - len(taken), self._open)
-
-    def pop_answered(self) -> list[tuple[int, int]]:
-        """Return the failed emissions (first offset, generation) that were replayed since the last call."""
-        return [failed for retries in self._all_retries() for failed in retries.pop_answered()]
-
-    def is_run_used_up(self, run: int) -> bool:
-        """Return whether one more replay in a run may have the root id of an earlier emission in it."""
-        return any(retries.is_run_used_up(run) for retries in self._all_retries())
-
-    def _all_retries(self) -> list[Retries]:
-        return [self.retries, *self.commands.retries]
+    def _is_commanded(self, offset: int) -> bool:
+        return self.command is not None and offset in self.command.offsets
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> int:
-        """Fail what was emitted before a time and has no result, at most ``limit`` blocks.
+        """Fail what was emitted before a time and has no result, at most ``limit`` records.
 
         A safety net: the control records of such an emission have expired, so no acker can finish it. It says
-        nothing about the records, so it does not count as an attempt. Returns how many blocks are due again.
+        nothing about the records, so it does not count as an attempt. Returns how many records are due again.
         """
         late = BitMap64()
         late.add_range(self.frontier, max(self.times.overdue_end(before_s), self.frontier))
-        late = self._open(late) - self.commands.offsets()
-        count = self.commands.fail_overdue(self.frontier, self.done, before_s, now_s, limit)
-        return count + self.retries.fail_overdue(self.blocks.split(late), before_s, now_s, limit - count)
+        if self.command is not None:
+            late -= self.command.offsets
+            late |= self.command.offsets if self.command.is_emitted_before(before_s) else BitMap64()
+        return self.retries.fail_overdue(self._open(late), before_s, now_s, limit)
 
     def restore_replay(self, replay: Replay, now_s: float) -> None:
-        """Restore an emission of a written batch as the newest of its block."""
-        retries, left = self._emission(replay.generation, replay.offset)
-        if left:
-            retries.restore(replay, now_s)
-
-    def uncounted(self) -> list[Replay]:
-        """Return the newest emissions whose generation does not say how many attempts had counted."""
-        return [replay for retries in self._all_retries() for replay in retries.uncounted()]
+        """Restore an emission of a written batch as the newest of its record."""
+        if self.is_open(replay.generation, replay.offset):
+            self.retries.restore(replay, now_s)
 
     def discard_blocks(self, reach: int) -> None:
         """Discard the blocks that are done; what is done below ``reach`` is committed.
@@ -321,7 +258,7 @@ class PartitionLedger:
         self._clear_emissions()
 
     def _clear_emissions(self) -> None:
-        self.commands = Commands()
+        self.command = self.void = None
         self.blocks, self.retries = Blocks(), Retries()
         self.times.clear()
         self.emitted_before = 0
@@ -332,17 +269,28 @@ class PartitionLedger:
 
     def apply(self, command: LiveReplay) -> None:
         """Reopen the offsets of a replay command, done or not; all were emitted before."""
-        assert self.command is None, "one command a slot at a time"
+        assert self.can_apply, "one command a slot at a time"
         _, self.committed_done = command.reopen(self.frontier, self.committed_done)
         self.frontier, self.done = command.reopen(self.frontier, self.done)
         self.changes += 1
-        self.commands.live = command
-        self._discard_retries()
+        self.command = command
+        self.retries.discard(command.offsets)
+
+    @property
+    def can_apply(self) -> bool:
+        """Return whether no replay command is on record."""
+        return not self.on_record
 
     def emit_again(self, limit: int, max_ranges: int, now_s: float) -> list[tuple[int, int]]:
-        """Emit what the live command asks for, with at most ``limit`` of it in flight; return the ranges."""
-        return self.command.emit_within(self._left(), limit, max_ranges, now_s) if self.command else []
+        """Emit what the command asks for, with at most ``limit`` of it in flight; return the ranges."""
+        return self.command.emit(self._left(), limit, max_ranges, now_s) if self.command else []
+
+    @property
+    def on_record(self) -> list[LiveReplay]:
+        """Return the command that a claim must still list, if any."""
+        return [command for command in (self.command, self.void) if command is not None]
 
     def end_command(self) -> None:
-        """End the live command once all that it asked for is done."""
-        self.commands.end(is_done=not self._left(), blocks=self.blocks, frontier=self.frontier)
+        """End the command once all that it asked for is done: then it no longer matters who finishes it."""
+        if not self._left():
+            self.command = None

@@ -1,4 +1,4 @@
-"""What a spout with an open breaker emits: a block now and then, in turn one that failed and a new one. Pure.
+"""What a spout with an open breaker emits: a record that failed or a new block now and then, in turn. Pure.
 
 Invariant: a probe is an emission like any other; it is known by its emission, and its ack closes the breaker.
 Slots have their turns, so that poison in one of them does not keep the breaker open.
@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from acktree.schemas.breaker import Breaker
 from acktree.schemas.ids import generation_of
-from acktree.spark.ledger.result_cut import BlockEmission
+from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.task import TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_BLOCK_RANGES_PER_SLOT, Range, Replays
-
-FAILED_BLOCKS = 2
-"""So many blocks that failed are a probe: both halves of one that was rejected are emitted at once."""
+from acktree.spark.runtime.logged_batch import Range, Replays
 
 
 def plan_probe(
@@ -26,7 +23,7 @@ def plan_probe(
 ) -> tuple[list[Range], list[Replays]]:
     """Return what to emit, each slot with a range; ``room`` is how many records a task may have pending.
 
-    With no room, as in a drain, it is a block that failed or nothing.
+    With no room, as in a drain, it is a record that failed or nothing.
     """
     places = [(task, slot) for task in tasks for slot in task.slots]
     first = breaker.probes_sent // 2 % max(1, len(places))
@@ -55,7 +52,7 @@ def plan_probe(
 def _failed(places: Sequence[tuple[TaskLedger, int]], now_s: float) -> list[Replays]:
     """Emit what failed of the first slot in which some of it is due."""
     for task, slot in places:
-        if replays := task.replay_due(now_s, FAILED_BLOCKS, [slot]):
+        if replays := task.replay_due(now_s, 1, [slot]):
             return replays
     return []
 
@@ -66,21 +63,19 @@ def _new(
     """Return a slot and the end of its next block; nothing where no slot may emit one."""
     for task, slot in places:
         ledger = task.slots[slot]
-        if len(ledger.blocks.ranges) >= MAX_BLOCK_RANGES_PER_SLOT:
-            continue
-        start, size = ledger.next_offset, min(ledger.block, largest_block or ledger.block)
+        start, size = ledger.next_offset, ledger.block_size(largest_block)
         end = min(ends.get(slot, start), (start // size + 1) * size)
         if start < end and task.pending + end - start <= room:
             return {slot: end}
     return {}
 
 
-def probes_of(ranges: Sequence[Range], replays: Sequence[Replays]) -> list[BlockEmission]:
+def probes_of(ranges: Sequence[Range], replays: Sequence[Replays]) -> list[Emission]:
     """Return the emissions of a probe."""
     fresh = [
-        BlockEmission(each.slot, generation_of(each.run, 0), each.start)
+        Emission(each.slot, generation_of(each.run, 0), each.start)
         for each in ranges
         if each.start < each.end
     ]
-    again = [BlockEmission(each.slot, each.generation, first) for each in replays for first in each.offsets]
+    again = [Emission(each.slot, each.generation, offset) for each in replays for offset in each.offsets]
     return fresh + again

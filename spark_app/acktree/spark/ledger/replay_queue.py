@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from acktree.schemas.codec import decode_replay_command
 from acktree.schemas.control_records import ReplayCommand
-from acktree.schemas.ids import MAX_RUN, next_run
+from acktree.schemas.ids import next_run
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.ledger.done_set import fits
 from acktree.spark.ledger.live_replay import LiveReplay
@@ -40,26 +40,22 @@ class ReplayQueue:
         self._commits = commits
         self._waiting: list[QueuedReplay] = []
 
-    def live(self, consumer: Consumer, bootstrap: str) -> dict[int, list[LiveReplay]]:
-        """Return by slot the commands that were applied and still matter, in that order.
+    def live(self, consumer: Consumer, bootstrap: str) -> dict[int, LiveReplay]:
+        """Return by slot the command that was applied and still matters, one at most.
 
         The consumer is left without an assignment. Raises BrokerUnreachable.
         """
-        found: dict[int, list[LiveReplay]] = {}
+        found: dict[int, LiveReplay] = {}
         for task, claim in self._commits.claims.items():
             for position, (run, end) in claim.replays.items():
                 place = TopicPartition(self._commits.result_topic(task), 0, position)
                 message = read_record(consumer, place, bootstrap) if run else None
                 if message is not None:
                     command = decode_replay_command(message.value() or b"")
-                    live = LiveReplay.of(task, position, run, command.spans, end)
-                    found.setdefault(command.slot, []).append(live)
+                    assert command.slot not in found, "one command a slot at a time"
+                    found[command.slot] = LiveReplay.of(task, position, run, command.spans, end)
         consumer.unassign()
-        now = self._commits.run
-        return {
-            slot: sorted(live, key=lambda each: -((now - each.floor) % MAX_RUN))
-            for slot, live in found.items()
-        }
+        return found
 
     def add(self, order: QueuedReplay) -> None:
         """Queue a command that was read; one that was applied before is ignored."""
@@ -72,6 +68,9 @@ class ReplayQueue:
 
         Together they start a new run, which is the floor of what they reopen.
         """
+        if not self._waiting:
+            return 0
+        self._commits.end_commands()
         run = next_run(self._commits.run)
         applied: dict[QueuedReplay, int] = {}
         for order in self._waiting:
@@ -84,10 +83,10 @@ class ReplayQueue:
                 continue
             end = ledger.next_offset
             place = (order.task, order.position, run)
-            live = LiveReplay.of(*place, order.command.spans, end, ledger.block)
+            live = LiveReplay.of(*place, order.command.spans, end)
             if not live.offsets:
                 applied[order] = 0
-            elif ledger.command is None and fits(*live.reopen(ledger.frontier, ledger.committed_done)):
+            elif ledger.can_apply and fits(*live.reopen(ledger.frontier, ledger.committed_done)):
                 ledger.apply(live)
                 applied[order] = end
         if applied:

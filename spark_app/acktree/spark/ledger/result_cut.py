@@ -13,26 +13,19 @@ from typing import NamedTuple
 from acktree.spark.ledger.done_set import EVERYTHING
 
 
-class BlockEmission(NamedTuple):
-    """One emission of the block at ``first``."""
+class Emission(NamedTuple):
+    """One emission of a record."""
 
     slot: int
     generation: int
-    first: int
-
-
-class OpenFailure(NamedTuple):
-    """A failure of an emission; behind ``last`` its block has no record."""
-
-    emission: BlockEmission
-    last: int
+    offset: int
 
 
 @dataclass(slots=True)
 class _UndurableResult:
     offset: int
     highest: Mapping[int, int]
-    failures: list[OpenFailure]
+    failed: list[Emission]
 
 
 class ResultCut:
@@ -41,7 +34,7 @@ class ResultCut:
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         self._undurable: deque[_UndurableResult] = deque()
-        self._unwritten: set[BlockEmission] = set()
+        self._unwritten: set[Emission] = set()
         self._held: set[int] = set()
 
     @property
@@ -57,19 +50,19 @@ class ResultCut:
         """Let the cut pass a record that was held."""
         self._held.discard(offset)
 
-    def record(self, offset: int, highest_done: Mapping[int, int], failures: Iterable[OpenFailure]) -> None:
-        """Record one result: the highest offset it finished per slot, and the failures it opened."""
-        opened = list(failures)
-        self._unwritten.update(each.emission for each in opened)
-        if highest_done or opened:
-            self._undurable.append(_UndurableResult(offset, highest_done, opened))
+    def record(self, offset: int, highest_done: Mapping[int, int], failed: Iterable[Emission]) -> None:
+        """Record one result: the highest offset it finished per slot, and the emissions that failed."""
+        result = _UndurableResult(offset, highest_done, list(failed))
+        self._unwritten.update(result.failed)
+        if highest_done or result.failed:
+            self._undurable.append(result)
         self.next_offset = offset + 1
 
-    def written(self, failed: Iterable[BlockEmission]) -> None:
+    def written(self, failed: Iterable[Emission]) -> None:
         """Record that a batch that Spark has written replays these failed emissions."""
         self._unwritten.difference_update(failed)
 
-    def cut(self, reach: Mapping[int, int], is_open: Callable[[BlockEmission], bool]) -> int:
+    def cut(self, reach: Mapping[int, int], is_open: Callable[[Emission], bool]) -> int:
         """Return the next offset to commit beside a commit that holds everything below ``reach`` per slot.
 
         What a commit holds, all later ones hold, too. A slot without a reach is no longer read.
@@ -80,17 +73,15 @@ class ResultCut:
         return min(first, *self._held) if self._held else first
 
     def _is_durable(
-        self, result: _UndurableResult, reach: Mapping[int, int], is_open: Callable[[BlockEmission], bool]
+        self, result: _UndurableResult, reach: Mapping[int, int], is_open: Callable[[Emission], bool]
     ) -> bool:
         if any(highest >= reach.get(slot, EVERYTHING) for slot, highest in result.highest.items()):
             return False
-        waiting: list[OpenFailure] = []
-        for failure in result.failures:
-            emission = failure.emission
-            if emission in self._unwritten:
-                if is_open(emission) or failure.last >= reach.get(emission.slot, EVERYTHING):
-                    waiting.append(failure)
-                else:
-                    self._unwritten.discard(emission)
-        result.failures = waiting
-        return not waiting
+        while result.failed:  # up to the first one that waits: the next call goes on from there
+            emission = result.failed[-1]
+            is_waiting = is_open(emission) or emission.offset >= reach.get(emission.slot, EVERYTHING)
+            if emission in self._unwritten and is_waiting:
+                return False
+            self._unwritten.discard(emission)
+            result.failed.pop()
+        return True

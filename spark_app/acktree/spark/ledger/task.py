@@ -7,7 +7,6 @@ current run. Pure: the Kafka side (spout_driver) calls it.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -21,11 +20,10 @@ from acktree.schemas.stats import Value
 from acktree.spark.ledger.held import HeldFailure, is_probe_acked, release, take_over
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.quotas import in_turn, quota_of
-from acktree.spark.ledger.replays import emit_due, end_back_offs, spans_left
-from acktree.spark.ledger.result_cut import BlockEmission, OpenFailure
+from acktree.spark.ledger.replays import emit_due, end_back_offs
+from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.retries import FailureOutcome
 from acktree.spark.runtime.logged_batch import (
-    MAX_BLOCK_RANGES_PER_SLOT,
     MAX_RANGES_PER_SLOT,
     Attempts,
     EmittedBlocks,
@@ -39,7 +37,7 @@ from acktree.spark.runtime.logged_batch import (
 
 COUNTED = (
     *("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "rejected", "absent"),
-    *("overdue", "set_aside", "rewinds", "commands", "lost", "crowded"),
+    *("overdue", "set_aside", "rewinds", "commands", "lost"),
 )
 
 
@@ -70,10 +68,10 @@ class ExhaustedRecord(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a result did: highest offset done per slot, failures opened, records due as dead letters."""
+    """What a result did: highest offset done per slot, emissions that failed, records due as dead letters."""
 
     highest: dict[int, int]
-    opened: list[OpenFailure]
+    failed: list[Emission]
     exhausted: list[ExhaustedRecord]
 
 
@@ -88,8 +86,6 @@ class TaskLedger:
     message_timeout_s: float
     counters: Counter[str] = field(default_factory=Counter)
     pending_s: float = 0.0
-    crowded: set[int] = field(default_factory=set)
-    """Slots with new records that emit none of them: they have MAX_BLOCK_RANGES_PER_SLOT in flight."""
     breaker: Breaker = field(default_factory=Breaker)
     """That of the spout, which all its tasks share."""
     held: Held[HeldFailure] = field(default_factory=Held)
@@ -104,7 +100,7 @@ class TaskLedger:
     def apply(self, result: Result, now_s: float, jitter: float, age_s: float = 0.0) -> Effect:
         """Apply one result record, as far as it is about slots of this task; ``age_s`` is its age."""
         highest = self._apply_acked(result, now_s)
-        opened: list[OpenFailure] = []
+        failed: list[Emission] = []
         for failure in result.failed:
             origin = origin_of(failure.root)
             ledger = self.slots.get(origin.slot)
@@ -112,27 +108,26 @@ class TaskLedger:
                 continue
             is_open = self.breaker.is_open
             counts = not is_open and (failure.cause is Cause.FAILED or self._is_alive(now_s))
-            emission = BlockEmission(*origin)
             when_ms = failure.retry_after_ms
-            outcome = ledger.failed(
-                *emission[1:],
+            outcomes = ledger.failed(
+                *origin[1:],
                 now_s,
                 counts=counts,
                 jitter=jitter,
                 after_s=when_ms / 1000 - age_s if when_ms >= 0 else None,
                 is_rejected=when_ms == NEVER and not is_open,
             )
-            if outcome is FailureOutcome.IGNORED:
+            if not outcomes:
                 continue
-            name = "failed" if failure.cause is Cause.FAILED else "timed_out"
-            self.counters[name] += len(ledger.left_of(*emission[1:]))
-            opened.append(OpenFailure(emission, ledger.last_of(emission.first)))
+            self.counters["failed" if failure.cause is Cause.FAILED else "timed_out"] += len(outcomes)
             self.breaker.failed(now_s, failure.task, failure.reason or "timed out")
-            if outcome is FailureOutcome.REJECTED:
-                failure = failure._replace(cause=Cause.REJECTED)
-            if outcome in (FailureOutcome.EXHAUSTED, FailureOutcome.REJECTED):
-                self.held.add(HeldFailure(emission, failure), now_s)
-        return Effect(highest, opened, self.take_exhausted(now_s))
+            for offset, outcome in outcomes:
+                failed.append(emission := Emission(origin.slot, origin.generation, offset))
+                if outcome is FailureOutcome.REJECTED:
+                    failure = failure._replace(cause=Cause.REJECTED)
+                if outcome is not FailureOutcome.RETRY:
+                    self.held.add(HeldFailure(emission, failure), now_s)
+        return Effect(highest, failed, self.take_exhausted(now_s))
 
     def take_exhausted(self, now_s: float) -> list[ExhaustedRecord]:
         """Return the records to give up; where the breaker is open they are due again instead.
@@ -145,25 +140,22 @@ class TaskLedger:
             ledger = self.slots.get(entry.emission.slot)
             if ledger is not None and are_released:
                 release(ledger, entry, now_s)
-            elif ledger is not None:
-                exhausted += self._exhausted_records(ledger, entry, now_s)
+            elif ledger is not None and (record := self._exhausted_record(ledger, entry, now_s)):
+                exhausted.append(record)
         return exhausted
 
-    def _exhausted_records(
+    def _exhausted_record(
         self, ledger: PartitionLedger, held: HeldFailure, now_s: float
-    ) -> list[ExhaustedRecord]:
-        """Return each record of a block whose attempts are used up."""
-        (slot, generation, first), failure = held
-        if (found := ledger.find_attempt(generation, first)) is None:
-            return []
-        retries, name = found
-        attempt = retries.attempts[name]
+    ) -> ExhaustedRecord | None:
+        """Return a record whose attempts are used up; None if it was done or rewound meanwhile."""
+        (slot, generation, offset), failure = held
+        if (attempt := ledger.retries.failed_attempt(generation, offset)) is None:
+            return None
         self.counters["rejected"] += failure.cause is Cause.REJECTED
         said = (attempt.attempts, failure.cause, failure.task, failure.reason)
         failing_s = now_s - (attempt.first_failed_s or now_s)
-        left = ledger.left_of(generation, first)
         more = (*said, failing_s, failure.failed_tuple, failure.root)
-        return [ExhaustedRecord(self.sources[slot], offset, *more) for offset in left]
+        return ExhaustedRecord(self.sources[slot], offset, *more)
 
     def _is_alive(self, now_s: float) -> bool:
         """Return whether something was acked within the message timeout; without a timeout, ever."""
@@ -205,7 +197,6 @@ class TaskLedger:
     def drop(self, slot: int) -> None:
         """Remove a slot whose topic is gone."""
         self.counters["lost"] += self.slots.pop(slot).pending
-        self.crowded.discard(slot)
         del self.sources[slot]
 
     def finish_record(self, record: ExhaustedRecord, counted: str = "dead_lettered") -> None:
@@ -224,8 +215,7 @@ class TaskLedger:
                 finished += ledger.finish(range_.start, range_.end, range_.run)
         for replays in batch.replays:
             if (ledger := self.slots.get(replays.slot)) is not None:
-                offsets = BitMap64([offset for offset, _ in replays.emitted()])
-                finished += ledger.finish_all(offsets, replays.generation >> 4)
+                finished += ledger.finish_all(BitMap64(replays.offsets), replays.generation >> 4)
         self.counters["completed"] += finished
         return finished
 
@@ -243,11 +233,9 @@ class TaskLedger:
             ledger, source = self.slots[slot], self.sources[slot]
             start, available = ledger.next_offset, waiting[slot]
             quota = min(quota_of(limit, len(waiting) - place), available)
-            size = min(ledger.block, largest_block or ledger.block)
+            size = ledger.block_size(largest_block)
             stop = start + quota if quota == available else max(start, (start + quota) // size * size)
-            max_ranges = min(MAX_RANGES_PER_SLOT, MAX_BLOCK_RANGES_PER_SLOT - len(ledger.blocks.ranges))
-            self._set_crowded(slot, is_crowded=available > 0 >= max_ranges)
-            parts = ledger.emit(stop, max_ranges, now_s, self.run, size)
+            parts = ledger.emit(stop, MAX_RANGES_PER_SLOT, now_s, self.run, size)
             parts = parts or [(ledger.next_offset, ledger.next_offset)]
             ranges += [Range(source.topic, source.partition, slot, self.run, *part, size) for part in parts]
             fresh = sum(end - begin for begin, end in parts)
@@ -260,18 +248,13 @@ class TaskLedger:
         size = max((ledger.block for ledger in self.slots.values()), default=1)
         return self.counters["emitted"] // min(size, largest_block or size)
 
-    def _set_crowded(self, slot: int, *, is_crowded: bool) -> None:
-        self.counters["crowded"] += is_crowded
-        (self.crowded.add if is_crowded else self.crowded.discard)(slot)
-
     def emit_again(self, limit: int, now_s: float) -> list[Range]:
         """Emit what replay commands ask for, with at most ``limit`` offsets of each slot's in flight."""
         ranges: list[Range] = []
         for slot, ledger in self.slots.items():
             source = self.sources[slot]
             parts = ledger.emit_again(limit, MAX_RANGES_PER_SLOT, now_s)
-            size = ledger.command.block if ledger.command else 1
-            ranges += [Range(source.topic, source.partition, slot, self.run, *part, size) for part in parts]
+            ranges += [Range(source.topic, source.partition, slot, self.run, *part) for part in parts]
         self.counters["replayed"] += sum(range_.end - range_.start for range_ in ranges)
         return ranges
 
@@ -279,17 +262,17 @@ class TaskLedger:
         """Return what a restart could not learn from generations; at most ``max_spans`` spans of offsets."""
         attempts: list[Attempts] = []
         for slot, ledger in self.slots.items():
-            attempts += group_attempts(slot, ledger.uncounted(), max_spans)
+            attempts += group_attempts(slot, ledger.retries.uncounted(), max_spans)
             max_spans -= sum(len(each.spans) for each in attempts if each.slot == slot)
         return attempts
 
     def progress(self) -> list[Progress]:
-        """Return how far each command that matters is emitted."""
-        commands = [command for ledger in self.slots.values() for command in ledger.commands.known]
-        return [Progress(each.task, each.position, each.next_offset, each.block) for each in commands]
+        """Return how far each command is emitted."""
+        commands = [ledger.command for ledger in self.slots.values() if ledger.command is not None]
+        return [Progress(each.task, each.position, each.next_offset) for each in commands]
 
     def blocks(self) -> list[EmittedBlocks]:
-        """Return where the blocks of what is in flight begin and end, which a restart could not learn."""
+        """Return which records in flight share a root, which a restart could not learn."""
         return [
             EmittedBlocks(slot, each.start, each.end, each.size, each.run)
             for slot, ledger in self.slots.items()
@@ -297,30 +280,30 @@ class TaskLedger:
         ]
 
     def replay_due(self, now_s: float, limit: int, of: Iterable[int] | None = None) -> list[Replays]:
-        """Emit again at most ``limit`` blocks that are due, ``of`` some slots; a breaker ends back-offs."""
+        """Emit again at most ``limit`` records that are due, ``of`` some slots; a breaker ends back-offs."""
         if not self.breaker.is_open and self.breaker.openings > self._openings_over:
             self._openings_over = self.breaker.openings
             end_back_offs(self.slots.values(), now_s)
         replays: list[Replays] = []
         slots = self.slots if of is None else {slot: self.slots[slot] for slot in of}
         for slot, due in emit_due(slots, now_s, self.run, limit).items():
-            source, spans_of = self.sources[slot], partial(spans_left, self.slots[slot])
-            replays += group_replays(source.topic, source.partition, slot, due, spans_of)
-        self.counters["replayed"] += sum(group.records for group in replays)
+            source = self.sources[slot]
+            replays += group_replays(source.topic, source.partition, slot, due)
+        self.counters["replayed"] += sum(len(group.offsets) for group in replays)
         return replays
 
-    def pop_answered(self) -> list[BlockEmission]:
+    def pop_answered(self) -> list[Emission]:
         """Return the failed emissions that were replayed since the last call."""
         return [
-            BlockEmission(slot, generation, first)
+            Emission(slot, generation, offset)
             for slot, ledger in self.slots.items()
-            for first, generation in ledger.pop_answered()
+            for offset, generation in ledger.retries.pop_answered()
         ]
 
     @property
     def is_run_used_up(self) -> bool:
         """Return whether one more replay in this run may have the root id of an earlier emission in it."""
-        return any(ledger.is_run_used_up(self.run) for ledger in self.slots.values())
+        return any(ledger.retries.is_run_used_up(self.run) for ledger in self.slots.values())
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> None:
         """Replay what was emitted before a time and has no result."""
@@ -345,7 +328,7 @@ class TaskLedger:
         pending = {"pending": self.pending, "pending_s": round(self.pending_s, 3)}
         return {**counted, **pending, "task": self.task, "run": self.run, **state}
 
-    def is_open(self, emission: BlockEmission) -> bool:
-        """Return whether some record of an emission is not done."""
+    def is_open(self, emission: Emission) -> bool:
+        """Return whether the record of an emission is not done."""
         ledger = self.slots.get(emission.slot)
-        return ledger is not None and bool(ledger.left_of(emission.generation, emission.first))
+        return ledger is not None and ledger.is_open(emission.generation, emission.offset)

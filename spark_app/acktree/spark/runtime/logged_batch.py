@@ -4,20 +4,17 @@ Invariant: the JSON is canonical and whole: ranges with their starts, replays, g
 Reading depends on nothing else, so a batch logged before a crash is read again exactly as it was planned.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from acktree.schemas.control_records import Span
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.ledger.retries import Replay
 
 FORMAT = 1
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
-MAX_BLOCK_RANGES_PER_SLOT = 300
-"""Block ranges in flight; a slot that has this many emits nothing new until some of them are done."""
 MAX_ATTEMPT_SPANS = 2_000
 """Beyond this the generation is used, which counts all emissions as attempts."""
 
@@ -42,10 +39,7 @@ class Range(NamedTuple):
 
 
 class Replays(NamedTuple):
-    """Blocks of one slot that are emitted again under one generation, by their first ``offsets``.
-
-    ``spans`` says for each which offsets [start, end) of it are emitted; empty: the first one of each, alone.
-    """
+    """Records of one slot that are emitted again under one generation, each under a root of its own."""
 
     topic: str
     partition: int
@@ -53,25 +47,10 @@ class Replays(NamedTuple):
     generation: int
     attempts: int
     offsets: tuple[int, ...]
-    spans: tuple[tuple[Span, ...], ...] = ()
-
-    @property
-    def records(self) -> int:
-        """Return how many offsets are emitted."""
-        return sum(end - start for spans in self.spans for start, end in spans) or len(self.offsets)
-
-    def emitted(self) -> Iterator[tuple[int, int]]:
-        """Yield each offset that is emitted with the first one of its block."""
-        if not self.spans:
-            yield from zip(self.offsets, self.offsets, strict=True)
-        for first, spans in zip(self.offsets, self.spans, strict=bool(self.spans)):
-            for start, end in spans:
-                for offset in range(start, end):
-                    yield offset, first
 
 
 class Attempts(NamedTuple):
-    """Earlier emissions that are not done, their first offsets as spans; ``attempts`` had counted before."""
+    """Earlier emissions that are not done, their offsets as spans; ``attempts`` had counted before."""
 
     slot: int
     generation: int
@@ -85,11 +64,10 @@ class Progress(NamedTuple):
     task: int
     position: int
     next_offset: int
-    block: int = 1
 
 
 class EmittedBlocks(NamedTuple):
-    """Offsets [start, end) of one slot, emitted in ``run`` as blocks of ``size``, of which some matter."""
+    """Offsets [start, end) of one slot, first emitted in ``run`` as blocks of ``size``; some matter."""
 
     slot: int
     start: int
@@ -111,9 +89,9 @@ class PlannedBatch:
 
     ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
     ``attempts`` what the generations of emissions under way do not say, ``blocks`` what root ids do not:
-    where the blocks of all that is in flight begin and end. ``frontiers`` are what a start goes by where the
-    group's offsets are gone. A batch that ``checks_shape`` has no records: it is planned, as the first one
-    of a query, to see how the plan reads those of its tasks.
+    which records shared one in their first emission. ``frontiers`` are what a start goes by where the group's
+    offsets are gone. A batch that ``checks_shape`` has no records: it is planned, as the first one of a
+    query, to see how the plan reads those of its tasks.
     """
 
     version: int
@@ -130,7 +108,7 @@ class PlannedBatch:
     def records(self) -> int:
         """Return how many offsets the batch covers."""
         fresh = sum(range_.end - range_.start for range_ in (*self.ranges, *self.again))
-        return fresh + sum(replays.records for replays in self.replays)
+        return fresh + sum(len(replays.offsets) for replays in self.replays)
 
     def without_records(self) -> "PlannedBatch":
         """Return a batch that ends where this one starts."""
@@ -142,7 +120,7 @@ class PlannedBatch:
             "format": FORMAT,
             "version": self.version,
             "ranges": [list(range_) for range_ in self.ranges],
-            "replays": [_replays_to_json(replays) for replays in self.replays],
+            "replays": [[*each[:-1], _deltas(each.offsets)] for each in self.replays],
             "again": [list(range_) for range_ in self.again],
             "progress": [list(progress) for progress in self.progress],
             "attempts": [[*each[:-1], _deltas(tuple(chain(*each.spans)))] for each in self.attempts],
@@ -157,11 +135,11 @@ class PlannedBatch:
         try:
             if data["format"] != FORMAT:
                 raise CheckpointMismatch(
-                    f"the checkpoint holds offsets of format {data['format']}, this version reads "
-                    f"{FORMAT}; start with a new checkpoint: what is done is kept in the consumer group"
+                    f"the checkpoint holds offsets of format {data['format']}, this version reads {FORMAT}; "
+                    "start with a new checkpoint: what is done is kept in the consumer group"
                 )
             ranges = tuple(Range(*fields) for fields in data["ranges"])
-            replays = tuple(_replays_from_json(fields) for fields in data["replays"])
+            replays = tuple(Replays._make((*each[:-1], _sums(each[-1]))) for each in data["replays"])
             again = tuple(Range(*fields) for fields in data["again"])
             progress = tuple(Progress(*fields) for fields in data["progress"])
             attempts = tuple(
@@ -177,48 +155,12 @@ class PlannedBatch:
             ) from error
 
 
-def _replays_to_json(replays: Replays) -> list[Any]:
-    pairs = zip(replays.offsets, replays.spans, strict=bool(replays.spans))
-    spans = [[at - first for at in chain(*spans)] for first, spans in pairs]
-    return [*replays[:5], _deltas(replays.offsets), spans]
-
-
-def _replays_from_json(fields: list[Any]) -> Replays:
-    *plain, deltas, spans = fields
-    offsets = _sums(deltas)
-    pairs = zip(offsets, spans, strict=bool(spans))
-    spans_of_blocks = tuple(_spans(tuple(first + at for at in each)) for first, each in pairs)
-    return Replays._make((*plain, offsets, spans_of_blocks))
-
-
-def _spans(bounds: tuple[int, ...]) -> tuple[Span, ...]:
-    return tuple(Span(*pair) for pair in _pairs(bounds))
-
-
-def group_replays(
-    topic: str,
-    partition: int,
-    slot: int,
-    replays: Iterable[Replay],
-    spans_of: Callable[[Replay], tuple[Span, ...]] = lambda _replay: (),
-) -> list[Replays]:
-    """Return a slot's replays by generation and attempts, first offsets in order.
-
-    ``spans_of`` says which offsets of a block are emitted; none: its first one alone.
-    """
-    groups: dict[tuple[int, int], list[tuple[int, tuple[Span, ...]]]] = {}
+def group_replays(topic: str, partition: int, slot: int, replays: Iterable[Replay]) -> list[Replays]:
+    """Return a slot's replays by generation and attempts, offsets in order."""
+    groups: dict[tuple[int, int], list[int]] = {}
     for replay in replays:
-        pairs = (replay.offset, spans_of(replay))
-        groups.setdefault((replay.generation, replay.attempts), []).append(pairs)
-    grouped: list[Replays] = []
-    for (generation, attempts), blocks in sorted(groups.items()):
-        offsets = tuple(first for first, _ in sorted(blocks))
-        spans = tuple(pairs or (Span(first, first + 1),) for first, pairs in sorted(blocks))
-        is_plain = not any(pairs for _, pairs in blocks)
-        grouped.append(
-            Replays(topic, partition, slot, generation, attempts, offsets, () if is_plain else spans)
-        )
-    return grouped
+        groups.setdefault((replay.generation, replay.attempts), []).append(replay.offset)
+    return [Replays(topic, partition, slot, *key, tuple(sorted(groups[key]))) for key in sorted(groups)]
 
 
 def group_attempts(slot: int, emissions: Iterable[Replay], max_spans: int) -> list[Attempts]:

@@ -4,7 +4,7 @@ Invariant: a task ends only when it has read up to the end of its range; offsets
 (compaction, transaction markers) are proven absent by reading past them, and reported to the ledger.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,9 +56,8 @@ class ReadRange:
     """Offsets [start, end) of one partition, all of them or only ``only``.
 
     ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
-    is off. Offsets share roots by blocks, cut at start and at multiples of ``block``; where ``firsts`` are
-    given, by these, one for each of ``only``. ``result_topic`` is where a spout's ledger reads of absent
-    offsets.
+    is off. Offsets share roots by blocks, cut at start and at multiples of ``block``. ``result_topic`` is
+    where a spout's ledger reads of absent offsets.
     """
 
     options: SourceOptions
@@ -73,7 +72,6 @@ class ReadRange:
     end: int
     only: tuple[int, ...] | None = None
     block: int = 1
-    firsts: tuple[int, ...] | None = None
 
     def roots(self, offsets: NDArray[np.int64]) -> IdArray:
         """Return the root of each offset: that of its block."""
@@ -81,8 +79,6 @@ class ReadRange:
 
     def firsts_of(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first offset of each offset's block."""
-        if self.firsts is not None:
-            return np.array(self.firsts)[np.searchsorted(np.array(self.only), offsets)]
         return block_firsts(offsets, self.start, self.block) if self.block > 1 else offsets
 
 
@@ -101,10 +97,8 @@ class ReadTask(InputPartition):
     @property
     def name(self) -> ReadTaskName:
         first = self.ranges[0]
-        what = [(p.topic, p.partition, p.generation, p.start, p.end, p.only) for p in self.ranges]
-        blocks = [(p.block, p.firsts) for p in self.ranges]
-        parts = (what, blocks) if any(block > 1 or firsts for block, firsts in blocks) else (what,)
-        return ReadTaskName(first.topic, first.partition, first.end, digest(*parts))
+        what = [(p.topic, p.partition, p.generation, p.start, p.end, p.only, p.block) for p in self.ranges]
+        return ReadTaskName(first.topic, first.partition, first.end, digest(what))
 
 
 def read_tasks(options: SourceOptions, published: Published, batch: PlannedBatch) -> list[ReadTask]:
@@ -161,17 +155,13 @@ def _read_ranges(
     fresh = [ReadRange(options, *place(r, r.run << 4), r.start, r.end, block=r.block) for r in ranges]
     again: list[ReadRange] = []
     for replays in batch.replays:
-        whose = dict(replays.emitted())
-        for only in _clusters(sorted(whose)):
-            firsts = tuple(whose[offset] for offset in only) if replays.spans else None
+        for only in _clusters(replays.offsets):
             bounds = (only[0], only[-1] + 1)
-            again.append(
-                ReadRange(options, *place(replays, replays.generation), *bounds, tuple(only), firsts=firsts)
-            )
+            again.append(ReadRange(options, *place(replays, replays.generation), *bounds, tuple(only)))
     return fresh, again
 
 
-def _clusters(offsets: list[int]) -> list[list[int]]:
+def _clusters(offsets: Iterable[int]) -> list[list[int]]:
     clusters: list[list[int]] = []
     for offset in offsets:
         if clusters and offset - clusters[-1][-1] <= REPLAY_GAP:
