@@ -191,8 +191,8 @@ DEFECTS = (
     Defect(
         "count results of runs before a rewind",
         f"{SPARK}/ledger/partition.py",
-        "        if not run_at_least(run, self.floor):\n            return BitMap64()\n        covered",
-        "        covered",
+        "        counted = run_at_least(generations >> 4, self.floor)\n",
+        "        counted = generations > 0\n",
         also=(
             (
                 f"{SPARK}/ledger/task.py",
@@ -204,8 +204,9 @@ DEFECTS = (
     Defect(
         "take a failed record for a done one",
         f"{SPARK}/ledger/partition.py",
-        "        if not left:\n            return FailureOutcome.IGNORED\n",
-        "        if left:\n            self._finish(left)\n        if True:\n            return FailureOutcome.IGNORED\n",
+        "        for each in block or (offset,):\n            if self.is_open(generation, each):\n",
+        "        self._finish(self._open(BitMap64(block or (offset,))))\n"
+        "        for each in block or (offset,):\n            if self.is_open(generation, each):\n",
     ),
     Defect(
         "commit result positions ahead of their effect",

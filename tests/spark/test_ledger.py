@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from acktree.schemas.control_records import Span
 from acktree.schemas.ids import generation_of
 from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.ledger.done_set import runs
+from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import FailureOutcome, Replay
 
@@ -161,6 +163,14 @@ def test_a_rewind_backwards_emits_again_and_old_acks_do_not_finish_it() -> None:
     assert ack(led, *range(10)) == 0
     assert led.failed(FIRST, 9, 0.0, counts=True) == []
     assert ack(led, *range(2, 10), generation=generation_of(2, 0)) == 8
+
+
+def test_a_command_waits_until_what_a_void_one_had_opened_is_emitted_again() -> None:
+    led = ledger(0)
+    led.void = LiveReplay.of(0, 7, 1, [Span(0, 5)], 10)
+    assert (led.can_apply, led.on_record) == (False, [led.void])
+    led.emit(10, 100, 0.0, 1)
+    assert (led.can_apply, led.on_record) == (True, [])
 
 
 def test_a_reset_forward_skips() -> None:

@@ -46,8 +46,8 @@ class SourceOrigin(NamedTuple):
 
     ``attempt`` counts its emissions from 0, modulo 16. For a spout written in Python, topic is "", partition
     the number of its task, and offset a message number: no lasting key. For a spout that tracks by ``block``
-    of several records, offset is that of the first record in the block: the tuple's record is one of
-    [offset, offset + block). All of them share this origin, and after a rewind blocks may begin elsewhere.
+    of several records, offset in a first emission is that of the first record in the block: the tuple's
+    record is one of [offset, offset + block). All of them share this origin; in a replay each has its own.
     ``topic_id`` is Kafka's id of the source topic, random per topic: a topic or cluster that was recreated
     does not repeat the origins of its predecessor.
     """

@@ -53,7 +53,7 @@ class Claim:
 
     ``floors`` is the lowest run whose results count, by slot. ``replays`` is the state of the replay commands
     on the result topic, by their offset: the run in which a command is executed and the end (exclusive) of
-    the offsets that it replays, (0, 0) once all of it is done, with the blocks that it has cut into.
+    the offsets that it replays, (0, 0) once all of it is done.
     ``sequence``, of a spout in Python, is greater than the numbers of all messages that it has emitted.
     """
 
