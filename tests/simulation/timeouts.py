@@ -18,7 +18,8 @@ TICK_S = 0.02
 SLACK_S = 1.0
 """What an idle turn of an acker, 0.9 s here, and the way to the log may add to the latest time."""
 LONG_TRANSACTION_S = 0.5
-"""What a transaction may take from an acker's time: no log ends beyond the first record of an open one."""
+"""What a transaction may take from an acker's time: no log ends beyond the first record of an open one. A
+longer one counts as a fault."""
 ORPHAN_PART = 0.5
 """The part of a message timeout for which acks without an init surely hold an acker's cut."""
 SETTLE_S = 60.0
@@ -134,7 +135,7 @@ class Timeouts:
             self.found.append(f"root {root:x} timed out at {now_s:.3f} s, before {due_s:.3f} s")
         self._check_cause(root)
         last_s = max([inits[-1], *resets])
-        latest_s = max(last_s, self.calm_since_s) + 1.1 * self.longest_s + 1.0 + SLACK_S
+        latest_s = max(last_s, self.calm_since_s) + 1.1 * self.longest_s + 1.0 + SLACK_S + LONG_TRANSACTION_S
         if last_s < self.calm_since_s:
             latest_s += self.longest_s  # held back, so that acks in flight arrive first
         if now_s > latest_s:
