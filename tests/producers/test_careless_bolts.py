@@ -2,7 +2,7 @@
 
 import pytest
 
-from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt, RetryLater
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, RetryLater
 from acktree.producers.testing import BoltDouble
 from producers.cluster import WorkerCluster
 from producers.conformance import in_memory, on_broker
@@ -73,11 +73,12 @@ class CarelessBatch(CarelessOne, BatchBolt):
         return None
 
 
-class CarelessTable(CarelessOne, ArrowBolt):
-    def execute(self, table, collector):
+class CarelessTable(CarelessOne, BatchBolt):
+    def execute(self, tuples, collector):
+        table = tuples.table()
         if BAD in table["value"].to_pylist():
             return self.does()
-        return collector.emit(table)
+        return collector.emit_many(table["value"], table["row"])
 
 
 KINDS = [CarelessByHand, CarelessBasic, CarelessAsync, CarelessBatch, CarelessTable]

@@ -1,6 +1,7 @@
 """The conformance suite: the in-memory double and a worker on a broker behave alike."""
 
 import asyncio
+import sys
 from collections import Counter
 from itertools import chain
 
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import MissingExtra
 from acktree.producers.testing import BoltDouble, Emission
 from producers.conformance import Run, Sink, by_value, conformance, conformance_with_exactly_once, short
@@ -233,17 +234,17 @@ def test_one_child_of_several_tuples_of_a_batch_holds_all_their_trees(run: Run):
 
 
 @conformance("broker")
-def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: Run):
-    class TablesFailingOne(ArrowBolt):
-        def execute(self, table, collector):
+def test_a_table_goes_in_and_filtered_and_exploded_tables_come_out(run: Run):
+    class TablesFailingOne(BatchBolt):
+        def execute(self, tuples, collector):
+            table = tuples.table()
             odd = table.filter(pc.equal(table["offset"], 1))
-            collector.emit(odd.set_column(odd.column_names.index("key"), "key", pa.array([b"k"] * len(odd))))
-            numbers = table["row"].to_pylist()
-            collector.emit_many(pa.array([b"twice"] * 2 * len(table)), numbers * 2)
-            collector.emit(pa.table({"value": [b"all"], "row": [numbers]}))
-            for row in numbers:
-                if table["value"][row].as_py() == b"2":
-                    collector.fail(row, "not two")
+            collector.emit_many(odd["value"], odd["row"], keys=pa.array([b"k"] * len(odd)))
+            twice = pa.concat_tables([table, table])
+            collector.emit_many(pa.array([b"twice"] * len(twice)), twice["row"])
+            collector.emit(b"all", anchors=tuples)
+            for row in table.filter(pc.equal(table["value"], b"2"))["row"].to_pylist():
+                collector.fail(tuples[row], "not two")
 
     outcome = run(TablesFailingOne(), 4)
     values = Counter(emission.value for emission in outcome.emitted)
@@ -258,19 +259,16 @@ def test_a_table_goes_in_and_filtered_exploded_and_grouped_tables_come_out(run: 
     assert (outcome.acked, outcome.failed, outcome.open) == ({0, 1, 3}, {2: "not two"}, {2})
 
 
-@conformance()
-def test_an_exception_fails_the_whole_table(run: Run):
-    class BrokenTable(ArrowBolt):
-        def execute(self, table, collector):
-            raise ValueError("whole table")
+def test_a_table_without_pyarrow_fails_no_tuple_but_says_what_to_install(monkeypatch):
+    class NeedsPyarrow(BatchBolt):
+        def execute(self, tuples, collector):
+            tuples.table()
 
-    assert run(BrokenTable(), 2).failed == dict.fromkeys(range(2), "ValueError: whole table")
-
-
-def test_an_arrow_bolt_without_pyarrow_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("acktree.producers.arrow.find_spec", lambda _: None)
+    double = BoltDouble(NeedsPyarrow())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"acktree\[arrow\]"):
-        BoltDouble(ArrowBolt.__new__(type("Some", (ArrowBolt,), {"execute": lambda *_: None})))
+        double.give(b"a")
+    assert (double.acked, double.failed) == (set(), {})
 
 
 class Keep(Bolt):

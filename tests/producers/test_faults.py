@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import DeliveryFailed, Misuse, WrongThread
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.testing import BoltDouble
@@ -130,16 +130,16 @@ class ColumnsEmitter(BatchBolt):
         collector.emit_many([value for value, _ in emissions], rest, keys=keys)
 
 
-class TablesEmitter(ArrowBolt):
-    def execute(self, table, collector):
-        for row, value in enumerate(table["value"].to_pylist()):
+class TablesEmitter(BatchBolt):
+    def execute(self, tuples, collector):
+        for row, value in enumerate(tuples.table()["value"].to_pylist()):
             number = int(value)
             if number < len(EMISSIONS) and "timestamp_ms" in EMISSIONS[number][2]:
-                collector.fail(row, EMISSIONS[number][0])  # rows of a table have none
+                collector.fail(tuples[row], EMISSIONS[number][0])  # rows of a table have none
                 continue
             value, more = EMISSIONS[number][1:] if number < len(EMISSIONS) else (value, {})
             keys = [more.pop("key")] if "key" in (more := dict(more)) else None
-            collector.emit_many([value], [row], keys=keys, **more)
+            collector.emit_many([value], pa.array([row]), keys=keys, **more)
 
 
 KINDS = [
@@ -358,21 +358,24 @@ def test_a_misuse_in_a_batch_fails_the_tuples_that_it_names(run: Run, does, reas
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
-        (lambda table, c: c.emit(table.drop_columns("row")), "BadTable: "),
-        (lambda table, c: c.emit_many([b"x"], [len(table)]), "BadTable: "),
-        (lambda table, c: c.emit_many([b"x"], [None]), "BadTable: "),
-        (lambda table, c: c.emit_many([b"x"], [[]]), "BadTable: "),
-        (lambda table, c: c.emit_many([b"x"], []), "UnevenBatch: "),
-        (lambda table, c: c.emit(table, topic="nowhere"), "WrongTopic: "),
-        (lambda table, c: c.emit(table, headers=[(HEADER, b"")]), "ReservedHeader: "),
-        (lambda table, c: c.emit_many(pa.array([1, 2]), [0, 1]), "NotSerializable: "),
+        (lambda table, c: c.emit_many([b"x"], pa.array([len(table)])), "NotInHand: "),
+        (lambda table, c: c.emit_many([b"x"], pa.array([-1])), "NotInHand: "),
+        (lambda table, c: c.emit_many([b"x"], pa.array([None])), "NotInHand: "),
+        (lambda table, c: c.emit_many([b"x"], pa.array([[0]])), "NotInHand: "),
+        (lambda table, c: c.emit_many([b"x"], pa.array([])), "UnevenBatch: "),
+        (lambda table, c: c.emit_many(table["value"], table["row"], topic="nowhere"), "WrongTopic: "),
+        (
+            lambda table, c: c.emit_many(table["value"], table["row"], headers=[(HEADER, b"")]),
+            "ReservedHeader: ",
+        ),
+        (lambda table, c: c.emit_many(pa.array([1, 2]), table["row"]), "NotSerializable: "),
     ],
 )
 def test_a_misuse_that_names_no_row_fails_the_whole_table(does, reason: str):
-    class WrongTable(ArrowBolt):
-        def execute(self, table, collector):
+    class WrongTable(BatchBolt):
+        def execute(self, tuples, collector):
             with contextlib.suppress(Exception):
-                does(table, collector)
+                does(tuples.table(), collector)
 
     double = BoltDouble(WrongTable())
     double.give(b"x", b"y")

@@ -7,7 +7,6 @@ import pytest
 from pydantic import BaseModel, Field
 
 from acktree.producers import (
-    ArrowBolt,
     AsyncBolt,
     BadHandler,
     BasicBolt,
@@ -299,15 +298,21 @@ def test_a_declaration_that_means_nothing_is_refused_at_the_start():
         BoltDouble(bolt(emits_as={"lines": Json}), emits=["b"])
 
 
-def test_tables_have_no_serde():
-    class Table(ArrowBolt):
-        reads_as = Json
+def test_a_table_has_the_bytes_of_what_can_be_read_whatever_the_serdes_are():
+    class Table(BatchBolt):
+        reads_as = emits_as = Json
 
-        def execute(self, table, collector):
-            pass
+        def execute(self, tuples, collector):
+            table = tuples.table()
+            collector.emit_many(table["value"], table["row"])
 
-    with pytest.raises(BadHandler, match="columns of bytes"):
-        check_bolt(Table())
+    double = BoltDouble(Table(), emits=["out"])
+    double.give(b'{"a": 1}', b"{", b"7")
+    assert {emission.anchors: emission.value for emission in double.emitted} == {
+        (0,): b'{"a": 1}',
+        (2,): b"7",
+    }
+    assert (double.rejected, set(double.open)) == ({1}, {1})
 
 
 def test_a_mistake_of_a_serde_is_not_taken_for_a_value_that_cannot_be_read():

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Message
 
 from acktree.console.view.dead_letters import dead_letter_of
-from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.idempotency import WriteOnce
 from acktree.producers.testing import BoltDouble
 from acktree.schemas import world
@@ -45,9 +45,10 @@ class ColumnsCopy(BatchBolt):
         collector.emit_many(tuples.values, tuples)
 
 
-class TablesCopy(ArrowBolt):
-    def execute(self, table, collector):
-        collector.emit(table)
+class TablesCopy(BatchBolt):
+    def execute(self, tuples, collector):
+        table = tuples.table()
+        collector.emit_many(table["value"], table["row"])
 
 
 ONE_BY_ONE = [BasicCopy, ByHandCopy, AsyncCopy, BatchCopy]

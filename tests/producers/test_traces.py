@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from acktree.producers import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.testing import INPUT, BoltDouble
 from acktree.schemas.trace_context import MAX_STATE_BYTES, context_of, span_of_execution
 
@@ -41,9 +41,10 @@ class TracedColumns(BatchBolt):
         collector.emit_many(tuples.values, tuples)
 
 
-class TracedTable(ArrowBolt):
-    def execute(self, table, collector):
-        collector.emit(table)
+class TracedTable(BatchBolt):
+    def execute(self, tuples, collector):
+        table = tuples.table()
+        collector.emit_many(table["value"], table["row"])
 
 
 class TracedAllHeaders(BasicBolt):

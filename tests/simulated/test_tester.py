@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from acktree.producers import (
-    ArrowBolt,
     AsyncBolt,
     BasicBolt,
     BatchBolt,
@@ -154,8 +153,9 @@ class UpperLater(AsyncBolt):
         emit(tup.value.upper())
 
 
-class UpperTables(ArrowBolt):
-    def execute(self, table, collector):
+class UpperTables(BatchBolt):
+    def execute(self, tuples, collector):
+        table = tuples.table()
         values = [value.upper() for value in table["value"].to_pylist()]
         collector.emit_many(values, table["row"])
 

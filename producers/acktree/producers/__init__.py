@@ -1,6 +1,5 @@
 """The library for workers: bolts and spouts in Python, and their acks."""
 
-from acktree.producers.arrow import ArrowBolt, ArrowCollector
 from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import AsyncBolt, BasicBolt, BatchBolt, Bolt, Context, Emit
 from acktree.producers.collector import Collector
@@ -48,8 +47,6 @@ __all__ = [
     "AckedTwice",
     "AcktreeError",
     "AlreadyPending",
-    "ArrowBolt",
-    "ArrowCollector",
     "AsyncBolt",
     "Avro",
     "BadHandler",

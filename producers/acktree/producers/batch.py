@@ -6,12 +6,12 @@ the tuple was not failed. Tuples of one anchor take the fast path; the others ar
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from acktree.producers.collector import Collector, UserHeaders
-from acktree.producers.errors import Misuse, NotSerializable, Unwritable
+from acktree.producers.errors import Misuse, NotInHand, NotSerializable, Unwritable
 from acktree.producers.native.columns import NO_TIMESTAMP, Column, Rows, plain
 from acktree.producers.payloads import bad_cells, check_headers
 from acktree.producers.tuple_batch import TupleBatch
@@ -100,7 +100,7 @@ class BatchCollector:
     def emit_many(
         self,
         values: Column,
-        anchors: Sequence[Tuple],
+        anchors: Column,
         *,
         topic: str | None = None,
         keys: Column = None,
@@ -108,8 +108,8 @@ class BatchCollector:
     ) -> None:
         """Emit one child per value, anchored to the tuple at the same index; all get the same ``headers``.
 
-        ``anchors`` is the batch itself, which is fastest, or a sequence of its tuples; values and keys may be
-        Arrow arrays.
+        ``anchors`` is the batch itself, which is fastest, a sequence of its tuples, or rows of its table as
+        an Arrow array; values and keys may be Arrow arrays.
 
         A row that cannot be emitted fails its tuple when the batch is finished; the others are sent. A call
         that breaks a rule fails all ``anchors``. If none of these is in the batch, it fails the whole batch
@@ -121,6 +121,7 @@ class BatchCollector:
         """
         collector, count = self._collector, len(values)
         try:
+            anchors = self._tuples_of(anchors)
             target = self._check_call(count, anchors, topic, keys, headers)
         except Misuse as misuse:
             collector.faults.refuse_call(misuse, anchors)
@@ -176,10 +177,18 @@ class BatchCollector:
         )
         self._send_if_full()
 
-    def refuse(self, misuse: Misuse) -> NoReturn:
-        """Raise a misuse that names no tuple of the batch: the whole batch fails."""
-        self._collector.faults.refuse_call(misuse)
-        raise misuse
+    def _tuples_of(self, anchors: Column) -> Sequence[Tuple]:
+        """Return the tuples that an Arrow array of rows names. Raises NotInHand."""
+        if not hasattr(anchors, "to_pylist"):
+            return anchors  # type: ignore[no-any-return]
+        batch, rows = self._current, anchors.to_pylist()
+        assert batch is not None
+        known = range(len(batch))
+        if rows == list(known):
+            return batch
+        if wrong := [row for row in rows if row not in known]:
+            raise NotInHand(f"row {wrong[0]!r} names no tuple of this batch of {len(batch)}")
+        return [batch[row] for row in rows]
 
     def _check_call(
         self,

@@ -160,7 +160,7 @@ class BatchBolt(SyncBolt):
         """Handle a batch of at least one; ``collector.emit_many(values, anchors)`` emits children of it.
 
         ``tuples`` is a sequence of tuples; ``tuples.values`` and ``tuples.keys`` are its columns, and faster.
-        Both may hold None: a record without a value is a tombstone.
+        Both may hold None: a record without a value is a tombstone. ``tuples.table()`` is an Arrow table.
         """
         raise NotImplementedError
 

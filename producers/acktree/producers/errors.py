@@ -145,7 +145,8 @@ def is_of_tuple(error: BaseException) -> bool:
 
     An extension in Rust that panics raises no Exception, nor does an await that was cancelled.
     """
-    return not isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, world.ProcessEnds))
+    for_process = (KeyboardInterrupt, SystemExit, GeneratorExit, world.ProcessEnds, MissingExtra)
+    return not isinstance(error, for_process)
 
 
 def shown(wrong: object) -> str:

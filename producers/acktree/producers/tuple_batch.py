@@ -5,9 +5,13 @@ accessed; a bolt that works on columns never pays for them.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from acktree.producers.errors import MissingExtra
 from acktree.producers.tuples import ACKED, IN_HAND, Owner, Record, Tuple
+
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 
 class TupleBatch(Sequence[Tuple]):
@@ -51,6 +55,31 @@ class TupleBatch(Sequence[Tuple]):
     def keys(self) -> list[bytes | None]:
         """The tuples' keys."""
         return [record.key() for record in self._records]
+
+    def table(self) -> "Table":
+        """Return the batch as a pyarrow table with a row per tuple. Needs the extra ``arrow``.
+
+        Columns: row int32, value and key binary, both null where the record has none, topic string,
+        partition int32, offset int64, timestamp_ms int64. ``emit_many`` takes the column ``row`` as anchors.
+
+        Raises:
+            MissingExtra: pyarrow is not installed; it ends the worker, and no tuple fails.
+        """
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise MissingExtra("tuples.table() needs pyarrow: pip install 'acktree[arrow]'") from error
+        records = self._records
+        columns = {
+            "row": (range(len(records)), pyarrow.int32()),
+            "value": (self.values, pyarrow.binary()),
+            "key": (self.keys, pyarrow.binary()),
+            "topic": ([record.topic() for record in records], pyarrow.string()),
+            "partition": ([record.partition() for record in records], pyarrow.int32()),
+            "offset": ([record.offset() for record in records], pyarrow.int64()),
+            "timestamp_ms": ([record.timestamp()[1] for record in records], pyarrow.int64()),
+        }
+        return pyarrow.table({name: pyarrow.array(cells, kind) for name, (cells, kind) in columns.items()})
 
     @property
     def first(self) -> tuple[Record, bytes]:

@@ -5,11 +5,10 @@ executed again. Every tuple is done when the batch is.
 """
 
 import logging
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 from acktree.producers.batch import BatchCollector
-from acktree.producers.bolt import BatchBolt, SyncBolt
+from acktree.producers.bolt import BatchBolt
 from acktree.producers.collector import Collector
 from acktree.producers.errors import Misuse, RetryLater, is_of_tuple, reason_of
 from acktree.producers.kafka.intake import CheckError, Intake
@@ -38,14 +37,10 @@ class BatchExecution(SyncExecution):
     min_records = 100
 
     def __init__(
-        self, bolt: SyncBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
+        self, bolt: BatchBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
     ) -> None:
         super().__init__(bolt, collector, intake, check, turn)
-        self._batch = BatchCollector(collector)
-
-    @abstractmethod
-    def give(self, batch: TupleBatch) -> object:
-        """Let the bolt handle a batch; return what it returns, which should be None."""
+        self._bolt, self._batch = bolt, BatchCollector(collector)
 
     def process_weight(self, count: int) -> int:
         """Return how often a run's duration counts as process time: for each tuple of the batch."""
@@ -97,7 +92,8 @@ class BatchExecution(SyncExecution):
         self._collector.faults.executing = batch
         self._batch.begin(batch)
         try:
-            if (found := self.give(batch)) is not None:
+            found: object = self._bolt.execute(batch, self._batch)  # type: ignore[func-returns-value]
+            if found is not None:
                 check_returned(found)
         except BaseException as error:
             self._collector.check()
@@ -116,17 +112,3 @@ class BatchExecution(SyncExecution):
         for tup in tuples:
             if tup._state is IN_HAND:
                 fail(tup, error, self._collector)
-
-
-class ListExecution(BatchExecution):
-    """Executes a BatchBolt."""
-
-    def __init__(
-        self, bolt: BatchBolt, collector: Collector, intake: Intake, check: CheckError, turn: Turn
-    ) -> None:
-        super().__init__(bolt, collector, intake, check, turn)
-        self._bolt = bolt
-
-    def give(self, batch: TupleBatch) -> object:
-        """Let the bolt handle a batch."""
-        return self._bolt.execute(batch, self._batch)  # type: ignore[func-returns-value]

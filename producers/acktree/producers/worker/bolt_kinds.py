@@ -7,7 +7,6 @@ are done with a tuple before the next commit.
 import inspect
 import math
 
-from acktree.producers.arrow import ArrowBolt, ArrowExecution
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.collector import Collector
 from acktree.producers.errors import BadHandler, UnknownComponent
@@ -15,7 +14,7 @@ from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.loading import check_plain, check_written
 from acktree.producers.serdes.payloads import Payloads, find_serdes
 from acktree.producers.worker.async_execution import AsyncExecution
-from acktree.producers.worker.batch_execution import ListExecution
+from acktree.producers.worker.batch_execution import BatchExecution
 from acktree.producers.worker.batch_sizing import Turn
 from acktree.producers.worker.execution import BasicExecution, Execution, FindHand, HandExecution
 from acktree.producers.worker.transactional import TransactionalCollector
@@ -24,7 +23,7 @@ from acktree.schemas.registry import Registry
 from acktree.schemas.topology import BoltTable
 from acktree.schemas.user_code import load_callable
 
-BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt, ArrowBolt, AsyncBolt)
+BOLTS: tuple[type[AnyBolt], ...] = (BasicBolt, Bolt, BatchBolt, AsyncBolt)
 SYNC_METHODS = ("prepare", "execute", "tick", "timed_out", "drop", "cleanup")
 
 
@@ -38,12 +37,8 @@ def check_bolt(bolt: AnyBolt) -> None:
         raise BadHandler(f"{kind}.execute cannot be awaited: write async def execute, or subclass BasicBolt")
     if not isinstance(bolt, AsyncBolt):
         check_plain(bolt, SYNC_METHODS)
-    reads = find_serdes(bolt.reads_as, f"{kind}.reads_as")
-    emits = find_serdes(bolt.emits_as, f"{kind}.emits_as")
-    if isinstance(bolt, ArrowBolt) and (reads or emits):
-        raise BadHandler(
-            f"{kind}: an ArrowBolt reads and emits columns of bytes, without reads_as and emits_as"
-        )
+    find_serdes(bolt.reads_as, f"{kind}.reads_as")
+    find_serdes(bolt.emits_as, f"{kind}.emits_as")
     never = bolt.never_retry
     if not isinstance(never, tuple) or not all(map(_is_exception, never)):
         raise BadHandler(f"{kind}.never_retry must be a tuple of exception classes, not {never!r}")
@@ -144,9 +139,7 @@ def make_execution(
     if isinstance(bolt, BasicBolt):
         return BasicExecution(bolt, collector, intake, check, turn)
     if isinstance(bolt, BatchBolt):
-        return ListExecution(bolt, collector, intake, check, turn)
-    if isinstance(bolt, ArrowBolt):
-        return ArrowExecution(bolt, collector, intake, check, turn)
+        return BatchExecution(bolt, collector, intake, check, turn)
     if isinstance(bolt, AsyncBolt):
         return AsyncExecution(bolt, collector, intake, check, hand, turn)
     assert isinstance(bolt, Bolt), bolt
