@@ -4,7 +4,7 @@ A bolt that is given ``count`` calls it with how many tuples it has executed.
 """
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from acktree.producers import (
     Collector,
     Emit,
     Failure,
+    Message,
     Spout,
     SpoutEmitter,
     Tuple,
@@ -132,13 +133,13 @@ class Metronome(Spout):
             emitter.emit(b"x" * 100, number)
         self._next = due
 
-    def ack(self, message_id: Hashable) -> None:
-        assert isinstance(message_id, int)
+    def ack(self, message: Message) -> None:
+        assert isinstance(message.id, int)
         assert self._begin_s is not None
-        self.latency_s[message_id] = time.perf_counter() - (self._begin_s + message_id * self._beat_s)
+        self.latency_s[message.id] = time.perf_counter() - (self._begin_s + message.id * self._beat_s)
         self._count_finished()
 
-    def fail(self, message_id: Hashable, failure: Failure) -> None:
+    def fail(self, message: Message, failure: Failure) -> None:
         self.failed += 1
         self._count_finished()
 

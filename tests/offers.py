@@ -20,8 +20,8 @@ class Offers(Spout):
             value = self.waiting.pop(0)
             emitter.emit(value, value)
 
-    def ack(self, message_id):
-        self.acked.append(message_id)
+    def ack(self, message):
+        self.acked.append(message.id)
 
-    def gave_up(self, message_id, failure):
-        self.ended.append(message_id)
+    def gave_up(self, message, failure):
+        self.ended.append(message.id)

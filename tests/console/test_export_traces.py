@@ -85,11 +85,11 @@ class GivenLines(Spout):
             line, headers = self.left.pop(0)
             emitter.emit(line, line, headers=headers)
 
-    def ack(self, message_id):
-        self.acked.append(message_id)
+    def ack(self, message):
+        self.acked.append(message.id)
 
-    def fail(self, message_id, failure):
-        self.failed.append(message_id)
+    def fail(self, message, failure):
+        self.failed.append(message.id)
 
 
 class RunningTopology:

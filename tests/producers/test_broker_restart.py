@@ -8,7 +8,7 @@ import pytest
 
 from acktree.acker.service import Acker
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.producers import Failure, Spout, SpoutEmitter
+from acktree.producers import Failure, Message, Spout, SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka import output as output_module
 from acktree.producers.kafka.exactly_once import ExactlyOnce
@@ -36,11 +36,11 @@ class CountingSpout(Spout):
             return
         emitter.emit(b"%d" % number, number)
 
-    def ack(self, message_id: Hashable) -> None:
-        self.acked[message_id] += 1
+    def ack(self, message: Message) -> None:
+        self.acked[message.id] += 1
 
-    def fail(self, message_id: Hashable, failure: Failure) -> None:
-        self.again.append(message_id)
+    def fail(self, message: Message, failure: Failure) -> None:
+        self.again.append(message.id)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from acktree.producers import Spout, ValueSpout
+from acktree.producers import Spout
 from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent, WrongThread
 from acktree.producers.kafka.claim import LostClaim
 from acktree.producers.kafka.packing import InitPacker
@@ -37,13 +37,13 @@ class Once(Spout):
             message = self.waiting.pop(0)
             emitter.emit(message, message)
 
-    def ack(self, message_id):
-        self.acked.append(message_id)
+    def ack(self, message):
+        self.acked.append(message.id)
 
-    def fail(self, message_id, failure):
-        self.failed.append(message_id)
+    def fail(self, message, failure):
+        self.failed.append(message.id)
         self.failure = failure
-        self.waiting.append(message_id)
+        self.waiting.append(message.id)
 
 
 class Calls(Spout):
@@ -162,7 +162,7 @@ def test_an_emission_in_another_thread_than_that_of_next_tuple_is_refused():
     assert (len(source.pending), net.topics["a"]) == (0, [])
 
 
-class Values(ValueSpout):
+class Values(Spout):
     """Emits messages of two values each, and records what comes back."""
 
     max_kept_bytes = 40
@@ -176,14 +176,14 @@ class Values(ValueSpout):
             emitter.emit(b"%09d" % number, number)
             emitter.emit("x", number)
 
-    def ack(self, message_id, values):
-        self.acked[message_id] = values
+    def ack(self, message):
+        self.acked[message.id] = message.values
 
-    def fail(self, message_id, values, failure):
-        self.failed[message_id] = values, failure
+    def fail(self, message, failure):
+        self.failed[message.id] = message.values, failure
 
 
-def test_a_value_spout_gets_its_values_back_and_keeps_no_more_than_its_limit(cluster: WorkerCluster):
+def test_a_spout_gets_its_values_back_and_keeps_no_more_than_its_limit(cluster: WorkerCluster):
     cluster.apply(one=(["a"], []))
     spout, acker = Values(20), ScriptedAcker(cluster)
     worker = SpoutWorker(cluster.bootstrap, cluster.name, spout)

@@ -339,8 +339,8 @@ def test_a_spout_may_catch_the_error_of_a_record_that_is_too_large(cluster: Work
             if self.acked:
                 worker.stop()
 
-        def ack(self, message_id):
-            self.acked.append(message_id)
+        def ack(self, message):
+            self.acked.append(message.id)
 
     cluster.ackers = 0
     cluster.apply(only=(["a"], []))

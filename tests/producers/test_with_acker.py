@@ -32,11 +32,11 @@ class Source(Spout):
             number = self.left.pop(0)
             emitter.emit(str(number), number)
 
-    def ack(self, message_id):
-        self.acked.add(message_id)
+    def ack(self, message):
+        self.acked.add(message.id)
 
-    def fail(self, message_id, failure):
-        self.failed[message_id] = failure
+    def fail(self, message, failure):
+        self.failed[message.id] = failure
 
 
 class Poisoned(BasicBolt):
@@ -99,10 +99,10 @@ class ReemittingSource(Source):
         super().__init__(count)
         self.timeouts = []
 
-    def fail(self, message_id, failure):
+    def fail(self, message, failure):
         assert failure.cause is Cause.TIMED_OUT or failure.reason == HELD_TOO_LONG
-        self.timeouts.append(message_id)
-        self.left.append(message_id)
+        self.timeouts.append(message.id)
+        self.left.append(message.id)
 
 
 Start = Callable[[Spout], SpoutWorker]
@@ -146,8 +146,8 @@ class GivesUpSource(Source):
         self.asked.append((attempt, reason))
         return 0.05 if attempt < 3 else None
 
-    def gave_up(self, message_id, failure):
-        self.ended.append((message_id, failure.attempts, failure.reason, self.read()))
+    def gave_up(self, message, failure):
+        self.ended.append((message.id, failure.attempts, failure.reason, self.read()))
 
 
 @pytest.mark.real

@@ -89,7 +89,7 @@ class Numbers(Spout):
         if self.emitted < {NUMBERS}:
             self.emitted += 1
             emitter.emit(b"number", message_id=self.emitted)
-    def ack(self, message_id):
+    def ack(self, message):
         self.acked += 1
         if self.acked == {NUMBERS}:
             Path("numbers-are-acked").touch()

@@ -36,8 +36,8 @@ class Messages(Spout):
         if self.waiting:
             emitter.emit(message := self.waiting.pop(0), message, key="one partition")
 
-    def ack(self, message_id):
-        self.acked.append(message_id)
+    def ack(self, message):
+        self.acked.append(message.id)
 
 
 class KeepsValues(BasicBolt):

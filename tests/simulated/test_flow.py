@@ -44,8 +44,8 @@ class AwaitedTicks(Spout):
             self.next += 1
             emitter.emit(f"tick {self.next}", self.next)
 
-    def ack(self, message_id):
-        self.acked = message_id
+    def ack(self, message):
+        self.acked = message.id
 
     def deactivate(self):
         self.calls.append("deactivate")

@@ -206,7 +206,7 @@ class OneBadClick(Spout):
         if self.waiting:
             emitter.emit(self.waiting.pop(), 0)
 
-    def fail(self, message_id, failure):
+    def fail(self, message, failure):
         pass
 
 

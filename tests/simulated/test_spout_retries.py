@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acktree.producers import BadHandler, BasicBolt, Reject, RetryLater, Spout, SpoutContext, ValueSpout
+from acktree.producers import BadHandler, BasicBolt, Reject, RetryLater, Spout, SpoutContext
 from acktree.schemas import world
 from acktree.schemas.control_records import Cause
 from acktree.schemas.dead_letter import source_headers
@@ -45,14 +45,14 @@ class Orders(Spout):
             value = self.waiting.pop(0)
             emitter.emit(value, value, key=f"key of {value}", headers=[("from", value.encode())])
 
-    def ack(self, message_id):
-        self.acked.append(message_id)
+    def ack(self, message):
+        self.acked.append(message.id)
 
-    def fail(self, message_id, failure):
-        self.failed.append(message_id)
+    def fail(self, message, failure):
+        self.failed.append(message.id)
 
-    def gave_up(self, message_id, failure):
-        self.ended.append((message_id, failure))
+    def gave_up(self, message, failure):
+        self.ended.append((message.id, failure))
 
 
 class Store(BasicBolt):
@@ -106,8 +106,8 @@ def test_after_max_attempts_it_is_a_dead_letter_with_all_it_had_before_the_spout
     store, records = Store(bad=9), []
 
     class ReadsDeadLetters(Orders):
-        def gave_up(self, message_id, failure):
-            super().gave_up(message_id, failure)
+        def gave_up(self, message, failure):
+            super().gave_up(message, failure)
             records.extend(tester.records("t.dead-letter"))
 
     spout = ReadsDeadLetters()
@@ -219,9 +219,9 @@ def test_a_spout_that_handles_failures_itself_gets_them_and_a_warning_of_its_set
     class HandlesFail(Orders):
         retry = False
 
-        def fail(self, message_id, failure):
-            super().fail(message_id, failure)
-            self.waiting.append(message_id)
+        def fail(self, message, failure):
+            super().fail(message, failure)
+            self.waiting.append(message.id)
 
     spout, store = HandlesFail(), Store(bad=5)
     with caplog.at_level(logging.WARNING), run(spout, store) as tester:
@@ -368,7 +368,7 @@ def test_a_dead_letter_that_is_too_large_with_its_stack_goes_without_it():
 
 
 def test_every_tuple_of_a_message_is_emitted_again_and_is_a_dead_letter_of_its_own():
-    class Two(ValueSpout):
+    class Two(Spout):
         retry = True
 
         def __init__(self) -> None:
@@ -380,8 +380,8 @@ def test_every_tuple_of_a_message_is_emitted_again_and_is_a_dead_letter_of_its_o
                 emitter.emit(f"{message_id} 1", (message_id, 7), topic="a", timestamp_ms=86_400_000)
                 emitter.emit(None, (message_id, 7), topic="b", key=b"gone")
 
-        def gave_up(self, message_id, values, failure):
-            self.ended.append((message_id, values))
+        def gave_up(self, message, failure):
+            self.ended.append((message.id, message.values))
 
     class FailsWithoutKey(BasicBolt):
         def execute(self, tup, emit):

@@ -80,8 +80,8 @@ class TwentyNumbers(Spout):
             number = self.waiting.pop(0)
             emitter.emit(number, number)
 
-    def fail(self, message_id, failure: Failure):
-        self.waiting.append(message_id)
+    def fail(self, message, failure: Failure):
+        self.waiting.append(message.id)
 
 
 def words(row: Any) -> list[bytes]:

@@ -7,11 +7,20 @@ needs edges.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Failure, Reject, RetryLater, Spout
+from acktree.producers import (
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Failure,
+    Message,
+    Reject,
+    RetryLater,
+    Spout,
+)
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF, NEVER
 from simulation.checker import BrokenPromise, Checker
@@ -295,33 +304,33 @@ class SearchSpout(Spout):
         self.open[number] += 1
         emitter.emit(value, number, key=value)
 
-    def ack(self, message_id: Hashable) -> None:
+    def ack(self, message: Message) -> None:
         """See Spout."""
-        assert isinstance(message_id, int)
-        self._close(message_id)
-        self.checker.message_acked(self.name_of_task, message_id)
-        self.messages.done.add(message_id)
+        assert isinstance(message.id, int)
+        self._close(message.id)
+        self.checker.message_acked(self.name_of_task, message.id)
+        self.messages.done.add(message.id)
 
-    def fail(self, message_id: Hashable, failure: Failure) -> None:
+    def fail(self, message: Message, failure: Failure) -> None:
         """See Spout."""
-        assert isinstance(message_id, int)
-        self._close(message_id)
+        assert isinstance(message.id, int)
+        self._close(message.id)
         self.checker.count(f"failed: {failure.cause.name.lower()}")
-        value = b"%s/%d" % (self.name_of_task.encode(), message_id)
+        value = b"%s/%d" % (self.name_of_task.encode(), message.id)
         self.checker.retries.check_failure(value, failure.retry, failure.retry_after_s)
         if not failure.retry:
-            self.checker.given_up.add((self.name_of_task, message_id))
-            self.messages.done.add(message_id)
-        if message_id not in self.messages.done:
-            self.waiting.append(message_id)
+            self.checker.given_up.add((self.name_of_task, message.id))
+            self.messages.done.add(message.id)
+        if message.id not in self.messages.done:
+            self.waiting.append(message.id)
 
-    def gave_up(self, message_id: Hashable, failure: Failure) -> None:
+    def gave_up(self, message: Message, failure: Failure) -> None:
         """See Spout; its source offers it again."""
-        assert isinstance(message_id, int)
-        self._close(message_id)
-        self.checker.check_given_up(self.name_of_task, message_id)
-        if message_id not in self.messages.done:
-            self.waiting.append(message_id)
+        assert isinstance(message.id, int)
+        self._close(message.id)
+        self.checker.check_given_up(self.name_of_task, message.id)
+        if message.id not in self.messages.done:
+            self.waiting.append(message.id)
 
     def _close(self, number: int) -> None:
         self.open[number] -= 1

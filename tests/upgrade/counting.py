@@ -7,8 +7,8 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 from acktree.producers.bolt import BasicBolt, Context, Emit
 from acktree.producers.spout import Failure, Spout, SpoutEmitter
@@ -32,7 +32,7 @@ class CountUp(Spout):
         self.next = int(self.begun_file.read_text()) if self.begun_file.exists() else 0
         self.again = deque(number for number in range(self.next) if number not in acked)
         self.acked = acked_file.open("a", buffering=1)
-        self.pending: set[Hashable] = set()
+        self.pending: set[int] = set()
         self.next_s = time.monotonic()
 
     def next_tuple(self, emitter: SpoutEmitter) -> None:
@@ -50,14 +50,15 @@ class CountUp(Spout):
         self.pending.add(number)
         emitter.emit(f"{number} {uuid.uuid4()}", number)
 
-    def ack(self, message_id: Hashable) -> None:
-        self.pending.discard(message_id)
-        self.acked.write(f"{message_id}\n")
+    def ack(self, message: Any) -> None:
+        number = getattr(message, "id", message)  # an earlier version gives the id alone
+        self.pending.discard(number)
+        self.acked.write(f"{number}\n")
 
-    def fail(self, message_id: Hashable, failure: Failure) -> None:
-        self.pending.discard(message_id)
-        assert isinstance(message_id, int)
-        self.again.append(message_id)
+    def fail(self, message: Any, failure: Failure) -> None:
+        number = getattr(message, "id", message)
+        self.pending.discard(number)
+        self.again.append(number)
 
 
 class CopyNumbers(BasicBolt):

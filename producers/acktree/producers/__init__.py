@@ -33,9 +33,10 @@ from acktree.producers.errors import (
 from acktree.producers.functions import Child
 from acktree.producers.functions import bolt as bolt
 from acktree.producers.idempotency import NoLastingKey, WriteOnce
+from acktree.producers.pending import Message
 from acktree.producers.serdes.schema_registry import Avro, JsonSchema, Protobuf
 from acktree.producers.serdes.serde import Json, Raw, Serde, Text
-from acktree.producers.spout import Failure, Spout, SpoutContext, ValueSpout
+from acktree.producers.spout import Failure, Spout, SpoutContext
 from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import SourceOrigin, Tuple
@@ -65,6 +66,7 @@ __all__ = [
     "InvalidTimestamp",
     "Json",
     "JsonSchema",
+    "Message",
     "MissingExtra",
     "MissingKey",
     "MissingPartition",
@@ -93,7 +95,6 @@ __all__ = [
     "UnknownComponent",
     "UnknownSchema",
     "Unwritable",
-    "ValueSpout",
     "Worker",
     "WriteOnce",
     "WrongThread",

@@ -25,22 +25,25 @@ class Emitted(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes, or characters of text, of value, key and headers."""
-        parts = (self.value, self.key, *(text for _, text in self.headers or ()))
-        return sum(len(part or "") for part in parts)
+        size = len(self.value or "") + len(self.key or "")
+        for _, text in self.headers or ():
+            size += len(text or "")
+        return size
 
 
 class Message:
-    """A pending message; ``tuples`` stays empty unless they are kept.
+    """A message of a spout: its ``id``, and the ``tuples`` that were emitted under it, in order.
 
-    ``attempts`` counts emissions that failed, ``first_failed_s`` is when the first of them did.
+    ``attempts`` counts emissions that failed, ``first_failed_s`` is when the first of them did; the worker
+    counts them for a spout with ``retry``. ``size`` is what its tuples take.
     """
 
-    __slots__ = ("attempts", "emitted_s", "first_failed_s", "id", "tuples")
+    __slots__ = ("attempts", "emitted_s", "first_failed_s", "id", "size", "tuples")
 
     def __init__(self, id: Hashable, emitted_s: float) -> None:
         self.id, self.emitted_s = id, emitted_s
         self.tuples: list[Emitted] = []
-        self.attempts = 0
+        self.attempts = self.size = 0
         self.first_failed_s: float | None = None
 
     @property
@@ -77,8 +80,10 @@ class Pending:
 
     def keep(self, root: int, emitted: Emitted) -> None:
         """Keep a tuple until its message is no longer pending."""
-        self._by_root[root].tuples.append(emitted)
-        self.kept_bytes += emitted.size
+        message, size = self._by_root[root], emitted.size
+        message.tuples.append(emitted)
+        message.size += size
+        self.kept_bytes += size
 
     def take(self, root: int) -> Message | None:
         """Return the message of a root, which then waits; None for a root that is not in flight."""
@@ -87,7 +92,7 @@ class Pending:
     def finish(self, message: Message) -> None:
         """Remove a message that waits."""
         self._ids.discard(message.id)
-        self.kept_bytes -= sum(emitted.size for emitted in message.tuples)
+        self.kept_bytes -= message.size
 
     def pop(self, root: int) -> Message | None:
         """Remove and return the message of a root; None for a root that is not in flight."""

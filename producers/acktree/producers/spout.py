@@ -3,7 +3,7 @@
 Invariant: each message has one outcome: ``ack``, ``fail``, or, with ``retry``, ``gave_up``.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -13,8 +13,6 @@ from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.schemas import control_records
 from acktree.schemas.control_records import NEVER, Cause
 
-Values = tuple[bytes | str | None, ...]
-"""What was emitted under one message id, in order."""
 Retry = Callable[[int, str], float | None]
 """Of a failed attempt, counted from 1, and its reason: the seconds until the next one, None to give up."""
 
@@ -70,8 +68,11 @@ class Failure(_Why):
         return made
 
 
-class AnySpout:
-    """A source of messages. All calls come from one thread."""
+class Spout:
+    """A source of messages. All calls come from one thread.
+
+    Messages and what was emitted for them are kept in memory until they are finished.
+    """
 
     name: ClassVar[str] = ""
     """The spout's name in the topology; may be empty if it is the only spout without topics."""
@@ -82,8 +83,7 @@ class AnySpout:
     calls ``gave_up`` instead of ``fail``, once the message is on the dead-letter topic."""
 
     max_kept_bytes: ClassVar[int] = 64 << 20
-    """At this many bytes of kept messages ``next_tuple`` is no longer called; with ``retry``, or as a
-    ValueSpout."""
+    """At this many bytes of pending messages ``next_tuple`` is no longer called."""
 
     def prepare(self, context: SpoutContext) -> None:
         """Open the source; called once."""
@@ -104,71 +104,14 @@ class AnySpout:
     def cleanup(self) -> None:
         """Close the source; called once."""
 
-    def notify_acked(self, message: "Message") -> None:
-        """Call ``ack`` with the arguments of this kind of spout."""
-        raise NotImplementedError
-
-    def notify_failed(self, message: "Message", failure: Failure) -> None:
-        """Call ``fail`` with the arguments of this kind of spout."""
-        raise NotImplementedError
-
-    def notify_attempt_failed(self, message: "Message", failure: Failure) -> None:
-        """Called with ``retry`` when an attempt has failed, before the worker decides what follows."""
-
-    def notify_gave_up(self, message: "Message", failure: Failure) -> None:
-        """Call ``gave_up`` with the arguments of this kind of spout."""
-        raise NotImplementedError
-
-
-class Spout(AnySpout):
-    """A source that itself keeps what it may have to emit again."""
-
-    def ack(self, message_id: Hashable) -> None:
+    def ack(self, message: Message) -> None:
         """Handle the ack of a message: everything derived from it is done."""
 
-    def fail(self, message_id: Hashable, failure: Failure) -> None:
+    def fail(self, message: Message, failure: Failure) -> None:
         """Handle the failure or timeout of a message, for instance by emitting it again."""
 
-    def gave_up(self, message_id: Hashable, failure: Failure) -> None:
+    def gave_up(self, message: Message, failure: Failure) -> None:
         """Handle the end of a message that is now on the dead-letter topic; only with ``retry``."""
 
-    def notify_acked(self, message: "Message") -> None:
-        """Call ``ack``."""
-        self.ack(message.id)
-
-    def notify_failed(self, message: "Message", failure: Failure) -> None:
-        """Call ``fail``."""
-        self.fail(message.id, failure)
-
-    def notify_gave_up(self, message: "Message", failure: Failure) -> None:
-        """Call ``gave_up``."""
-        self.gave_up(message.id, failure)
-
-
-class ValueSpout(AnySpout):
-    """A source that gets the emitted values with acks and fails (JStorm's IAckValueSpout, IFailValueSpout).
-
-    The values of pending messages are kept in memory: of at most ``max_pending`` messages, and ``next_tuple``
-    is not called above ``max_kept_bytes``.
-    """
-
-    def ack(self, message_id: Hashable, values: Values) -> None:
-        """Handle the ack of a message: everything derived from it is done; ``values`` are as emitted."""
-
-    def fail(self, message_id: Hashable, values: Values, failure: Failure) -> None:
-        """Handle the failure or timeout of a message, for instance by emitting it again."""
-
-    def gave_up(self, message_id: Hashable, values: Values, failure: Failure) -> None:
-        """Handle the end of a message that is now on the dead-letter topic; only with ``retry``."""
-
-    def notify_acked(self, message: "Message") -> None:
-        """Call ``ack`` with the values."""
-        self.ack(message.id, message.values)
-
-    def notify_failed(self, message: "Message", failure: Failure) -> None:
-        """Call ``fail`` with the values."""
-        self.fail(message.id, message.values, failure)
-
-    def notify_gave_up(self, message: "Message", failure: Failure) -> None:
-        """Call ``gave_up`` with the values."""
-        self.gave_up(message.id, message.values, failure)
+    def attempt_failed(self, message: Message, failure: Failure) -> None:
+        """Called with ``retry`` when an attempt has failed, before the worker decides what follows."""

@@ -23,7 +23,7 @@ from acktree.schemas.ids import MAX_OFFSET, emitted_value, generation_of, root_i
 from acktree.schemas.registry import History
 
 if TYPE_CHECKING:
-    from acktree.producers.spout import AnySpout
+    from acktree.producers.spout import Spout
 
 
 class Sequences:
@@ -70,8 +70,6 @@ class SpoutEmitter:
         self.counters = Counters()
         self.pending = Pending()
         self.targets = Targets(spout, history)
-        self.keeps_tuples = False
-        """Whether messages are kept as emitted until they are finished."""
         self._history, self._slot, self.packer, self._produce = history, slot, packer, produce
         self._generation = generation_of(run, 0)
         self.sequences = sequences
@@ -128,9 +126,8 @@ class SpoutEmitter:
                 self.pending.pop(tree.root)
             raise
         self._by_message[message_id] = tree
-        if self.keeps_tuples:
-            kept = tuple(headers) if headers else None
-            self.pending.keep(tree.root, Emitted(target.topic, value, key, kept, stamp_ms))
+        kept = tuple(headers) if headers else None
+        self.pending.keep(tree.root, Emitted(target.topic, value, key, kept, stamp_ms))
 
     def _emit_in(
         self,
@@ -182,7 +179,7 @@ class SpoutEmitter:
         self.pending.add(root, message_id, self._now_s)
         return Tree(self._history.latest.version, root, self._confirmed)
 
-    def call(self, spout: "AnySpout", now_s: float) -> int:
+    def call(self, spout: "Spout", now_s: float) -> int:
         """Call ``next_tuple``, and return how many tuples it emitted."""
         self._now_s, self._thread, before = now_s, self._thread_id(), self.counters.emitted
         spout.next_tuple(self)

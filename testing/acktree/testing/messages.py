@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acktree.producers.pending import Message
-from acktree.producers.spout import AnySpout, Failure
+from acktree.producers.spout import Failure, Spout
 from acktree.testing.results import FailedRecord
 
 
@@ -20,14 +20,14 @@ class Messages:
     failed: list[FailedRecord] = field(default_factory=list)
     given_up: list[Hashable] = field(default_factory=list)
 
-    def watch(self, spout: AnySpout) -> None:
+    def watch(self, spout: Spout) -> None:
         """Record what a spout is told from now on."""
         told: Any = spout
-        if not getattr(spout.notify_acked, "is_watched", False):
-            told.notify_acked = _recorded(self._record_ack, spout.notify_acked)
-            told.notify_failed = _recorded(self._record_failure, spout.notify_failed)
-            told.notify_attempt_failed = _recorded(self._record_failure, spout.notify_attempt_failed)
-            told.notify_gave_up = _recorded(self._record_end, spout.notify_gave_up)
+        if not getattr(spout.ack, "is_watched", False):
+            told.ack = _recorded(self._record_ack, spout.ack)
+            told.fail = _recorded(self._record_failure, spout.fail)
+            told.attempt_failed = _recorded(self._record_failure, spout.attempt_failed)
+            told.gave_up = _recorded(self._record_end, spout.gave_up)
 
     def _record_ack(self, message: Message) -> None:
         self.acked.append(message.id)

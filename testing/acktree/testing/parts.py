@@ -13,10 +13,10 @@ from acktree.acker.service import Acker
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.functions import bolt_class_of
 from acktree.producers.loading import make_handler
-from acktree.producers.spout import AnySpout
+from acktree.producers.spout import Spout
 from acktree.producers.worker.bolt_kinds import BOLTS
 from acktree.producers.worker.loop import Worker
-from acktree.producers.worker.spout_loop import SPOUTS, SpoutWorker
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.topology import Topology
 from acktree.schemas.user_code import load_callable
 from acktree.testing.errors import MissingPart
@@ -95,7 +95,7 @@ class Parts:
         return Worker(BOOTSTRAP, self.topology.name, bolt, name=name, user=self.user, ready=ready)
 
     def _spout(self, name: str, given: Any, task: int, service: Service) -> Runner:
-        spout = self.handlers[service.name] = _made(given, SPOUTS, "next_tuple")
+        spout = self.handlers[service.name] = _made(given, (Spout,), "next_tuple")
         self.messages.setdefault(service.name, Messages()).watch(spout)
         place = BOOTSTRAP, self.topology.name
         return SpoutWorker(*place, spout, task=task, name=name, user=self.user, ready=service.set_ready)
@@ -151,7 +151,7 @@ def _refuse_missing(is_given: bool, text: str) -> None:
 
 
 def _refuse_shared(name: str, given: Any, count: int, what: str) -> None:
-    if count > 1 and isinstance(given, AnyBolt | AnySpout):
+    if count > 1 and isinstance(given, AnyBolt | Spout):
         raise MissingPart(
             f"{name!r} has {count} {what}, and an instance serves one of them: give its class, or a function"
         )

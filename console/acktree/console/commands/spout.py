@@ -14,7 +14,8 @@ from acktree.console.commands.options import (
 )
 from acktree.console.process_metrics import serve_process
 from acktree.producers.loading import make_handler
-from acktree.producers.worker.spout_loop import SPOUTS, SpoutWorker
+from acktree.producers.spout import Spout
+from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.clients import make_admin
 from acktree.schemas.user_code import clear_user_errors
 
@@ -49,7 +50,7 @@ def run(
     The current folder is searched for MODULE. Run one process per task; a second one of a task takes it over.
     """
     log_to_stderr()
-    made = make_handler(handler, SPOUTS, "next_tuple")
+    made = make_handler(handler, (Spout,), "next_tuple")
     make_admin(bootstrap, settings)
     worker = SpoutWorker(
         bootstrap,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from acktree.producers.pending import Message
-from acktree.producers.spout import AnySpout, Failure
+from acktree.producers.spout import Failure, Spout
 from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.spout_retries import SpoutRetries
 from acktree.schemas import world
@@ -26,7 +26,7 @@ class SpoutDelivery:
 
     def __init__(
         self,
-        spout: AnySpout,
+        spout: Spout,
         emitter: SpoutEmitter,
         history: History,
         progress: Progress,
@@ -44,7 +44,7 @@ class SpoutDelivery:
         """Deliver the ack of a message that is no longer pending."""
         self._emitter.counters.acked += 1
         self._last_acked_s = world.monotonic_s()
-        self._call("ack", self._spout.notify_acked, message)
+        self._call("ack", self._spout.ack, message)
 
     def ack_root(self, root: int) -> None:
         """Deliver the ack of a root, unless it is not in flight; that of a probe closes the breaker."""
@@ -73,9 +73,9 @@ class SpoutDelivery:
         now_s = world.monotonic_s()
         if retries is None:
             self._breaker.failed(now_s, failure.task, failure.reason or "timed out")
-            self._call("fail", self._spout.notify_failed, message, failure)
+            self._call("fail", self._spout.fail, message, failure)
             return
-        self._spout.notify_attempt_failed(message, failure)
+        self._spout.attempt_failed(message, failure)
         counts = not is_overdue and (failure.cause is Cause.FAILED or self._is_alive(now_s))
         self._call("retry", partial(retries.failed, counts=counts), message, failure, now_s)
         self._breaker.failed(now_s, failure.task, failure.reason or "timed out")
@@ -92,7 +92,7 @@ class SpoutDelivery:
         for message, failure in self._retries.pop_given_up():
             self.given_up += 1
             self.refused += failure.cause is Cause.REJECTED
-            self._call("gave_up", self._spout.notify_gave_up, message, failure)
+            self._call("gave_up", self._spout.gave_up, message, failure)
 
     def _call(self, name: str, call: Any, *arguments: Any) -> None:
         self._progress.calling = name

@@ -7,7 +7,6 @@ result: the source must emit again whatever was not acked.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -21,7 +20,7 @@ from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.loading import check_plain, check_written
-from acktree.producers.spout import AnySpout, Failure, Spout, SpoutContext, ValueSpout
+from acktree.producers.spout import Failure, Spout, SpoutContext
 from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.retry_choice import RetryChoice, find_retry
 from acktree.producers.worker.spout_claim import SpoutClaim
@@ -48,8 +47,17 @@ from acktree.schemas.standstill import RoleReports, StandstillReports
 from acktree.schemas.stats import STATS_INTERVAL_S
 from acktree.schemas.topology import SpoutTable
 
-SPOUTS: tuple[type[AnySpout], ...] = (Spout, ValueSpout)
-SPOUT_METHODS = ("prepare", "next_tuple", "ack", "fail", "gave_up", "deactivate", "activate", "cleanup")
+SPOUT_METHODS = (
+    "prepare",
+    "next_tuple",
+    "ack",
+    "fail",
+    "gave_up",
+    "attempt_failed",
+    "deactivate",
+    "activate",
+    "cleanup",
+)
 CALLS_PER_TURN = 1_000
 IDLE_WAIT_S = 0.01
 BUSY_WAIT_S = 0.001
@@ -68,7 +76,7 @@ class SpoutWorker:
         self,
         bootstrap: str,
         topology: str,
-        spout: AnySpout,
+        spout: Spout,
         *,
         task: int = 0,
         name: str | None = None,
@@ -83,7 +91,7 @@ class SpoutWorker:
         Raises:
             UnknownTopology, UnknownComponent, BrokerUnreachable, LostClaim, GroupInUse, BadHandler: there.
         """
-        check_written(spout, SPOUTS, "next_tuple")
+        check_written(spout, (Spout,), "next_tuple")
         check_plain(spout, SPOUT_METHODS)
         retry = find_retry(spout)
         user = user or {}
@@ -124,8 +132,6 @@ class SpoutWorker:
             self._output.produce_confirmed,
             self._claiming.sequences,
         )
-        self.emitter.keeps_tuples = isinstance(spout, ValueSpout) or retry is not False
-        self._max_kept_bytes = spout.max_kept_bytes if self.emitter.keeps_tuples else math.inf
         self._watch_breaker = BreakerWatch(self._history, self.name)
         self.breaker = self._watch_breaker.breaker
         self._retries = (
@@ -256,7 +262,7 @@ class SpoutWorker:
             return emitted
         room = self._table.max_pending - self.pending
         for _ in range(min(room, CALLS_PER_TURN)):
-            if self.emitter.pending.kept_bytes >= self._max_kept_bytes:
+            if self.emitter.pending.kept_bytes >= self._spout.max_kept_bytes:
                 break
             count = self.emitter.call(self._spout, now_s)
             emitted += count

@@ -6,7 +6,7 @@ Invariant: a name, a task or a setting that does not fit is refused or said at t
 import logging
 
 from acktree.producers.errors import UnknownComponent
-from acktree.producers.spout import AnySpout, Spout, ValueSpout
+from acktree.producers.spout import Spout
 from acktree.schemas.registry import History, Published, Slot
 from acktree.schemas.retry_policy import RetryPolicy, retry_policy
 from acktree.schemas.topology import SpoutTable
@@ -16,7 +16,7 @@ RETRY_SETTINGS = ("max_attempts", "retry_initial_s", "retry_max_s")
 log = logging.getLogger("acktree.spout")
 
 
-def find_spout_name(latest: Published, spout: AnySpout, wanted: str | None) -> str:
+def find_spout_name(latest: Published, spout: Spout, wanted: str | None) -> str:
     """Return the spout's name in the topology: ``wanted``, its class's, or the only one without topics.
 
     Raises:
@@ -45,10 +45,10 @@ def slot_of(latest: Published, spout: str, task: int) -> Slot:
     raise UnknownComponent(f"task {task} of spout {spout} has no slot; apply the topology again")
 
 
-def warn_of_failures(latest: Published, name: str, spout: AnySpout) -> None:
+def warn_of_failures(latest: Published, name: str, spout: Spout) -> None:
     """Say at the start of a spout without ``retry`` what becomes of failures, and of settings for them."""
     kind = type(spout)
-    if getattr(kind, "fail", None) in (Spout.fail, ValueSpout.fail):
+    if kind.fail is Spout.fail:
         log.warning(
             "spout %s emits no failed message again, unless its source offers it after a restart: %s has "
             "neither a method fail nor retry = True",
