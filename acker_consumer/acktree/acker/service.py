@@ -74,6 +74,7 @@ class Acker:
         Raises:
             UnknownTopology, MissingTopic, BrokerUnreachable, RefusedSetting: see there.
         """
+        self.name = topology
         self._bootstrap, self._user, self._ready = bootstrap, user or {}, ready
         self._wall_ms, self._now_s = wall_ms or steady_wall(), now_s
         self._seed = world.random_bits(64) if seed is None else seed
