@@ -73,7 +73,7 @@ class BatchCollector:
         /,
     ) -> None:
         """Hold a child that the collector would produce."""
-        self._held.add(HeldChild(self._parents, topic, value, key, headers, timestamp_ms))
+        self._held.add(HeldChild(self._parents, value, topic, key, headers, timestamp_ms))
 
     def _send_held(self) -> None:
         """Produce what is held, in its order; the parents of what can never be written fail."""
@@ -84,11 +84,13 @@ class BatchCollector:
                     collector.counters.emitted -= 1
                     collector.children.record_unwritable((child.parents[row],), unwritable)
                 continue
+            parents, value, topic, key, headers, timestamp_ms = child
+            assert topic is not None, child
             try:
-                self._produce(child.topic, child.value, child.key, child.headers, child.timestamp_ms)
+                self._produce(topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
             except Unwritable as error:
                 collector.counters.emitted -= 1
-                collector.children.record_unwritable(child.parents, error)
+                collector.children.record_unwritable(parents, error)
             except Exception as error:
                 collector.children.raise_fatal(error)
 

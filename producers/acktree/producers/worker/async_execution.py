@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from acktree.producers.bolt import AsyncBolt, Context, Emit
 from acktree.producers.collector import Collector, UserHeaders
@@ -27,6 +27,7 @@ from acktree.producers.worker.execution import (
     find_late,
     read_payload,
 )
+from acktree.producers.worker.held_output import HeldChild
 from acktree.producers.worker.loop_thread import LoopThread
 from acktree.producers.worker.traces import named
 from acktree.schemas import world
@@ -44,16 +45,6 @@ MAX_ANSWER_S = 1.0
 End = tuple["BufferedEmit", BaseException | None]
 
 
-class BufferedChild(NamedTuple):
-    """An emitted child that is not sent yet."""
-
-    value: bytes | str | None
-    topic: str | None
-    key: bytes | str | None
-    headers: UserHeaders | None
-    timestamp_ms: int | None
-
-
 class BufferedEmit(Emit):
     """Buffers what one tuple emits until its ``execute`` has ended."""
 
@@ -63,7 +54,7 @@ class BufferedEmit(Emit):
         super().__init__(collector)
         self.tuple = self.current = tup
         self.resets = resets
-        self.children: list[BufferedChild] = []
+        self.children: list[HeldChild] = []
         self.thread = world.thread_id()
 
     def __call__(
@@ -84,7 +75,8 @@ class BufferedEmit(Emit):
                 check_headers(headers)
         except Misuse as misuse:
             self._collector.faults.report(misuse, self.tuple)
-        self.children.append(BufferedChild(value, topic, key, headers and list(headers), timestamp_ms))
+        child = HeldChild((self.tuple,), value, topic, key, headers and list(headers), timestamp_ms)
+        self.children.append(child)
 
     def reset_timeout(self) -> None:
         """Restart the message timeout; sent in the worker's next turn, which waits for no tuple."""
@@ -263,7 +255,7 @@ class AsyncExecution(Execution):
                 collector.fail_for_fault(tup, tup._fault)
             elif tup._state is IN_HAND:
                 for child in emit.children:
-                    collector.emit(anchors=tup, **child._asdict())
+                    collector._emit_for(*child)
                 collector.ack(tup)
 
     @property

@@ -18,14 +18,14 @@ CHILD_BYTES = 100
 
 
 class HeldChild(NamedTuple):
-    """A child that was emitted alone."""
+    """A child that was emitted alone, as it was given; in a batch with its topic and all its headers."""
 
     parents: tuple[Tuple, ...]
-    topic: str
     value: Payload
+    topic: str | None
     key: Payload
     headers: Pairs | None
-    timestamp_ms: int
+    timestamp_ms: int | None
 
 
 class HeldRows(NamedTuple):

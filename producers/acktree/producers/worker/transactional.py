@@ -15,18 +15,8 @@ from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import Produce, ProduceRows
 from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Hand, Tuple, is_over
 from acktree.producers.worker.edge_pool import EdgePool
+from acktree.producers.worker.held_output import HeldChild
 from acktree.schemas.registry import History
-
-
-class HeldChild(NamedTuple):
-    """An emitted child with the tuples it is anchored to, not sent yet."""
-
-    parents: tuple[Tuple, ...]
-    value: bytes | str | None
-    topic: str | None
-    key: bytes | str | None
-    headers: UserHeaders | None
-    timestamp_ms: int | None
 
 
 class HeldFail(NamedTuple):
