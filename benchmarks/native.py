@@ -3,8 +3,7 @@
     python benchmarks/native.py PART [-b HOST:PORT] [--rounds 3] [--tasks CORES] [--records 100000]
 
 PART is `prefetch` (the fold of the acker alone), or `daemon` or `home` (a local Spark from its start to the
-end of its first batch, one task a partition). Of a part in columns out of workers: `worker_rates.py --kinds
-batch,columns`, with and without `--without-native`, which there switches off nothing else.
+end of its first batch, one task a partition).
 
 CPU leaves out the broker and the acker's start. Figures are medians over the rounds.
 """

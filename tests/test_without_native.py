@@ -10,25 +10,18 @@ import pytest
 from simulated_kafka import REAL
 
 HOUSE = Path(__file__).parents[1]
+MODULES = ("tests/spark/test_stage.py", "tests/spark/test_reader.py", "tests/spark/test_failing_bolt.py")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "modules",
-    [
-        ("producers/test_worker.py", "producers/test_unwritable.py", "producers/test_exactly_once.py"),
-        ("spark/test_stage.py", "spark/test_reader.py", "spark/test_failing_bolt.py"),
-    ],
-    ids=["workers", "spark"],
-)
-def test_the_suite_passes_without_the_private_parts_of_libraries(bootstrap: str, modules: tuple[str, ...]):
+def test_sparks_tests_pass_without_the_private_parts_of_libraries(bootstrap: str):
     command = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
     environment = {**os.environ, "ACKTREE_NATIVE": "off", "KAFKA_BOOTSTRAP_SERVERS": bootstrap}
     for name in [name for name in environment if name == REAL or name.startswith("PYTEST_")]:
         del environment[name]
     ran = subprocess.run(
-        [*command, *(f"tests/{module}" for module in modules)],
+        [*command, *MODULES],
         cwd=HOUSE,
         env=environment,
         capture_output=True,

@@ -10,7 +10,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.native.columns_out import find_cells
+from acktree.producers.native.cells import find_cells
 from acktree.schemas.header import HEADER, single_headers
 from acktree.spark.tasks.writing import batch_loop
 from acktree.spark.tasks.writing.record_batches import BATCH_BYTES, encode, no_headers, other_headers
@@ -113,3 +113,8 @@ def test_sizes_around_the_bounds_of_varints(size: int):
     rows = [(b"v" * size, b"k" * size, b"o" * size, [("n" * min(size, 9000), b"h" * size)])]
     ((_, data, _),) = laid_out(rows, 1)
     assert read(data) == rows
+
+
+@pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array([[b"a"], []])])
+def test_columns_of_other_types_have_no_cells(column):
+    assert find_cells(column, 2) is None

@@ -33,10 +33,6 @@ class Compiler:
         jit = numba.njit(cache=True, nogil=True, error_model="numpy")
         return cast(Function, jit(self.named(function)))
 
-    def callback(self, signature: Any) -> Callable[[Function], Any]:
-        """Compile a function that C calls."""
-        return lambda function: numba.cfunc(signature, cache=True)(self.named(function))
-
     def named(self, function: Function) -> Function:
         """Return the function with the digest in its name."""
         function.__qualname__ += f"_{self._digest}"

@@ -9,18 +9,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from acktree.producers.collector import UserHeaders
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
-from acktree.producers.kafka.record_limits import NO_LIMITS, Limits, payload_of
+from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
 from acktree.producers.native.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
-from acktree.producers.native.columns_out import Cells, ColumnsOut, FirstError, find_cells
-from acktree.producers.native.librdkafka import NoColumns
 from acktree.schemas import world
 from acktree.schemas.clients import make_producer
-from acktree.schemas.header import HEADER
 from acktree.schemas.kafka_errors import is_forbidden
 from acktree.schemas.outages import log_retry
 from acktree.schemas.progress import Progress
@@ -96,37 +92,22 @@ class FirstDeliveryError:
     """
 
     def __init__(self) -> None:
-        self._error: KafkaError | None = None
+        self.error: KafkaError | None = None
         self._topic = ""
-        self._columns_error: FirstError | None = None
-
-    def watch_columns(self, first_error: FirstError) -> None:
-        """Watch the first error of records sent as columns, too."""
-        self._columns_error = first_error
 
     def on_delivery(self, error: KafkaError | None, record: Any) -> None:
         """Handle a delivery report."""
-        if error is not None and self._error is None:
-            self._error, self._topic = error, record.topic()
-
-    @property
-    def error(self) -> KafkaError | None:
-        """The error, None if there was none."""
-        if self._error is None and self._columns_error is not None and self._columns_error[0]:
-            self._error = KafkaError(int(self._columns_error[0]))
-            self._topic = self._columns_error[1:].tobytes().rstrip(b"\0").decode()
-        return self._error
+        if error is not None and self.error is None:
+            self.error, self._topic = error, record.topic()
 
     def clear(self) -> None:
         """Clear the error."""
-        self._error = None
-        if self._columns_error is not None:
-            self._columns_error[:] = 0
+        self.error = None
 
     def check(self) -> None:
         """Raise DeliveryFailed if a record could not be delivered."""
-        if (error := self.error) is not None:
-            raise refused(error, self._topic)
+        if self.error is not None:
+            raise refused(self.error, self._topic)
 
 
 class BufferedProducer:
@@ -143,14 +124,12 @@ class BufferedProducer:
         self._has_limits = bool(limits.by_topic or limits.compacted)
         self.settings = settings
         self._deadline_s = math.inf
-        self.may_have_columns = True
         self.has_written = False
         """Whether anything was given to the producer since whoever commits has cleared this."""
         self._connect()
 
     def _connect(self) -> None:
         """Create a new producer; delivery reports of the previous one are ignored."""
-        self.columns: ColumnsOut | None = None
         self.delivery_error = FirstDeliveryError()
         settings = {**self.settings, "on_delivery": self.delivery_error.on_delivery}
         self.producer: Producer = make_producer(settings)
@@ -198,42 +177,7 @@ class BufferedProducer:
         Raises:
             DeliveryFailed: a previous record was rejected for good.
         """
-        self.has_written = True
-        columns = self.open_columns()
-        places = [found for column in rows.columns if (found := find_cells(column, len(rows))) is not None]
-        if columns is None or len(places) < len(rows.columns) or not self._fit(topic, places, rows.headers):
-            return produce_each(self.produce, topic, rows)
-        next_row = 0
-        unwritten: Unwritten = []
-        while True:
-            next_row, code = columns.produce(topic, places, rows.headers, next_row)
-            if next_row == len(rows):
-                return unwritten
-            if code == KafkaError._QUEUE_FULL:
-                self._wait_for_room()
-                continue
-            rejected = produce_each(self.produce, topic, rows.one(next_row))
-            unwritten += [(next_row, error) for _, error in rejected]
-            next_row += 1
-
-    def _fit(self, topic: str, places: Sequence[Cells], headers: UserHeaders) -> bool:
-        """Return whether their topic accepts all of the records."""
-        if not self._has_limits:
-            return True
-        sizes = np.stack([cells.places[1] for cells in places])
-        largest_bytes = int(sizes.clip(0).sum(0).max(initial=0)) + len(HEADER) + payload_of(headers)
-        return self._limits.fit(topic, largest_bytes, all_keyed=bool((sizes[1] >= 0).all()))
-
-    def open_columns(self) -> ColumnsOut | None:
-        """Return what sends columns, None where records have to be sent one by one."""
-        if self.columns is None and self.may_have_columns:
-            try:
-                self.columns = ColumnsOut(self.producer)
-                self.delivery_error.watch_columns(self.columns.first_error)
-            except NoColumns as reason:
-                self.may_have_columns = False
-                log.info("columns are sent record by record: %s", reason, extra={"action": "no_columns"})
-        return self.columns
+        return produce_each(self.produce, topic, rows)
 
     def _raise_or_drop(self, error: KafkaException) -> None:
         """Raise the error of a record; where its transaction cannot commit, the record is dropped instead."""

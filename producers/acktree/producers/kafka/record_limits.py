@@ -46,11 +46,6 @@ class Limits:
     compacted: frozenset[str] = frozenset()
     times: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def fit(self, topic: str, largest_bytes: int, *, all_keyed: bool) -> bool:
-        """Return whether a topic accepts records up to this payload size."""
-        is_small = largest_bytes <= self.by_topic.get(topic, largest_bytes)
-        return is_small and (all_keyed or topic not in self.compacted)
-
     def check(
         self,
         topic: str,

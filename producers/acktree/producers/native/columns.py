@@ -1,7 +1,4 @@
-"""Columns of records to send: what may be a column, and the fallback that produces it row by row.
-
-Does not know Kafka; ``columns_out.py`` sends columns as such.
-"""
+"""Columns of records to send: what may be a column, and producing it row by row. Does not know Kafka."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

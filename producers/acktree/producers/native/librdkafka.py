@@ -23,12 +23,6 @@ _HANDLE_BYTES = 16_384
 """More than the size of a handle."""
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rd_kafka_opaque": (ctypes.c_void_p, ctypes.c_void_p),
-    "rd_kafka_topic_new": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
-    "rd_kafka_topic_destroy": (None, ctypes.c_void_p),
-    "rd_kafka_last_error": (ctypes.c_int,),
-    "rd_kafka_conf": (ctypes.c_void_p, ctypes.c_void_p),
-    "rd_kafka_conf_get": (ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p),
-    "rd_kafka_conf_set_dr_msg_cb": (None, ctypes.c_void_p, ctypes.c_void_p),
     "rd_kafka_queue_get_partition": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32),
     "rd_kafka_queue_forward": (None, ctypes.c_void_p, ctypes.c_void_p),
     "rd_kafka_queue_destroy": (None, ctypes.c_void_p),
@@ -90,10 +84,8 @@ def find_handle(client: Any) -> int:
     return handle
 
 
-def load_loops(module: str, functions: Iterable[str], **others: int) -> ModuleType:
-    """Import a module of compiled loops after making the functions that they call known to LLVM.
-
-    These are ``functions`` of librdkafka, and ``others`` by their addresses.
+def load_loops(module: str, functions: Iterable[str]) -> ModuleType:
+    """Import a module of compiled loops after making librdkafka's functions that they call known to LLVM.
 
     Raises:
         NoColumns: librdkafka lacks a function, or numba is missing or has no cache folder.
@@ -106,7 +98,7 @@ def load_loops(module: str, functions: Iterable[str], **others: int) -> ModuleTy
     try:
         from llvmlite import binding
 
-        for name, address in {**addresses, **others}.items():
+        for name, address in addresses.items():
             binding.add_symbol(name, address)
         return import_module(module)
     except ImportError as error:

@@ -1,6 +1,8 @@
 """The compiled loops of Spark's tasks called once, so that no task waits for the compiler."""
 
-from acktree.producers.native import warm_up as producers
+import numpy as np
+
+from acktree.producers.kafka.packing import MIN_COMPILED_ENTRIES, fold_entries
 from acktree.schemas.clients import make_consumer
 from acktree.spark.tasks.reading.columns_in import ColumnsIn, compiled_loops
 
@@ -11,7 +13,8 @@ def load() -> None:
     Raises:
         NoColumns: records are read one by one on this machine.
     """
-    producers.load()
+    roots = np.arange(1, MIN_COMPILED_ENTRIES + 1, dtype=np.uint64)
+    fold_entries(roots, roots)
     compiled_loops()
 
 
@@ -33,7 +36,6 @@ def warm_up() -> None:
     Raises:
         NoColumns: records are processed one by one on this machine, so there is nothing to compile.
     """
-    producers.warm_up()
     load()
     consumer = make_consumer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0, "group.id": "warm-up"})
     columns_in = ColumnsIn(consumer, "warm-up", 0)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from acktree.producers.collector import UserHeaders
 from acktree.producers.errors import TooLarge
 from acktree.producers.kafka.output import missing_partition
+from acktree.producers.native.cells import Cells, find_cells
 from acktree.producers.native.columns import Pairs, Payload, Rows, Unwritten, produce_each
-from acktree.producers.native.columns_out import Cells, find_cells
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, admin_settings, producer_settings
 from acktree.schemas.ids import EdgeSource

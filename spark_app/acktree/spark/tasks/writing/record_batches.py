@@ -15,8 +15,8 @@ import numpy as np
 from aiokafka.producer.message_accumulator import BatchBuilder
 from numpy.typing import NDArray
 
+from acktree.producers.native.cells import Cells, find_cells
 from acktree.producers.native.columns import Pairs
-from acktree.producers.native.columns_out import Cells, find_cells
 from acktree.schemas import world
 from acktree.schemas.avro import zigzag
 from acktree.schemas.header import HEADER
