@@ -8,7 +8,7 @@ JOBS   ?= 2
 # Tests wait for Kafka and Spark as much as they work.
 TEST_JOBS ?= $(shell expr $$(nproc) + 3)
 # What `make test` may take, user and system time of all of its processes; with CI set, a run that takes more fails.
-CPU_BUDGET_S := 750
+CPU_BUDGET_S := 600
 BIN    := $(VENV)/bin
 # Bytecode is kept, else each process of a run compiles all modules it imports.
 PYTHON_RUN := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python
