@@ -24,7 +24,7 @@ from acktree.producers import (
     SpoutEmitter,
     Tuple,
 )
-from acktree.producers.batch import BatchCollector
+from acktree.producers.collecting.batch import BatchCollector
 from acktree.producers.tuple_batch import TupleBatch
 
 Count = Callable[[int], None]

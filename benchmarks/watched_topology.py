@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from acktree.acker.figures import Figures
+from acktree.producers.collecting.counters import Counters
 from acktree.producers.kafka.claim import Claim
-from acktree.producers.worker.counters import Counters
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_admin
 from acktree.schemas.codec import encode_ack, encode_ack_init, encode_result

@@ -90,12 +90,12 @@ def test_the_namespace_has_no_init(root):
 @pytest.mark.parametrize(
     ("package", "source"),
     [
-        ("schemas", "import acktree.producers.collector"),
+        ("schemas", "import acktree.producers.collecting.collector"),
         ("schemas", "from acktree import acker"),
         ("schemas", "import acktree"),
         ("producers", "def late():\n    from acktree.spark.ledger.partition import Ledger"),
         ("producers", "from acktree.acker import table"),
-        ("acker", "from acktree.producers.kafka.packing import Packer"),
+        ("acker", "from acktree.producers.collecting.packing import Packer"),
         ("acker", "class A:\n    def f(self):\n        import acktree.console.main as m"),
         ("spark", "from acktree.acker.table import Table"),
         ("spark", "if TYPE_CHECKING:\n    from acktree.console import broker"),
@@ -114,7 +114,7 @@ def test_a_wrong_import_is_found(package, source):
     [
         ("producers", "from acktree.schemas.ids import mix"),
         ("producers", "from . import packing\nfrom .packing import Packer\nfrom ..schemas import ids"),
-        ("spark", "import pyspark\nfrom acktree.producers.kafka.packing import Packer"),
+        ("spark", "import pyspark\nfrom acktree.producers.collecting.packing import Packer"),
         ("acker", "import acktree.schemas.codec\nimport acktree_other"),
         ("console", "from acktree.spark import stage\nfrom acktree.acker import service"),
     ],

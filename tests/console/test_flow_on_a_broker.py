@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from acktree.console.commands import topology
 from acktree.console.main import main
+from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.spout import Spout
-from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas import world
 from acktree.schemas.clients import make_producer

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from acktree.producers.kafka.packing import AckPacker, InitPacker
+from acktree.producers.collecting.packing import AckPacker, InitPacker
 from acktree.schemas.codec import decode_ack, decode_ack_init
 from acktree.schemas.registry import History, Published
 from cores.script import Core, Did, holds, same
@@ -18,7 +18,7 @@ HISTORY = History(
     "t",
     {v: Published(name="t", ackers=n, version=v, spout_tasks={}, slots=()) for v, n in ACKERS.items()},
 )
-MODULE = "acktree.producers.kafka.packing"
+MODULE = "acktree.producers.collecting.packing"
 
 
 class PackerScript:

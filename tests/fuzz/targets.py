@@ -18,8 +18,8 @@ from starlette.types import Message, Scope
 
 from acktree.console.page.app import StatusPage
 from acktree.console.page.frame import Frame, PageSettings
+from acktree.producers.collecting.done_above import decode_done, decode_owner, encode_done
 from acktree.producers.kafka.claim import DamagedClaim, OversizedClaim, decode_claim
-from acktree.producers.kafka.done_above import decode_done, decode_owner, encode_done
 from acktree.schemas import codec
 from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.schemas.commit_metadata import seal

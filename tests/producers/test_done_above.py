@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from acktree.producers.kafka.done_above import (
+from acktree.producers.collecting.done_above import (
     OWNER_BYTES,
     WINDOW_OFFSETS,
     DoneAbove,

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from acktree.producers import AsyncBolt, BadHandler, BasicBolt
+from acktree.producers.collecting.ack_sums import HEAD_BYTES
+from acktree.producers.collecting.done_above import decode_done, decode_owner, encode_done
 from acktree.producers.errors import DeliveryFailed
-from acktree.producers.kafka.done_above import decode_done, decode_owner, encode_done
 from acktree.producers.tuples import Tuple
-from acktree.producers.worker.ack_sums import HEAD_BYTES
 from acktree.producers.worker.bolt_kinds import find_execute_timeout
 from acktree.producers.worker.execute_limit import EXIT_EXECUTE_TIMEOUT, LastActs, with_done
 from acktree.schemas import world

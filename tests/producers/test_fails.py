@@ -5,10 +5,10 @@ import traceback
 import pytest
 
 from acktree.producers import BasicBolt
-from acktree.producers.kafka.packing import MAX_STACKS
+from acktree.producers.collecting.fails import Fails, place_of, stack_of
+from acktree.producers.collecting.packing import MAX_STACKS
 from acktree.producers.testing import BoltDouble
 from acktree.producers.tuples import Tuple
-from acktree.producers.worker.fails import Fails, place_of, stack_of
 
 COUNT = 200
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.producers import BatchBolt, Reject, RetryLater
+from acktree.producers.collecting import held_output
 from acktree.producers.testing import BoltDouble
-from acktree.producers.worker import held_output
 from acktree.producers.worker.halving import FURTHER_FAILURES, execute_in_halves
 
 
@@ -89,7 +89,7 @@ def test_tuples_that_were_failed_before_the_exception_are_not_executed_again():
 
 
 def test_a_batch_that_emits_too_much_to_be_held_is_sent_and_fails_whole(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("acktree.producers.batch.MAX_HELD_BYTES", 500)
+    monkeypatch.setattr("acktree.producers.collecting.batch.MAX_HELD_BYTES", 500)
     bolt, double = given_values(20, {b"19": ValueError("no")})
     assert set(double.failed) == set(range(20))
     assert (bolt.executions, double.acked) == (1, set())

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Message
 
 from acktree.producers.bolt import Context
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.idempotency import NoLastingKey, WriteOnce, key_of
-from acktree.producers.kafka.intake import Intake
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.tuples import SourceOrigin
 from acktree.producers.worker.bolt_kinds import make_execution
+from acktree.producers.worker.intake import Intake
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import generation_of, root_id
 from producers.trees import Net, published

@@ -5,7 +5,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.kafka.intake import Intake
+from acktree.producers.worker.intake import Intake
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
 from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header
 from acktree.schemas.registry import History

@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message
 
 from acktree.producers import Spout
+from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TransactionAborted
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.output import BufferedProducer
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.native.columns import Rows
 from acktree.producers.worker.spout_loop import SpoutWorker

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.kafka import packing
-from acktree.producers.kafka.packing import MAX_STACK_BYTES, MAX_STACKS, AckPacker, InitPacker
+from acktree.producers.collecting import packing
+from acktree.producers.collecting.packing import MAX_STACK_BYTES, MAX_STACKS, AckPacker, InitPacker
 from acktree.schemas.codec import decode_ack, decode_ack_init
 from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit, FailedTuple
 from acktree.schemas.errors import UnknownVersion

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from acktree.producers import Spout
+from acktree.producers.collecting.packing import InitPacker
+from acktree.producers.collecting.spout_emitter import Sequences, SpoutEmitter
 from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent, WrongThread
 from acktree.producers.kafka.claim import LostClaim
-from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.spout_output import SpoutOutput
-from acktree.producers.spout_emitter import Sequences, SpoutEmitter
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas import world
 from acktree.schemas.clients import make_producer

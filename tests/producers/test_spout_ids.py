@@ -7,8 +7,8 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acktree.producers.collecting.spout_emitter import Sequences
 from acktree.producers.kafka.claim import Claim, commit_claim, next_epoch, read_claim
-from acktree.producers.spout_emitter import Sequences
 from acktree.producers.worker.spout_loop import SpoutWorker
 from acktree.schemas.client_settings import consumer_settings
 from acktree.schemas.clients import make_consumer

@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Message
 from hypothesis import given
 
+from acktree.producers.collecting.done_above import WINDOW_OFFSETS, DoneAbove, decode_done, encode_done
+from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader, WrongTopic
-from acktree.producers.kafka.done_above import WINDOW_OFFSETS, DoneAbove, decode_done, encode_done
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.tuples import Hand, Tuple
-from acktree.producers.worker.transactional import TransactionalCollector
 from acktree.schemas.header import HEADER, decode_header, find_header
 from acktree.schemas.ids import origin_of
 from hypothesis_profiles import examples

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import pytest
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Spout
-from acktree.producers.batch import BatchCollector
+from acktree.producers.collecting.batch import BatchCollector
+from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
-from acktree.producers.kafka.intake import Intake
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import CLIENT_BYTES, read_limits
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Hand, Tuple
+from acktree.producers.worker.intake import Intake
 from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.producers.worker.transactional import TransactionalCollector
 from acktree.schemas.header import find_header
 from acktree.schemas.ids import origin_of
 from producers.cluster import WorkerCluster, until

@@ -4,10 +4,10 @@ from collections import defaultdict
 
 from confluent_kafka import Message
 
-from acktree.producers.collector import Collector
-from acktree.producers.kafka.intake import Intake
-from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.tuples import Hand, Tuple
+from acktree.producers.worker.intake import Intake
 from acktree.schemas.codec import decode_ack
 from acktree.schemas.control_records import FailedTuple
 from acktree.schemas.header import HEADER, Anchor, encode_header

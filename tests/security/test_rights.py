@@ -31,9 +31,9 @@ from acktree.console.rights import NoSuchRole, Right, Role, failed_values, right
 from acktree.console.view.cluster import Cluster
 from acktree.console.view.dead_letters import read_newest
 from acktree.producers.bolt import BasicBolt, Emit
+from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.spout import Spout
-from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.tuples import Tuple
 from acktree.producers.worker.loop import Worker
 from acktree.producers.worker.spout_loop import SpoutWorker

@@ -106,7 +106,7 @@ DEFECTS = (
     ),
     Defect(
         "ack a failed tuple",
-        f"{WORKER}/collector.py",
+        f"{WORKER}/collecting/collector.py",
         '        if self._finish(tup, "fail"):\n            tup._state = FAILED\n            self.fails.pack(tup, reason, retry_after_ms, stack)\n',
         "        self.ack(tup)\n",
     ),
@@ -124,7 +124,7 @@ DEFECTS = (
     ),
     Defect(
         "leave the children out of the ack",
-        f"{WORKER}/collector.py",
+        f"{WORKER}/collecting/collector.py",
         "        if is_written and target.hashes:\n            defer_to_ack(parent, target.acked_children, child)\n",
         "",
     ),
@@ -154,7 +154,7 @@ DEFECTS = (
     ),
     Defect(
         "send half of what belongs together",
-        f"{WORKER}/worker/transactional.py",
+        f"{WORKER}/collecting/transactional.py",
         "        for child in group.children:\n",
         "        for child in group.children[:1]:\n",
     ),
@@ -166,7 +166,7 @@ DEFECTS = (
     ),
     Defect(
         "choose the acker by the newest version",
-        f"{WORKER}/kafka/packing.py",
+        f"{WORKER}/collecting/packing.py",
         "            published = self._history.at(version)\n            if not published.ackers:",
         "            published = self._history.latest\n            if not published.ackers:",
     ),
@@ -178,7 +178,7 @@ DEFECTS = (
     ),
     Defect(
         "one part of a joined child for all its parents",
-        f"{WORKER}/worker/ack_sums.py",
+        f"{WORKER}/collecting/ack_sums.py",
         "            value ^= part\n",
         "",
     ),
@@ -340,7 +340,7 @@ DEFECTS = (
     ),
     Defect(
         "neither ack nor fail a part of a batch",
-        f"{WORKER}/batch.py",
+        f"{WORKER}/collecting/batch.py",
         '        collector.sums.acked.append(b"".join(done))\n',
         '        collector.sums.acked.append(b"".join(done[:-1] or done))\n',
     ),

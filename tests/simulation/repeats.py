@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from acktree.producers.kafka.done_above import decode_done
+from acktree.producers.collecting.done_above import decode_done
 from acktree.spark.ledger.done_set import decode_metadata
 from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.testing.kafka.groups import Committed, Group

@@ -8,8 +8,8 @@ import pytest
 from acktree.acker.expiry import AgeLimits
 from acktree.acker.ownership import Ownership
 from acktree.acker.partition import Partition
-from acktree.producers.batch import BatchCollector
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.batch import BatchCollector
+from acktree.producers.collecting.collector import Collector
 from acktree.producers.kafka.inputs import Inputs
 from acktree.producers.worker.input_commits import InputCommits
 from acktree.schemas.header import ANCHOR_BYTES

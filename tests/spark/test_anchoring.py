@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from acktree.producers.kafka.packing import fold_entries
+from acktree.producers.collecting.packing import fold_entries
 from acktree.schemas.control_records import BACK_OFF, ENTRY, NEVER
 from acktree.schemas.header import ANCHOR, SINGLE
 from acktree.schemas.ids import EdgeSource, emitted_values, fnv1a64, root_ids

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
 from acktree.console.main import main
-from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.collecting.packing import InitPacker
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.control_records import Cause
 from acktree.schemas.ids import generation_of, root_id

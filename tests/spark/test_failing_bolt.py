@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 
 from acktree.acker.service import Acker
 from acktree.producers import BasicBolt
-from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.collecting.packing import InitPacker
 from acktree.producers.worker.loop import Worker
 from acktree.schemas import world
 from acktree.schemas.clients import make_consumer

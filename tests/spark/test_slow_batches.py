@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from acktree.acker.service import Acker
 from acktree.console.demo.account import committed_offsets
 from acktree.producers import BasicBolt, Emit, Tuple
-from acktree.producers.kafka.packing import InitPacker
+from acktree.producers.collecting.packing import InitPacker
 from acktree.producers.worker.loop import Worker
 from acktree.schemas.codec import decode_ack, decode_result
 from acktree.schemas.control_records import Result

@@ -1,8 +1,10 @@
 """The library for workers: bolts and spouts in Python, and their acks."""
 
-from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import AsyncBolt, BasicBolt, BatchBolt, Bolt, Context, Emit
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.batch import BatchCollector
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.collecting.pending import Message
+from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import (
     AckedTwice,
     AlreadyPending,
@@ -33,11 +35,9 @@ from acktree.producers.errors import (
 from acktree.producers.functions import Child
 from acktree.producers.functions import bolt as bolt
 from acktree.producers.idempotency import NoLastingKey, WriteOnce
-from acktree.producers.pending import Message
 from acktree.producers.serdes.schema_registry import Avro, JsonSchema, Protobuf
 from acktree.producers.serdes.serde import Json, Raw, Serde, Text
 from acktree.producers.spout import Failure, Spout, SpoutContext
-from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import SourceOrigin, Tuple
 from acktree.producers.worker.loop import Worker

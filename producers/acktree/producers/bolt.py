@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from acktree.producers.batch import BatchCollector
-from acktree.producers.collector import Collector, UserHeaders
+from acktree.producers.collecting.batch import BatchCollector
+from acktree.producers.collecting.collector import Collector, UserHeaders
 from acktree.producers.errors import NotInHand
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Tuple

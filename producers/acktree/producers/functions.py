@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, Emit
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.errors import BadHandler, NotDeserializable
 from acktree.producers.serdes.payloads import find_serdes
 from acktree.producers.tuples import Tuple

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from acktree.producers.bolt import Context
-from acktree.producers.pending import Message
-from acktree.producers.spout_emitter import SpoutEmitter
+from acktree.producers.collecting.pending import Message
+from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.schemas import control_records
 from acktree.schemas.control_records import NEVER, Cause
 

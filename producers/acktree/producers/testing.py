@@ -11,15 +11,15 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, Message
 
 from acktree.producers.bolt import AnyBolt, Context
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.collecting.counters import Counters
+from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.functions import as_bolt
-from acktree.producers.kafka.intake import Intake
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import NO_TIMESTAMP
 from acktree.producers.serdes.payloads import topics_of
 from acktree.producers.tuples import IN_HAND, Hand, Record
 from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, configure, make_execution
-from acktree.producers.worker.counters import Counters
+from acktree.producers.worker.intake import Intake
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.codec import decode_ack

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from acktree.producers.pending import Message
+from acktree.producers.collecting.pending import Message
 from acktree.producers.spout import Failure, Spout
 from acktree.testing.results import FailedRecord
 

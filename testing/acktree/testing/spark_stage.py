@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
 from acktree.spark.stage import BadTransform
 
 COLUMNS = ("value", "key", "headers", "fail", "retry", "retry_after_s", "topic")

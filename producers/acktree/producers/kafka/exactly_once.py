@@ -2,7 +2,7 @@
 
 Invariant: a transaction has everything produced since the last one and the offsets of exactly those inputs;
 a stale group generation aborts it, so a zombie commits nothing. The metadata of a committed offset says what
-is done above it, so tuples may be acked in any order (``done_above.py``, ``worker/transactional.py``).
+is done above it, so tuples may be acked in any order (``done_above.py``, ``collecting/transactional.py``).
 """
 
 import math

@@ -12,8 +12,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from acktree.producers.collecting.done_above import decode_owner
 from acktree.producers.kafka.deadline_call import CHECK_INTERVAL_S, CallTimedOut, call_with_deadline
-from acktree.producers.kafka.done_above import decode_owner
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import make_producer, metadata_of

@@ -13,8 +13,8 @@ from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from acktree.producers.collecting.done_above import DoneAbove, decode_done, encode_all_done, encode_done
 from acktree.producers.kafka.deadline_call import close_consumer
-from acktree.producers.kafka.done_above import DoneAbove, decode_done, encode_all_done, encode_done
 from acktree.producers.tuples import Hand, Record, Tuple
 from acktree.schemas import world
 from acktree.schemas.clients import metadata_of

@@ -6,9 +6,9 @@ source record's dead letter, empty where a message has nothing to say: older one
 
 from collections.abc import Callable, Hashable
 
+from acktree.producers.collecting.pending import Message
 from acktree.producers.errors import TooLarge
 from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
-from acktree.producers.pending import Message
 from acktree.producers.spout import Failure
 from acktree.schemas import world
 from acktree.schemas.dead_letter import (

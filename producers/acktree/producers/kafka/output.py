@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
 from acktree.producers.native.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each

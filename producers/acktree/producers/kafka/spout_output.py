@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.native.columns import Delivered
 

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acktree.producers.bolt import AsyncBolt, Context, Emit
-from acktree.producers.collector import Collector, UserHeaders
+from acktree.producers.collecting.collector import Collector, UserHeaders
+from acktree.producers.collecting.held_output import HeldChild
+from acktree.producers.collecting.payloads import check_headers, check_payload
+from acktree.producers.collecting.traces import named
 from acktree.producers.errors import EmitAfterAck, Misuse, WrongThread, is_of_tuple
-from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.loading import check_returned
-from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuples import DROPPED, IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
 from acktree.producers.worker.execution import (
@@ -27,9 +28,8 @@ from acktree.producers.worker.execution import (
     find_late,
     read_payload,
 )
-from acktree.producers.worker.held_output import HeldChild
+from acktree.producers.worker.intake import CheckError, Intake, read_anchors
 from acktree.producers.worker.loop_thread import LoopThread
-from acktree.producers.worker.traces import named
 from acktree.schemas import world
 
 log = logging.getLogger("acktree.bolt")

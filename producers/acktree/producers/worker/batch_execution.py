@@ -7,17 +7,17 @@ executed again. Every tuple is done when the batch is.
 import logging
 from collections.abc import Iterable, Sequence
 
-from acktree.producers.batch import BatchCollector
 from acktree.producers.bolt import BatchBolt
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.batch import BatchCollector
+from acktree.producers.collecting.collector import Collector
 from acktree.producers.errors import Misuse, RetryLater, is_of_tuple, reason_of
-from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.loading import check_returned
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
 from acktree.producers.worker.execution import SyncExecution, fail, read_payload
 from acktree.producers.worker.halving import execute_in_halves
+from acktree.producers.worker.intake import CheckError, Intake
 from acktree.schemas import world
 
 log = logging.getLogger("acktree.bolt")

@@ -8,16 +8,16 @@ import inspect
 import math
 
 from acktree.producers.bolt import AnyBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.errors import BadHandler, UnknownComponent
-from acktree.producers.kafka.intake import CheckError, Intake
 from acktree.producers.loading import check_plain, check_written
 from acktree.producers.serdes.payloads import Payloads, find_serdes
 from acktree.producers.worker.async_execution import AsyncExecution
 from acktree.producers.worker.batch_execution import BatchExecution
 from acktree.producers.worker.batch_sizing import Turn
 from acktree.producers.worker.execution import BasicExecution, Execution, FindHand, HandExecution
-from acktree.producers.worker.transactional import TransactionalCollector
+from acktree.producers.worker.intake import CheckError, Intake
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import BoltTable

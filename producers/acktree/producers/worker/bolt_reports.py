@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from acktree.producers.bolt import Context
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.collecting.traces import about, named
 from acktree.producers.kafka.inputs import Inputs
 from acktree.producers.kafka.output import Output
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND
 from acktree.producers.worker.execution import Execution
-from acktree.producers.worker.traces import about, named
 from acktree.schemas import world
 from acktree.schemas.header import first_anchor
 from acktree.schemas.progress import Executing, Progress

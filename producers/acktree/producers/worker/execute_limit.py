@@ -19,19 +19,19 @@ from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from acktree.producers.collecting.counters import Counters
+from acktree.producers.collecting.done_above import WINDOW_OFFSETS, decode_done, decode_owner, encode_done
+from acktree.producers.collecting.fails import Fails
+from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.traces import named
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.deadline_call import call_with_deadline, close_consumer
-from acktree.producers.kafka.done_above import WINDOW_OFFSETS, decode_done, decode_owner, encode_done
 from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.producers.kafka.output import BufferedProducer
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Tuple
 from acktree.producers.worker.bolt_reports import BoltReports
-from acktree.producers.worker.counters import Counters
 from acktree.producers.worker.execution import Execution
-from acktree.producers.worker.fails import Fails
-from acktree.producers.worker.traces import named
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.clients import metadata_of

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
 from acktree.producers.bolt import BasicBolt, Bolt, Context, Emit, SyncBolt
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.collecting.traces import about, named
 from acktree.producers.errors import InvalidRetry, Misuse, Reject, RetryLater, is_of_tuple, reason_of
-from acktree.producers.kafka.intake import CheckError, Intake, read_anchors
 from acktree.producers.loading import check_returned
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Hand, Record, Tuple
 from acktree.producers.worker.batch_sizing import Turn
-from acktree.producers.worker.traces import about, named
+from acktree.producers.worker.intake import CheckError, Intake, read_anchors
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
 

@@ -7,7 +7,7 @@ transaction nothing is committed before its inputs are read again, or left to th
 import logging
 from collections.abc import Collection
 
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.collector import Collector
 from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka.inputs import Inputs, Place
 from acktree.producers.kafka.output import Output

@@ -15,14 +15,13 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from acktree.producers.bolt import AnyBolt, Context
+from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.functions import as_bolt
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
-from acktree.producers.kafka.intake import Intake
 from acktree.producers.kafka.membership import group_settings
 from acktree.producers.kafka.output import Output
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.worker.batch_sizing import BatchSizer, Turn
 from acktree.producers.worker.bolt_kinds import (
@@ -36,6 +35,7 @@ from acktree.producers.worker.bolt_kinds import (
 from acktree.producers.worker.bolt_reports import BoltReports
 from acktree.producers.worker.execute_limit import ExecuteLimit, LastActs, reason_for
 from acktree.producers.worker.input_commits import InputCommits
+from acktree.producers.worker.intake import Intake
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, is_kip_848
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer

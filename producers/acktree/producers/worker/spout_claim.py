@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from acktree.producers.collecting.spout_emitter import Sequences
 from acktree.producers.kafka.claim import Claim, LostClaim, claim_run, commit_claim, read_claim
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
-from acktree.producers.spout_emitter import Sequences
 from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, retry_until_ready
 from acktree.schemas.errors import AcktreeError

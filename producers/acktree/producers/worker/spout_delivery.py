@@ -8,9 +8,9 @@ import math
 from functools import partial
 from typing import Any
 
-from acktree.producers.pending import Message
+from acktree.producers.collecting.pending import Message
+from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.spout import Failure, Spout
-from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.spout_retries import SpoutRetries
 from acktree.schemas import world
 from acktree.schemas.breaker import Breaker

@@ -12,16 +12,16 @@ from functools import partial
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from acktree.producers.collecting.packing import InitPacker
+from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import UnknownComponent
 from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.producers.kafka.inputs import check_error
 from acktree.producers.kafka.message_dead_letters import MessageDeadLetters
-from acktree.producers.kafka.packing import InitPacker
 from acktree.producers.kafka.record_limits import read_limits
 from acktree.producers.kafka.spout_output import SpoutOutput
 from acktree.producers.loading import check_plain, check_written
 from acktree.producers.spout import Failure, Spout, SpoutContext
-from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.retry_choice import RetryChoice, find_retry
 from acktree.producers.worker.spout_claim import SpoutClaim
 from acktree.producers.worker.spout_delivery import SpoutDelivery

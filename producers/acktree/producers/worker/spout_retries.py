@@ -11,11 +11,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple, Protocol
 
+from acktree.producers.collecting.pending import Message
+from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import Misuse, Unwritable, reason_of
 from acktree.producers.kafka.message_dead_letters import text_of
-from acktree.producers.pending import Message
 from acktree.producers.spout import Failure
-from acktree.producers.spout_emitter import SpoutEmitter
 from acktree.producers.worker.retry_choice import RetryChoice
 from acktree.schemas.breaker import Breaker, Held
 from acktree.schemas.control_records import Cause

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from acktree.producers.kafka.packing import MIN_COMPILED_ENTRIES, fold_entries
+from acktree.producers.collecting.packing import MIN_COMPILED_ENTRIES, fold_entries
 from acktree.schemas.clients import make_consumer
 from acktree.spark.tasks.reading.columns_in import ColumnsIn, compiled_loops
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.producers.kafka.packing import AckPacker, init_records
+from acktree.producers.collecting.packing import AckPacker, init_records
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.control_records import EntryArray
 from acktree.schemas.header import ANCHOR

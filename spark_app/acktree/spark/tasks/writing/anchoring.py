@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from acktree.producers.kafka.packing import fold_entries
+from acktree.producers.collecting.packing import fold_entries
 from acktree.schemas.control_records import BACK_OFF, ENTRY, EntryArray, stronger
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, Anchor, encode_header, single_headers

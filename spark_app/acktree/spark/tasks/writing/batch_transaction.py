@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from confluent_kafka import KafkaException
 from numpy.typing import NDArray
 
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.errors import TooLarge
 from acktree.producers.kafka.output import missing_partition
 from acktree.producers.native.cells import Cells, find_cells

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from acktree.producers.collecting.retry_rules import RetryRules
 from acktree.producers.errors import InvalidRetry
-from acktree.producers.worker.retry_rules import RetryRules
 from acktree.spark.tasks.writing.anchoring import RootFailure
 
 log = logging.getLogger("acktree.spark")

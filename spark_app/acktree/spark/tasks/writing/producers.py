@@ -5,7 +5,7 @@ Invariant: ``flush_and_commit`` returns only when everything sent is in the brok
 
 from typing import Any, Protocol
 
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.native.columns import Rows, Unwritten
 from acktree.schemas.client_settings import Settings, producer_settings

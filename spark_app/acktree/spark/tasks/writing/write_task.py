@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from acktree.producers.collector import UserHeaders
+from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.collecting.retry_rules import RetryRules
 from acktree.producers.errors import Unwritable
 from acktree.producers.native.columns import Rows, plain
-from acktree.producers.worker.retry_rules import RetryRules
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.header import ANCHOR, HEADER

@@ -7,6 +7,8 @@ import logging
 from functools import partial
 from typing import NoReturn
 
+from acktree.producers.collecting.counters import Counters
+from acktree.producers.collecting.traces import about, named
 from acktree.producers.errors import Unwritable, reason_of
 from acktree.producers.native.columns import (
     NO_TIMESTAMP,
@@ -19,8 +21,6 @@ from acktree.producers.native.columns import (
     produce_each,
 )
 from acktree.producers.tuples import Tuple
-from acktree.producers.worker.counters import Counters
-from acktree.producers.worker.traces import about, named
 
 log = logging.getLogger("acktree.bolt")
 

@@ -8,10 +8,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 
+from acktree.producers.collecting.counters import Counters
+from acktree.producers.collecting.packing import MAX_STACKS, AckPacker
 from acktree.producers.errors import reason_of
-from acktree.producers.kafka.packing import MAX_STACKS, AckPacker
 from acktree.producers.tuples import Tuple
-from acktree.producers.worker.counters import Counters
 from acktree.schemas.control_records import BACK_OFF, FailedTuple
 
 MAX_FRAMES = 40

@@ -8,14 +8,14 @@ metadata covers are held back. What is emitted unanchored is sent immediately.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from acktree.producers.collector import Collector, UserHeaders
+from acktree.producers.collecting.collector import Collector, UserHeaders
+from acktree.producers.collecting.done_above import WINDOW_OFFSETS
+from acktree.producers.collecting.edge_pool import EdgePool
+from acktree.producers.collecting.held_output import HeldChild
+from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.errors import Misuse
-from acktree.producers.kafka.done_above import WINDOW_OFFSETS
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import Produce, ProduceRows
 from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Hand, Tuple, is_over
-from acktree.producers.worker.edge_pool import EdgePool
-from acktree.producers.worker.held_output import HeldChild
 from acktree.schemas.registry import History
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from confluent_kafka import KafkaError
 
-from acktree.producers.collector import Collector
+from acktree.producers.collecting.collector import Collector
+from acktree.producers.collecting.traces import about_record
 from acktree.producers.tuples import Record
-from acktree.producers.worker.traces import about_record
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
 from acktree.schemas.header import HEADER, SINGLE, decode_header, find_header, headers_of_all, read_headers
 from acktree.schemas.registry import History

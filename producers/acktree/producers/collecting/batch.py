@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from acktree.producers.collector import Collector, UserHeaders
+from acktree.producers.collecting.ack_sums import AnchorArray
+from acktree.producers.collecting.collector import Collector, UserHeaders
+from acktree.producers.collecting.held_output import MAX_HELD_BYTES, HeldChild, HeldOutput, HeldRows, copied
+from acktree.producers.collecting.payloads import bad_cells, check_headers
+from acktree.producers.collecting.targets import Target
+from acktree.producers.collecting.traces import context_of_tuple
 from acktree.producers.errors import Misuse, NotInHand, NotSerializable, Unwritable
 from acktree.producers.native.columns import NO_TIMESTAMP, Column, Rows, plain
-from acktree.producers.payloads import bad_cells, check_headers
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Tuple
-from acktree.producers.worker.ack_sums import AnchorArray
-from acktree.producers.worker.held_output import MAX_HELD_BYTES, HeldChild, HeldOutput, HeldRows, copied
-from acktree.producers.worker.targets import Target
-from acktree.producers.worker.traces import context_of_tuple
 from acktree.schemas.header import ANCHOR, ANCHOR_BYTES, single_headers
 from acktree.schemas.ids import EdgeSource
 

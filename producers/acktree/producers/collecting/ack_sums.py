@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.producers.kafka.packing import AckPacker
+from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.targets import Target
 from acktree.producers.tuples import Tuple
-from acktree.producers.worker.targets import Target
 from acktree.schemas.header import ANCHOR, Anchor, encode_header
 from acktree.schemas.ids import IdArray, emitted_values, fnv1a64, mix_array
 

@@ -11,25 +11,25 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from acktree.producers.collecting.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
+from acktree.producers.collecting.child_output import ChildOutput
+from acktree.producers.collecting.counters import Counters
+from acktree.producers.collecting.edge_pool import EdgePool
+from acktree.producers.collecting.fails import Fails
+from acktree.producers.collecting.faults import Faults
+from acktree.producers.collecting.origins import Origins
+from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.retry_rules import RetryRules
+from acktree.producers.collecting.targets import Targets
+from acktree.producers.collecting.traces import handed_on
 from acktree.producers.errors import Misuse, reason_given, reason_of
-from acktree.producers.kafka.packing import AckPacker
 from acktree.producers.native.columns import (
     Pairs,
     Produce,
     ProduceRows,
 )
-from acktree.producers.origins import Origins
 from acktree.producers.serdes.payloads import NO_PAYLOADS
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
-from acktree.producers.worker.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
-from acktree.producers.worker.child_output import ChildOutput
-from acktree.producers.worker.counters import Counters
-from acktree.producers.worker.edge_pool import EdgePool
-from acktree.producers.worker.fails import Fails
-from acktree.producers.worker.faults import Faults
-from acktree.producers.worker.retry_rules import RetryRules
-from acktree.producers.worker.targets import Targets
-from acktree.producers.worker.traces import handed_on
 from acktree.schemas import world
 from acktree.schemas.control_records import BACK_OFF
 from acktree.schemas.header import HEADER, Anchor, encode_header

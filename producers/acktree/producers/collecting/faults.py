@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
+from acktree.producers.collecting.counters import Counters
+from acktree.producers.collecting.payloads import check_headers, check_payload
 from acktree.producers.errors import AckedTwice, EmitAfterAck, Misuse, NotInHand, WrongThread, reason_of
 from acktree.producers.native.columns import Pairs
-from acktree.producers.payloads import check_headers, check_payload
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Owner, Tuple, is_over
-from acktree.producers.worker.counters import Counters
 from acktree.schemas import world
 
 log = logging.getLogger("acktree.bolt")
