@@ -20,7 +20,7 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.topology import parse_topology
 from acktree.spark import app
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.options import SourceOptions
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 

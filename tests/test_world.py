@@ -19,10 +19,10 @@ from acktree.producers.testing import BoltDouble
 from acktree.schemas import world
 from acktree.schemas.ids import EdgeSource
 from acktree.schemas.world import Answer, RealWorld, use_world
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.per_process import PerProcess
+from acktree.spark.tasks.producers import TaskProducer
 from acktree.spark.tasks.writing import transactions
 from acktree.spark.tasks.writing.aiokafka_client import NoBatches
-from acktree.spark.tasks.writing.producers import TaskProducer
 
 HOUSE = Path(__file__).parents[1]
 PRODUCT = [

@@ -6,8 +6,8 @@ The same for the classes of Spark: a start takes a quarter less CPU time, and th
 import sys
 
 from acktree.acker import warm_up as acker
+from acktree.spark import warm_up as spark
 from acktree.spark.runtime import class_archive
-from acktree.spark.tasks import warm_up as spark
 
 for part in (acker, spark):
     part.warm_up()

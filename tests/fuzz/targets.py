@@ -30,7 +30,7 @@ from acktree.schemas.registry import History, Published, Slot
 from acktree.schemas.stats import decode_report
 from acktree.schemas.topology import Topology, parse_topology
 from acktree.spark.ledger.done_set import decode_metadata, encode_metadata
-from acktree.spark.runtime.logged_batch import CheckpointMismatch, PlannedBatch
+from acktree.spark.ledger.logged_batch import CheckpointMismatch, PlannedBatch
 
 FRONTIER = 40
 MANY_CHARS = 1 << 14

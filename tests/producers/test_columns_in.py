@@ -15,7 +15,7 @@ from acktree.schemas.clients import make_consumer, make_producer
 from acktree.schemas.header import HEADER, find_header
 from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn, FetchedColumns
-from acktree.spark.tasks.warm_up import warm_up
+from acktree.spark.warm_up import warm_up
 from hypothesis_profiles import examples
 from producers.cluster import WorkerCluster, until
 

@@ -8,7 +8,7 @@ from acktree.console.properties import client_properties, variable_of
 from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.errors import RefusedSetting
 from acktree.schemas.oauth import TokenFunction, token_function
-from acktree.spark.tasks.writing.producers import TaskProducer
+from acktree.spark.tasks.producers import TaskProducer
 
 BEARER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 

@@ -13,7 +13,7 @@ from acktree.producers.errors import DeliveryFailed
 from acktree.producers.native.columns import Rows
 from acktree.schemas.errors import AcktreeError, NotAuthorized
 from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName
 from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
 from security.secure_broker import PASSWORD, SecureBroker
 

@@ -46,12 +46,12 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import read_history
 from acktree.schemas.stats import Report
 from acktree.schemas.topology import parse_topology
-from acktree.spark.driver.batch_commits import BatchName
 from acktree.spark.driver.reporter import Reporter
-from acktree.spark.driver.source_topics import UnknownPartition
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.driver.spout_driver import SpoutDriver
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.batch_commits import BatchName
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import UnknownPartition
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_whole
 from producers.cluster import RunningWorker, WorkerCluster, until

@@ -15,7 +15,7 @@ from acktree.console.rights import Right
 from acktree.schemas.client_settings import consumer_settings, producer_settings
 from acktree.schemas.clients import make_admin, make_consumer, make_producer
 from acktree.schemas.errors import NotAuthenticated
-from acktree.spark.driver.batch_commits import BatchName, ReadTaskName
+from acktree.spark.shared.batch_commits import BatchName, ReadTaskName
 from acktree.spark.tasks.writing.transactions import begin_transaction, open_transactions
 from security import tokens
 from security.secure_broker import WAIT_S, SecureBroker

@@ -10,7 +10,7 @@ from typing import Any
 
 from acktree.producers.collecting.done_above import decode_done
 from acktree.spark.ledger.done_set import decode_metadata
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.testing.kafka.groups import Committed, Group
 from acktree.testing.kernel import Process
 

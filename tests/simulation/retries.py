@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, Failure, Result
 from acktree.schemas.ids import root_id
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from simulation.repeats import Place
 
 DRAWN, DELAYED, REJECTED = "drawn", "delayed", "rejected"

@@ -19,7 +19,7 @@ from acktree.schemas.control_records import BACK_OFF, NEVER
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import Topology
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.testing.kafka.cluster import Cluster
 from acktree.testing.kernel import Kernel, Process
 from acktree.testing.spark_stub import Calls, Checkpoint, SparkApplication

@@ -25,10 +25,10 @@ from acktree.spark.driver.takeover import Takeover, is_too_old
 from acktree.spark.ledger.blocks import block_firsts
 from acktree.spark.ledger.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, fits
 from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.result_cut import ResultCut
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import PlannedBatch
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 LOG_END = 120

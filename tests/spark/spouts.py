@@ -18,8 +18,8 @@ from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.ledger.blocks import block_firsts
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.spark.shared.options import SourceOptions
 
 TOPOLOGY = """
 name = "{name}"

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acktree.schemas.ids import OffsetTooLarge
-from acktree.spark.driver.log_bounds import check_offsets
-from acktree.spark.ledger.retries import Replay
-from acktree.spark.runtime.logged_batch import (
+from acktree.spark.ledger.logged_batch import (
     MAX_ATTEMPT_SPANS,
     MAX_REPLAYS,
     Attempts,
@@ -23,6 +21,8 @@ from acktree.spark.runtime.logged_batch import (
     group_attempts,
     group_replays,
 )
+from acktree.spark.ledger.retries import Replay
+from acktree.spark.shared.log_bounds import check_offsets
 
 EMPTY = PlannedBatch(1, ()).to_json()
 OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: tuple(sorted(s)))

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
 from acktree.spark.tasks.writing.transactions import begin_transaction, open_transactions

@@ -15,7 +15,7 @@ from acktree.schemas.control_records import Cause
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.registry import read_history
 from acktree.spark.driver.spout_driver import SpoutDriver
-from acktree.spark.options import BadOption
+from acktree.spark.shared.options import BadOption
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated

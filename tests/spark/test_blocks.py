@@ -13,10 +13,10 @@ from acktree.spark.driver.takeover import Takeover
 from acktree.spark.ledger.blocks import MAX_BLOCK_RANGES, BlockRange
 from acktree.spark.ledger.done_set import runs
 from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.logged_batch import MAX_REPLAYS, EmittedBlocks, PlannedBatch, Range
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import FailureOutcome, Replay
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_REPLAYS, EmittedBlocks, PlannedBatch, Range
 from spark.spout_model import LOG_END, POLICY, SpoutModel
 
 RUN = 1

@@ -14,11 +14,11 @@ from acktree.schemas.errors import MissingTopic
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.bolt_driver import BoltDriver
-from acktree.spark.driver.log_bounds import DataLoss, OffsetOutOfRange
-from acktree.spark.driver.source_topics import VanishedPartition
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.spark.shared.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import VanishedPartition
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from simulated_kafka import Simulation, run_in
 
@@ -130,7 +130,7 @@ def bolt(
     kafka: str, unique: str, simulation: Simulation | None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BoltTester]:
     monkeypatch.setattr(
-        "acktree.spark.driver.log_bounds.END_CHECK_INTERVAL_S", 0.05
+        "acktree.spark.shared.log_bounds.END_CHECK_INTERVAL_S", 0.05
     )  # one broker: no other leader
     made: list[BoltTester] = []
     run_in(simulation, lambda: made.append(BoltTester(kafka, unique)))

@@ -13,7 +13,7 @@ from acktree.producers.native.librdkafka import NoColumns
 from acktree.schemas.client_settings import producer_settings
 from acktree.schemas.clients import make_producer
 from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading import columns_in
 from acktree.spark.tasks.reading.bolt_anchors import BoltAnchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching

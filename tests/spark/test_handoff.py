@@ -8,7 +8,7 @@ from pyspark import SparkFiles
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from acktree.spark.driver.batch_commits import ReadTaskName
+from acktree.spark.shared.batch_commits import ReadTaskName
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage
 from acktree.spark.tasks import handoff as handoff

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acktree.schemas.topology import SpoutSparkTable, Topology, parse_topology
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.options import SourceOptions
 
 TOPOLOGY = """
 name = "t"

@@ -2,7 +2,7 @@
 
 import os
 
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.per_process import PerProcess
 
 
 def test_the_order_of_settings_does_not_matter():

@@ -7,11 +7,11 @@ from acktree.schemas.control_records import BACK_OFF, Cause, Failure, Result
 from acktree.schemas.ids import generation_of, root_id
 from acktree.schemas.retry_policy import RetryPolicy
 from acktree.spark.ledger.blocks import MAX_BLOCK_RANGES, BlockRange
+from acktree.spark.ledger.logged_batch import Replays
 from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import Replays
 
 RUN = 1
 FIRST = generation_of(RUN, 0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from acktree.schemas.control_records import Cause
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.tasks.reading.read_task import ReadTask
 from spark.spouts import SpoutTester

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql.types import StructType
 
-from acktree.spark.options import BadOption
+from acktree.spark.shared.options import BadOption
 from acktree.spark.sink import stream_writer
 from acktree.spark.tasks.writing.anchoring import BadColumn
 

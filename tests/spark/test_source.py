@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
-from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.runtime.available_now import stop_when_done
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
+from acktree.spark.shared.options import BadOption, SourceOptions
 from acktree.spark.source import FORMAT
 from spark.test_handoff import handoff_files
 

@@ -15,10 +15,10 @@ from acktree.schemas.errors import AcktreeError, MissingTopic
 from acktree.schemas.ids import generation_of
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
-from acktree.spark.driver.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S, check_source
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.spark.shared.log_bounds import DataLoss, OffsetOutOfRange
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from spark.spouts import DEADLINE_S, SpoutTester
 
@@ -45,7 +45,7 @@ def recreate(t: SpoutTester, partitions: int = 1) -> None:
 @pytest.fixture(autouse=True)
 def _no_other_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one broker there is nothing to be patient for."""
-    monkeypatch.setattr("acktree.spark.driver.log_bounds.END_CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("acktree.spark.shared.log_bounds.END_CHECK_INTERVAL_S", 0.05)
 
 
 def remove_before(t: SpoutTester, offset: int) -> None:

@@ -17,10 +17,10 @@ from acktree.schemas.ids import generation_of, next_run
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.group_offsets import ZombieDriver
-from acktree.spark.driver.source_topics import UnknownPartition
 from acktree.spark.driver.spout_driver import SpoutDriver
 from acktree.spark.ledger.done_set import encode_metadata
-from acktree.spark.options import BadOption, SourceOptions
+from acktree.spark.shared.options import BadOption, SourceOptions
+from acktree.spark.shared.source_topics import UnknownPartition
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated

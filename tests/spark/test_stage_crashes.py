@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acktree.schemas.ids import origin_of
 from acktree.spark import app
-from acktree.spark.driver.batch_commits import BatchName, commit_of_batch
+from acktree.spark.shared.batch_commits import BatchName, commit_of_batch
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage, Transform
 from producers.cluster import until

@@ -17,8 +17,8 @@ from acktree.producers.native.columns import Rows
 from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import BrokerUnreachable, RefusedSetting
 from acktree.schemas.header import HEADER, single_headers
-from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.writing import batch_transaction, transactions
 from acktree.spark.tasks.writing.aiokafka_client import NoBatches, batch_client_settings
 from acktree.spark.tasks.writing.batch_transaction import BatchTransaction

@@ -23,13 +23,13 @@ from acktree.schemas.errors import AcktreeError
 from acktree.schemas.temporary_folder import temporary_folder
 from acktree.schemas.user_code import load_callable
 from acktree.spark.driver.source_watch import check_source
-from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.runtime import available_now
 from acktree.spark.runtime.class_archive import options_to_use
 from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
 from acktree.spark.runtime.short_errors import TRACEBACK, last_error
 from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
+from acktree.spark.shared.options import BadOption, SourceOptions
 from acktree.spark.sink import target_of
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import BadTransform, Stage, Transform
@@ -119,7 +119,7 @@ def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = No
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if not is_native_off():
-            settings["spark.python.daemon.module"] = "acktree.spark.runtime.daemon"
+            settings["spark.python.daemon.module"] = "acktree.spark.daemon"
         settings["spark.master"] = f"local[{os.cpu_count() or 2},4]"
     if is_local and "SPARK_CONF_DIR" not in os.environ:
         # Shuffles of a streaming query do not adapt to their size: it would be 200 tasks for two rows, too.

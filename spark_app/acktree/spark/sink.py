@@ -14,7 +14,7 @@ from pyspark.sql import Row, datasource
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from acktree.spark.options import NARROW, BadOption, SourceOptions
+from acktree.spark.shared.options import NARROW, BadOption, SourceOptions
 from acktree.spark.tasks.writing.declared_task import write_declared
 from acktree.spark.tasks.writing.row_columns import check_columns
 

@@ -22,15 +22,15 @@ from acktree.schemas.registry import History, Published, read_history
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
 from acktree.spark.driver.written_batches import WrittenBatches
-from acktree.spark.options import SourceOptions
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.runtime.begun_batch import BegunBatch
-from acktree.spark.runtime.logged_batch import PlannedBatch
 from acktree.spark.runtime.spark_version import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.sink import stream_writer
 from acktree.spark.tasks.handoff import DECLARED_WRONGLY
 from acktree.spark.tasks.reading.read_task import (

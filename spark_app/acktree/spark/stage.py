@@ -26,12 +26,12 @@ from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Registry
 from acktree.schemas.topology import registry_topic
 from acktree.schemas.user_code import described
-from acktree.spark.driver.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
 from acktree.spark.driver.timeout_resets import Resets, resetting
-from acktree.spark.options import BadOption, SourceOptions
 from acktree.spark.runtime.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
 from acktree.spark.runtime.short_errors import with_short_errors
 from acktree.spark.runtime.task_runs import TaskRuns
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
+from acktree.spark.shared.options import BadOption, SourceOptions
 from acktree.spark.tasks.handoff import handoff_wanted
 from acktree.spark.tasks.reading.read_task import ReadTask
 from acktree.spark.tasks.writing.anchoring import VALUES_SCHEMA

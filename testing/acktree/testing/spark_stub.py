@@ -16,7 +16,7 @@ from acktree.schemas.breaker import Breaker
 from acktree.schemas.errors import AcktreeError
 from acktree.spark.driver.source_watch import check_source
 from acktree.spark.driver.spout_driver import SpoutDriver
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.stage import QUERY_ID, Stage
 from acktree.spark.tasks.writing.row_columns import COLUMNS

@@ -111,7 +111,7 @@ def warm_up(style: str) -> None:
     """
     find_java()
     from acktree.spark.runtime.class_archive import make_archive
-    from acktree.spark.tasks.warm_up import warm_up as compile_loops
+    from acktree.spark.warm_up import warm_up as compile_loops
 
     try:
         compile_loops()

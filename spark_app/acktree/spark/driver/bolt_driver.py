@@ -17,13 +17,13 @@ from acktree.schemas.kafka_errors import clear_errors
 from acktree.schemas.registry import Registry
 from acktree.schemas.stats import STATS_INTERVAL_S, Report
 from acktree.spark.driver.driver_metrics import serve_driver
-from acktree.spark.driver.log_bounds import DataLoss, check_ends
 from acktree.spark.driver.reporter import Reporter
-from acktree.spark.driver.source_topics import BoltTopics
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
+from acktree.spark.ledger.logged_batch import PlannedBatch, Range
 from acktree.spark.ledger.task import SourceSlot
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch, Range
+from acktree.spark.shared.log_bounds import DataLoss, check_ends
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import BoltTopics
 
 
 class BoltDriver:

@@ -23,8 +23,8 @@ from acktree.schemas.errors import BrokerRefused, BrokerUnreachable, MalformedRe
 from acktree.schemas.header import read_headers
 from acktree.schemas.kafka_errors import as_clear_error
 from acktree.spark.driver.failed_values import FailedValues
+from acktree.spark.driver.one_record import read_record
 from acktree.spark.ledger.task import ExhaustedRecord
-from acktree.spark.tasks.reading.one_record import read_record
 
 
 class DeadLetterWriter:

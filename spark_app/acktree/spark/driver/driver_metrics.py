@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from acktree.schemas.errors import NoMetrics
 from acktree.schemas.stats import Report
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.options import SourceOptions
 
 if TYPE_CHECKING:
     from acktree.schemas.metrics_server import Served

@@ -11,7 +11,7 @@ from acktree.schemas.control_records import FailedTuple
 from acktree.schemas.dead_letter import FailedValue
 from acktree.schemas.errors import AcktreeError, MalformedRecord
 from acktree.schemas.header import decode_header, find_header, read_headers
-from acktree.spark.tasks.reading.one_record import read_record
+from acktree.spark.driver.one_record import read_record
 
 READ_TIMEOUT_S = 3.0
 """So long one value may take."""

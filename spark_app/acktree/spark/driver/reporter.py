@@ -11,7 +11,7 @@ from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer
 from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_forbidden
 from acktree.schemas.last_error import LastError
 from acktree.schemas.stats import Report
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.options import SourceOptions
 
 log = logging.getLogger("acktree.spark")
 

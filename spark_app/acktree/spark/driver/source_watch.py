@@ -14,9 +14,9 @@ from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
 from acktree.schemas.publish import apply_topology
 from acktree.schemas.registry import Registry
 from acktree.spark.driver.group_offsets import CommittedOffset
-from acktree.spark.driver.log_bounds import DataLoss, check_ends, check_starts
-from acktree.spark.driver.source_topics import BoltTopics, SpoutTopics, UnknownPartition
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.log_bounds import DataLoss, check_ends, check_starts
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import BoltTopics, SpoutTopics, UnknownPartition
 
 CHECK_INTERVAL_S = 10.0
 

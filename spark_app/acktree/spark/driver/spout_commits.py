@@ -20,11 +20,11 @@ from acktree.schemas.registry import Published
 from acktree.spark.driver.group_offsets import CommittedOffset, GroupOffsets, ZombieDriver
 from acktree.spark.driver.takeover import is_too_old, raised
 from acktree.spark.ledger.done_set import encode_metadata
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.result_cut import Emission, ResultCut
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.shared.options import SourceOptions
 
 State = tuple[SourceSlot, int, str]
 

@@ -17,25 +17,25 @@ from acktree.schemas.registry import Published, Registry
 from acktree.schemas.stats import STATS_INTERVAL_S
 from acktree.spark.driver.dead_letters import DeadLetterWriter
 from acktree.spark.driver.driver_metrics import serve_driver
-from acktree.spark.driver.log_bounds import check_offsets
+from acktree.spark.driver.replay_queue import ReplayQueue
 from acktree.spark.driver.reporter import Reporter
 from acktree.spark.driver.result_topics import ResultTopics
-from acktree.spark.driver.source_topics import SpoutTopics
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.driver.spout_figures import progress, reports
 from acktree.spark.driver.spout_results import SpoutResults
 from acktree.spark.driver.spout_sources import SpoutSources
 from acktree.spark.driver.takeover import Takeover, empty_batch, known_frontiers, with_state
+from acktree.spark.ledger.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 from acktree.spark.ledger.new_records import emit_new
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.quotas import quota_of
-from acktree.spark.ledger.replay_queue import ReplayQueue
 from acktree.spark.ledger.replays import failing, has_backlog
 from acktree.spark.ledger.slots import find_ledger, find_task
 from acktree.spark.ledger.task import TaskLedger
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
+from acktree.spark.shared.log_bounds import check_offsets
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import SpoutTopics
 
 COMMIT_INTERVAL_S = 0.5
 IDLE_WAIT_S = 0.05

@@ -10,9 +10,9 @@ from confluent_kafka import TopicPartition
 
 from acktree.schemas.control_records import Absent, ReplayCommand
 from acktree.spark.driver.dead_letters import DeadLetterWriter
+from acktree.spark.driver.replay_queue import QueuedReplay, ReplayQueue
 from acktree.spark.driver.result_topics import ResultRecord, ResultTopics
 from acktree.spark.driver.spout_commits import SpoutCommits
-from acktree.spark.ledger.replay_queue import QueuedReplay, ReplayQueue
 from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.task import ExhaustedRecord, SourceSlot, TaskLedger
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from acktree.schemas.registry import Registry
 from acktree.schemas.retry_policy import retry_policy
-from acktree.spark.driver.log_bounds import is_removed
-from acktree.spark.driver.source_topics import SpoutTopics, VanishedPartition
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.slots import find_task
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.options import SourceOptions
+from acktree.spark.shared.log_bounds import is_removed
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import SpoutTopics, VanishedPartition
 
 
 class SpoutSources:

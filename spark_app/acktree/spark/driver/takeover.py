@@ -17,10 +17,10 @@ from acktree.schemas.registry import Published
 from acktree.schemas.retry_policy import RetryPolicy, retry_policy
 from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.spark.ledger.logged_batch import MAX_ATTEMPT_SPANS, Frontier, PlannedBatch, Range
 from acktree.spark.ledger.partition import PartitionLedger
 from acktree.spark.ledger.retries import Replay
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
-from acktree.spark.runtime.logged_batch import MAX_ATTEMPT_SPANS, Frontier, PlannedBatch, Range
 
 OLDEST_FLOOR_RUNS = 100
 

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame
 
 from acktree.schemas import world
 from acktree.schemas.outages import log_retry
-from acktree.spark.driver.batch_commits import ReadTaskName
+from acktree.spark.shared.batch_commits import ReadTaskName
+from acktree.spark.tasks.producers import task_producer
 from acktree.spark.tasks.reading.read_task import ReadTask, task_anchors
-from acktree.spark.tasks.writing.producers import task_producer
 from acktree.spark.tasks.writing.write_task import StagePlan
 
 log = logging.getLogger("acktree.spark")

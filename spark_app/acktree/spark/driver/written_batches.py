@@ -13,9 +13,9 @@ from confluent_kafka import TopicPartition
 
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, batch_of_commit
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, batch_of_commit
+from acktree.spark.shared.options import SourceOptions
 
 
 class NotWritten(AcktreeError):

@@ -5,9 +5,9 @@ Invariant: no task keeps another one waiting for ever: what one leaves of its qu
 
 from collections.abc import Collection, Mapping
 
+from acktree.spark.ledger.logged_batch import Range
 from acktree.spark.ledger.quotas import in_turn, quota_of
 from acktree.spark.ledger.task import TaskLedger
-from acktree.spark.runtime.logged_batch import Range
 
 
 def emit_new(

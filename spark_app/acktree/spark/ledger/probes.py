@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from acktree.schemas.breaker import Breaker
 from acktree.schemas.ids import generation_of
+from acktree.spark.ledger.logged_batch import Range, Replays
 from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.task import TaskLedger
-from acktree.spark.runtime.logged_batch import Range, Replays
 
 
 def plan_probe(

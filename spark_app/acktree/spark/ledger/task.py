@@ -18,12 +18,7 @@ from acktree.schemas.control_records import NEVER, Absent, Cause, FailedTuple, R
 from acktree.schemas.ids import is_run_between, origin_of, origins_of
 from acktree.schemas.stats import Value
 from acktree.spark.ledger.held import HeldFailure, is_probe_acked, release, take_over
-from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.quotas import in_turn, quota_of
-from acktree.spark.ledger.replays import emit_due, end_back_offs
-from acktree.spark.ledger.result_cut import Emission
-from acktree.spark.ledger.retries import FailureOutcome
-from acktree.spark.runtime.logged_batch import (
+from acktree.spark.ledger.logged_batch import (
     MAX_RANGES_PER_SLOT,
     Attempts,
     EmittedBlocks,
@@ -34,6 +29,11 @@ from acktree.spark.runtime.logged_batch import (
     group_attempts,
     group_replays,
 )
+from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.quotas import in_turn, quota_of
+from acktree.spark.ledger.replays import emit_due, end_back_offs
+from acktree.spark.ledger.result_cut import Emission
+from acktree.spark.ledger.retries import FailureOutcome
 
 COUNTED = (
     *("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "rejected", "absent"),

@@ -14,8 +14,8 @@ from acktree.schemas.client_settings import Settings
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
 from acktree.schemas.header import FORMAT, SINGLE, decode_header
 from acktree.schemas.registry import History, read_history
+from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.binary_rows import binary_of, rows_of
-from acktree.spark.tasks.per_process import PerProcess
 
 HEAD_BYTES = 3
 

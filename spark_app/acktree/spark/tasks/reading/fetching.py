@@ -18,8 +18,8 @@ from acktree.schemas.clients import make_consumer
 from acktree.schemas.errors import AcktreeError, MalformedRecord
 from acktree.schemas.header import find_header, read_headers
 from acktree.schemas.trace_context import TraceContext, context_of
-from acktree.spark.options import SourceOptions
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn
 
 log = logging.getLogger("acktree.spark")

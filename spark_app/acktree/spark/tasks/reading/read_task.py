@@ -22,17 +22,17 @@ from acktree.schemas.ids import IdArray, root_ids
 from acktree.schemas.kafka_errors import as_clear_error
 from acktree.schemas.registry import Published
 from acktree.schemas.trace_context import TraceContext
-from acktree.spark.driver.batch_commits import ReadTaskName, digest
-from acktree.spark.driver.log_bounds import next_available
 from acktree.spark.ledger.blocks import block_firsts
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch, Range, Replays
+from acktree.spark.ledger.logged_batch import PlannedBatch, Range, Replays
+from acktree.spark.shared.batch_commits import ReadTaskName, digest
+from acktree.spark.shared.log_bounds import next_available
+from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.binary_rows import binary_of
 from acktree.spark.tasks.handoff import add_to_handoff, begin_handoff, end_handoff
+from acktree.spark.tasks.producers import task_producer
 from acktree.spark.tasks.reading.bolt_anchors import bolt_anchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
 from acktree.spark.tasks.trace_handoff import add_traces
-from acktree.spark.tasks.writing.producers import task_producer
 
 MAX_ROWS = 10_000
 STALL_S = 60.0

@@ -18,8 +18,8 @@ from acktree.schemas.control_records import EntryArray
 from acktree.schemas.header import ANCHOR
 from acktree.schemas.ids import origins_of
 from acktree.schemas.registry import History, Published, read_history
+from acktree.spark.tasks.producers import TaskOutput
 from acktree.spark.tasks.writing.anchoring import RootFailure, RootUpdates
-from acktree.spark.tasks.writing.producers import TaskOutput
 
 ROOTS_PER_CHUNK = 65_536
 """Roots per step: the intermediate arrays stay in the processor's caches."""

@@ -18,9 +18,9 @@ from acktree.producers.kafka.output import POLL_INTERVAL_S, refused
 from acktree.producers.worker.loop_thread import LoopThread
 from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.per_process import PerProcess
+from acktree.spark.tasks.producers import FLUSH_TIMEOUT_S
 from acktree.spark.tasks.writing.aiokafka_client import as_kafka_error, as_kafka_exceptions
-from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S
 from acktree.spark.tasks.writing.record_batches import EncodedBatch
 
 END_OF_METADATA = "\0"

@@ -21,7 +21,7 @@ from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, admin_settings, producer_settings
 from acktree.schemas.ids import EdgeSource
 from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.tasks.writing.aiokafka_client import batch_client_settings, missing_parts
 from acktree.spark.tasks.writing.batch_producer import Addressed, BatchProducer
 from acktree.spark.tasks.writing.record_batches import (

@@ -14,8 +14,8 @@ from acktree.schemas.client_settings import Settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.driver.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
-from acktree.spark.tasks.writing.producers import FLUSH_TIMEOUT_S, TaskOutput, TaskProducer
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.tasks.producers import FLUSH_TIMEOUT_S, TaskOutput, TaskProducer
 
 TRANSACTION_TIMEOUT_MS = 300_000
 """The longest task. The transaction of a dead driver that is not restarted blocks readers this long."""

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaException
 from acktree.producers.native.librdkafka import is_native_off
 from acktree.schemas.client_settings import Settings
 from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.driver.batch_commits import BatchName, ReadTaskName, batch_commits
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.batch_commits import BatchName, ReadTaskName, batch_commits
+from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.writing.aiokafka_client import NoBatches
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
 

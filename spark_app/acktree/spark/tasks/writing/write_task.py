@@ -26,10 +26,11 @@ from acktree.schemas.header import ANCHOR, HEADER
 from acktree.schemas.ids import fnv1a64
 from acktree.schemas.registry import History
 from acktree.schemas.trace_context import child_headers
-from acktree.spark.driver.batch_commits import BatchName
 from acktree.spark.runtime.task_runs import TaskRuns
 from acktree.spark.runtime.whole_input import check_input_is_whole
+from acktree.spark.shared.batch_commits import BatchName
 from acktree.spark.tasks.handoff import clear_handoff, handoff_anchors, read_handoff
+from acktree.spark.tasks.producers import TaskOutput, task_producer
 from acktree.spark.tasks.trace_handoff import HandedTrace, HandedTraces
 from acktree.spark.tasks.writing.acker_updates import AckerUpdates
 from acktree.spark.tasks.writing.anchoring import (
@@ -45,7 +46,6 @@ from acktree.spark.tasks.writing.anchoring import (
     to_arrow,
 )
 from acktree.spark.tasks.writing.failed_rows import failures_of
-from acktree.spark.tasks.writing.producers import TaskOutput, task_producer
 from acktree.spark.tasks.writing.row_limits import StageLimits
 from acktree.spark.tasks.writing.source_traces import SourceTraces
 from acktree.spark.tasks.writing.transactions import begin_transaction

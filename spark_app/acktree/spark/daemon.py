@@ -15,7 +15,7 @@ from pyspark.daemon import manager
 
 from acktree.producers.native.librdkafka import NoColumns
 from acktree.spark import source, stage  # noqa: F401 (what tasks import)
-from acktree.spark.tasks.warm_up import load, load_batches
+from acktree.spark.warm_up import load, load_batches
 
 if __name__ == "__main__":
     with suppress(NoColumns):  # each worker says so once it has no columns

@@ -17,7 +17,7 @@ from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings
 from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, metadata_of, why_unanswered
 from acktree.schemas.kafka_errors import is_not_ready
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.per_process import PerProcess
 
 FORMAT = "1"
 RETRY_INTERVAL_S = 0.1

@@ -13,10 +13,10 @@ from acktree.schemas import world
 from acktree.schemas.clients import BROKER_TIMEOUT_S
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.ids import MAX_OFFSET, OffsetTooLarge
-from acktree.spark.driver.source_topics import TopicEnds
+from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.ledger.task import SourceSlot
-from acktree.spark.options import SourceOptions
-from acktree.spark.runtime.logged_batch import PlannedBatch
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import TopicEnds
 
 log = logging.getLogger("acktree.spark")
 

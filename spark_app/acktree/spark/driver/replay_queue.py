@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, TopicPartition
 from acktree.schemas.codec import decode_replay_command
 from acktree.schemas.control_records import ReplayCommand
 from acktree.schemas.ids import next_run
+from acktree.spark.driver.one_record import read_record
 from acktree.spark.driver.spout_commits import SpoutCommits
 from acktree.spark.ledger.done_set import fits
 from acktree.spark.ledger.live_replay import LiveReplay
 from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.tasks.reading.one_record import read_record
 
 log = logging.getLogger("acktree.spark")
 

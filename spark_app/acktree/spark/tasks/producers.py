@@ -10,7 +10,7 @@ from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.native.columns import Rows, Unwritten
 from acktree.schemas.client_settings import Settings, producer_settings
 from acktree.schemas.ids import EdgeSource
-from acktree.spark.tasks.per_process import PerProcess
+from acktree.spark.shared.per_process import PerProcess
 
 FLUSH_TIMEOUT_S = 120.0
 LINGER_MS = 20

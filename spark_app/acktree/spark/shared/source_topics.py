@@ -15,7 +15,7 @@ from acktree.schemas.kafka_errors import clear_errors, is_missing
 from acktree.schemas.publish import describe
 from acktree.schemas.registry import Published
 from acktree.spark.ledger.task import SourceSlot
-from acktree.spark.options import BadOption, SourceOptions
+from acktree.spark.shared.options import BadOption, SourceOptions
 
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
