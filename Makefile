@@ -1,5 +1,5 @@
 # `make demo` runs the main job on a fresh machine; `make test` passes the tests, and `make test-all` those that take
-# longer, too; `make check` lints and checks types.
+# longer, too; `make check` lints, and checks types and which way imports point.
 PYTHON ?= python3
 VENV   ?= .venv
 LINES  ?= 1000000
@@ -72,6 +72,7 @@ check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 # The files to publish, built as anybody would build them from the sources, and checked.
 package: $(VENV)/.package

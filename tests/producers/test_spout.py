@@ -46,13 +46,6 @@ class Once(Spout):
         self.waiting.append(message.id)
 
 
-class Calls(Spout):
-    """Calls a function as next_tuple."""
-
-    def __init__(self, call) -> None:
-        self.next_tuple = call
-
-
 def emitter(net: Net, inits: dict, run: int = 1) -> SpoutEmitter:
     def on_init_record(_topic, _partition, value):
         for entry in decode_ack_init(value).inits:
@@ -82,7 +75,7 @@ def deliver(net: Net, source: SpoutEmitter, count: int) -> None:
 def test_an_init_is_sent_only_when_all_its_tuples_are_in_the_log():
     net, inits = Net(published(one=(["a"], []))), {}
     source = emitter(net, inits)
-    source.call(Calls(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")]), 0.0)
+    source.call(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")], 0.0)
     deliver(net, source, 0)
     assert not inits
     deliver(net, source, 1)
@@ -104,7 +97,7 @@ def test_an_init_is_never_sent_before_its_call_has_returned():
         assert not inits
         e.emit(b"w", "m")
 
-    source.call(Calls(call), 0.0)
+    source.call(call, 0.0)
     deliver(net, source, 0)
     assert not inits
     deliver(net, source, 1)
@@ -115,7 +108,7 @@ def test_the_init_holds_every_emission_of_one_message():
     net = Net(published(one=(["a"], []), two=(["a"], [])))
     inits: dict[int, int] = {}
     source = emitter(net, inits)
-    emitted = source.call(Calls(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")]), 0.0)
+    emitted = source.call(lambda e: [e.emit(b"v", "m"), e.emit(b"w", "m"), e.emit(b"x", "other")], 0.0)
     deliver(net, source, 3)
     assert emitted == 3
     assert sorted(origin_of(root).offset for root in inits) == [0, 1]
@@ -131,16 +124,16 @@ def test_the_init_holds_every_emission_of_one_message():
 def test_a_tuple_without_a_message_id_is_untracked():
     net = Net(published(one=(["a"], [])))
     source = emitter(net, {})
-    source.call(Calls(lambda e: e.emit(b"v")), 0.0)
+    source.call(lambda e: e.emit(b"v"), 0.0)
     assert net.topics["a"][0].headers() is None
     assert len(source.pending) == 0
 
 
 def test_a_message_id_that_is_pending_is_refused():
     source = emitter(Net(published(one=(["a"], []))), {})
-    source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    source.call(lambda e: e.emit(b"v", 1), 0.0)
     with pytest.raises(AlreadyPending):
-        source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+        source.call(lambda e: e.emit(b"v", 1), 0.0)
 
 
 def test_an_emission_in_another_thread_than_that_of_next_tuple_is_refused():
@@ -157,7 +150,7 @@ def test_an_emission_in_another_thread_than_that_of_next_tuple_is_refused():
 
         world.start_thread(run, "listener").join(10)
 
-    source.call(Calls(emit_in_thread), 0.0)
+    source.call(emit_in_thread, 0.0)
     assert [("in thread 'listener'" in str(error)) for error in raised] == [True]
     assert (len(source.pending), net.topics["a"]) == (0, [])
 
@@ -215,10 +208,10 @@ def test_a_message_that_could_not_be_emitted_is_not_pending():
 
     produce, net.produce = net.produce, refuse
     with pytest.raises(OSError, match="no room"):
-        source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+        source.call(lambda e: e.emit(b"v", 1), 0.0)
     assert len(source.pending) == 0
     net.produce = produce
-    source.call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+    source.call(lambda e: e.emit(b"v", 1), 0.0)
     assert len(source.pending) == 1
 
 

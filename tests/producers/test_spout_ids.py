@@ -15,7 +15,7 @@ from acktree.schemas.clients import make_consumer
 from acktree.schemas.header import decode_header, find_header
 from acktree.schemas.ids import MAX_OFFSET, MAX_RUN
 from producers.cluster import WorkerCluster, until
-from producers.test_spout import Calls, Once, ScriptedAcker, emitter, run
+from producers.test_spout import Once, ScriptedAcker, emitter, run
 from producers.trees import Net, published
 
 pytestmark = pytest.mark.simulated
@@ -123,6 +123,6 @@ def test_numbers_rise_from_start_to_start_until_half_of_them_are_used(starts: li
 def test_no_two_runs_have_a_root_in_common():
     net = Net(published(one=(["a"], [])))
     for run_number in (1, 2):
-        emitter(net, {}, run_number).call(Calls(lambda e: e.emit(b"v", 1)), 0.0)
+        emitter(net, {}, run_number).call(lambda e: e.emit(b"v", 1), 0.0)
     roots = [decode_header(find_header(r.headers())).anchors[0].root for r in net.topics["a"]]
     assert len(set(roots)) == 2

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
-import click
-
-from acktree.console.commands.options import parse_seconds
 from acktree.console.view.dead_letter_filter import DeadLetterFilter
 from acktree.console.view.search import TraceTarget
 from acktree.console.view.trace import UnknownRecord, target_of_record, target_of_root
+from acktree.schemas.durations import parse_duration_s
 from acktree.schemas.errors import AcktreeError
 from acktree.schemas.registry import Published
 
@@ -71,9 +69,9 @@ def whole_number(text: str, name: str, limit: int = HIGHEST_OFFSET) -> int:
 def parse_age(text: str) -> float:
     """Return a duration in seconds, 0 where none is given. Raises BadQuery."""
     try:
-        return parse_seconds(text) if text else 0.0
-    except click.BadParameter as error:
-        raise BadQuery(error.message) from error
+        return parse_duration_s(text) if text else 0.0
+    except ValueError as error:
+        raise BadQuery(str(error)) from error
 
 
 def parse_limit(text: str, limit: int) -> int:

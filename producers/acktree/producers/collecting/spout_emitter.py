@@ -6,7 +6,6 @@ log: otherwise a tree that nobody reads would be done before its tuples are dura
 """
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
 
 from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.collecting.counters import Counters
@@ -21,9 +20,6 @@ from acktree.schemas import world
 from acktree.schemas.header import HEADER, Anchor, encode_header
 from acktree.schemas.ids import MAX_OFFSET, emitted_value, generation_of, root_id
 from acktree.schemas.registry import History
-
-if TYPE_CHECKING:
-    from acktree.producers.spout import Spout
 
 
 class Sequences:
@@ -179,10 +175,10 @@ class SpoutEmitter:
         self.pending.add(root, message_id, self._now_s)
         return Tree(self._history.latest.version, root, self._confirmed)
 
-    def call(self, spout: "Spout", now_s: float) -> int:
-        """Call ``next_tuple``, and return how many tuples it emitted."""
+    def call(self, next_tuple: "Callable[[SpoutEmitter], None]", now_s: float) -> int:
+        """Call a spout's ``next_tuple``, and return how many tuples it emitted."""
         self._now_s, self._thread, before = now_s, self._thread_id(), self.counters.emitted
-        spout.next_tuple(self)
+        next_tuple(self)
         self.newest_roots = [tree.root for tree in self._by_message.values()]
         for tree in self._by_message.values():
             tree.confirm()

@@ -264,7 +264,7 @@ class SpoutWorker:
         for _ in range(min(room, CALLS_PER_TURN)):
             if self.emitter.pending.kept_bytes >= self._spout.max_kept_bytes:
                 break
-            count = self.emitter.call(self._spout, now_s)
+            count = self.emitter.call(self._spout.next_tuple, now_s)
             emitted += count
             if not count:
                 break
@@ -279,7 +279,7 @@ class SpoutWorker:
             if not is_new and self._retries is not None:
                 emitted = self._retries.emit_due(now_s, 1)
             elif is_new and self._is_active and self.pending < self._table.max_pending:
-                emitted = self.emitter.call(self._spout, now_s)
+                emitted = self.emitter.call(self._spout.next_tuple, now_s)
             if emitted:
                 self.breaker.probed(self.emitter.newest_roots, now_s)
                 break
