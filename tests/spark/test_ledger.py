@@ -115,6 +115,19 @@ def test_each_failed_attempt_counts_once_until_none_is_left() -> None:
     ]
 
 
+def test_the_sixteenth_replay_of_a_record_counts_though_its_generation_is_that_of_a_first_emission() -> None:
+    led = ledger()
+    led.policy = RetryPolicy(initial_s=1, max_s=60, max_attempts=20)
+    generation, now_s, run, counted = FIRST, 0.0, 1, 0
+    while led.failed(generation, 4, now_s, counts=True) == [(4, FailureOutcome.RETRY)]:
+        counted += 1
+        now_s += 100
+        run += led.retries.is_run_used_up(run)
+        (replay,) = led.retries.emit_due(now_s, run, 10)
+        generation = replay.generation
+    assert counted == 19
+
+
 def test_failures_that_do_not_count_are_always_replayed_under_distinct_root_ids() -> None:
     led = ledger()
     generation, now_s, run = FIRST, 0.0, 1

@@ -182,7 +182,7 @@ class PartitionLedger:
         """
         # Life of a record, step 11.
         block = self.blocks.find(generation, offset)
-        is_alone = len(block) == 1 if block else bool(generation & ATTEMPT_MASK) or self._is_commanded(offset)
+        is_alone = len(block) == 1 if block else self._was_alone(generation, offset)
         if is_rejected and not is_alone:
             is_rejected, after_s = False, 0.0
         outcomes: list[tuple[int, FailureOutcome]] = []
@@ -199,8 +199,14 @@ class PartitionLedger:
                     outcomes.append((each, outcome))
         return outcomes
 
-    def _is_commanded(self, offset: int) -> bool:
-        return self.command is not None and offset in self.command.offsets
+    def _was_alone(self, generation: int, offset: int) -> bool:
+        """Return whether an emission that is no known block's surely had one record.
+
+        A generation counts to 15: the sixteenth replay of a record looks like a first emission.
+        """
+        is_commanded = self.command is not None and offset in self.command.offsets
+        is_replay = bool(generation & ATTEMPT_MASK) or self.retries.is_in_flight(generation, offset)
+        return is_replay or is_commanded
 
     def fail_overdue(self, before_s: float, now_s: float, limit: int) -> int:
         """Fail what was emitted before a time and has no result, at most ``limit`` records.

@@ -114,6 +114,11 @@ class Retries:
         is_newest = attempt is not None and attempt.generation == generation
         return attempt if attempt is not None and is_newest and not attempt.in_flight else None
 
+    def is_in_flight(self, generation: int, offset: int) -> bool:
+        """Return whether an emission is a replay, the newest of its record, and has not ended."""
+        attempt = self.attempts.get(offset)
+        return attempt is not None and attempt.generation == generation and attempt.in_flight
+
     def put_back(self, generation: int, offset: int, now_s: float, policy: RetryPolicy) -> None:
         """Make a record due at once that was about to be given up, with one more attempt."""
         if (attempt := self.failed_attempt(generation, offset)) is not None:
