@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from acktree.acker.standing_bolts import Place, StandingBolts, Unread
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, make_producer
+from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, make_producer, wait_until_delivered
 from acktree.schemas.codec import encode_ack
 from acktree.schemas.control_records import Ack
 from acktree.schemas.errors import MalformedRecord, UnknownVersion
@@ -151,7 +151,7 @@ class WaitingTuples:
                 roots.setdefault(version, set()).add(root)
         for version, found in roots.items():
             self._reset(producer, version, np.fromiter(found, np.uint64, len(found)))
-        left = producer.flush(BROKER_TIMEOUT_S)
+        left = wait_until_delivered(producer, BROKER_TIMEOUT_S)
         if self._refused:
             raise KafkaException(self._refused.pop())
         self.kept_open = sum(map(len, roots.values())) if not left else 0

@@ -15,7 +15,7 @@ from acktree.console.doctor.checks import Unknown
 from acktree.producers.kafka.deadline_call import close_consumer
 from acktree.schemas import world
 from acktree.schemas.client_settings import Settings, consumer_settings, producer_settings
-from acktree.schemas.clients import NEW_TOPIC_S, make_consumer, make_producer
+from acktree.schemas.clients import NEW_TOPIC_S, make_consumer, make_producer, wait_until_delivered
 from acktree.schemas.kafka_errors import is_missing, is_transient
 from acktree.schemas.publish import BROKER_DEFAULT
 
@@ -102,8 +102,7 @@ class Scratch:
         used.produce(
             topic, value=value, key=b"k", on_delivery=lambda error, _record: errors.append(error), partition=0
         )
-        left = used.flush(REQUEST_S)
-        if left:
+        if wait_until_delivered(used, REQUEST_S):
             raise TimeoutError(f"a record was not acknowledged within {REQUEST_S:g} s")
         if refused := [error for error in errors if error is not None]:
             raise KafkaException(refused[0])
