@@ -110,14 +110,18 @@ class Retries:
 
     def failed_attempt(self, generation: int, offset: int) -> Attempt | None:
         """Return the attempt of an emission that is the newest of its record, and has ended."""
-        attempt = self.attempts.get(offset)
-        is_newest = attempt is not None and attempt.generation == generation
-        return attempt if attempt is not None and is_newest and not attempt.in_flight else None
+        attempt = self._newest(generation, offset)
+        return None if attempt is None or attempt.in_flight else attempt
 
     def is_in_flight(self, generation: int, offset: int) -> bool:
         """Return whether an emission is a replay, the newest of its record, and has not ended."""
+        attempt = self._newest(generation, offset)
+        return attempt is not None and attempt.in_flight
+
+    def _newest(self, generation: int, offset: int) -> Attempt | None:
+        """Return the attempt of an emission that is the newest of its record."""
         attempt = self.attempts.get(offset)
-        return attempt is not None and attempt.generation == generation and attempt.in_flight
+        return None if attempt is None or attempt.generation != generation else attempt
 
     def put_back(self, generation: int, offset: int, now_s: float, policy: RetryPolicy) -> None:
         """Make a record due at once that was about to be given up, with one more attempt."""

@@ -123,10 +123,9 @@ class TaskLedger:
             self.breaker.failed(now_s, failure.task, failure.reason or "timed out")
             for offset, outcome in outcomes:
                 failed.append(emission := Emission(origin.slot, origin.generation, offset))
-                if outcome is FailureOutcome.REJECTED:
-                    failure = failure._replace(cause=Cause.REJECTED)
                 if outcome is not FailureOutcome.RETRY:
-                    self.held.add(HeldFailure(emission, failure), now_s)
+                    cause = Cause.REJECTED if outcome is FailureOutcome.REJECTED else failure.cause
+                    self.held.add(HeldFailure(emission, failure._replace(cause=cause)), now_s)
         return Effect(highest, failed, self.take_exhausted(now_s))
 
     def take_exhausted(self, now_s: float) -> list[ExhaustedRecord]:
