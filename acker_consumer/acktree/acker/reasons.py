@@ -7,7 +7,7 @@ characters of stack traces: a reason beyond these is kept without its stack.
 from typing import NamedTuple
 
 from acktree.schemas.batch_codec import AckBatch
-from acktree.schemas.control_records import BACK_OFF, FailedTuple
+from acktree.schemas.control_records import BACK_OFF, FailedTuple, stack_of
 
 MAX_REASONS = 4096
 MAX_TEXT = 1000
@@ -28,7 +28,7 @@ class Reason(NamedTuple):
     @property
     def stack(self) -> str:
         """The stack trace, "" if there is none."""
-        return self.failed_tuple.stack if self.failed_tuple is not None else ""
+        return stack_of(self.failed_tuple)
 
     def without_stack(self) -> "Reason":
         """Return the reason without its stack trace."""

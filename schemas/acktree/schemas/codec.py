@@ -90,7 +90,7 @@ def _why_bytes(fail: Fail | Failure) -> bytes:
 
 def _stack_of(fails: Sequence[Fail | Failure]) -> str:
     """Return the one stack trace that all the failed tuples have."""
-    stacks = {fail.stack for fail in fails if fail.failed_tuple is not None} or {""}
+    stacks = {fail.failed_tuple.stack for fail in fails if fail.failed_tuple is not None} or {""}
     assert len(stacks) == 1, stacks
     return stacks.pop()
 

@@ -44,6 +44,11 @@ class FailedTuple(NamedTuple):
     stack: str = ""
 
 
+def stack_of(failed: FailedTuple | None) -> str:
+    """Return the stack trace of a failed tuple, "" where there is none."""
+    return "" if failed is None else failed.stack
+
+
 class Fail(NamedTuple):
     """A failed root; ``retry_after_ms`` is a delay, BACK_OFF or NEVER."""
 
@@ -51,11 +56,6 @@ class Fail(NamedTuple):
     reason: str
     retry_after_ms: int = BACK_OFF
     failed_tuple: FailedTuple | None = None
-
-    @property
-    def stack(self) -> str:
-        """The stack trace of the failed tuple, "" if there is none."""
-        return "" if self.failed_tuple is None else self.failed_tuple.stack
 
 
 class Failure(NamedTuple):
@@ -67,11 +67,6 @@ class Failure(NamedTuple):
     reason: str
     retry_after_ms: int = BACK_OFF
     failed_tuple: FailedTuple | None = None
-
-    @property
-    def stack(self) -> str:
-        """The stack trace of the failed tuple, "" if there is none."""
-        return "" if self.failed_tuple is None else self.failed_tuple.stack
 
 
 AnyFail = TypeVar("AnyFail", Fail, Failure)
@@ -90,7 +85,7 @@ def split_by_stack(fails: Iterable[AnyFail], limit: int) -> list[list[AnyFail]]:
     """Return fails in lists of at most ``limit``, each with one stack trace, as a record can hold them."""
     by_stack: dict[str, list[AnyFail]] = {}
     for fail in fails:
-        by_stack.setdefault(fail.stack, []).append(fail)
+        by_stack.setdefault(stack_of(fail.failed_tuple), []).append(fail)
     return [same[at : at + limit] for same in by_stack.values() for at in range(0, len(same), limit)]
 
 
