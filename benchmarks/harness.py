@@ -59,7 +59,6 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
         default=os.environ.get("ACKTREE_BOOTSTRAP_SERVER"),
         help="default: a broker of its own, gone afterwards",
     )
-    parser.add_argument("--without-native", action="store_true", help="measure with ACKTREE_NATIVE=off")
     return parser
 
 
@@ -156,8 +155,6 @@ class Cluster:
 def cluster(asked: argparse.Namespace) -> Iterator[Cluster]:
     """Print what is measured on, and yield the Kafka of the user's choice or one of our own."""
     print(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
-    if asked.without_native:
-        os.environ["ACKTREE_NATIVE"] = "off"
     with leaving_on_signals(), ExitStack() as running:
         if asked.bootstrap:
             yield Cluster(asked.bootstrap)

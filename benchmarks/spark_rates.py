@@ -62,7 +62,10 @@ def main() -> None:
     parser.add_argument("--rival", action="store_true", help="Spark's connector, too; fetches Spark 4.0")
     parser.add_argument("--small", action="store_true", help="measure triggers of 100 records instead")
     parser.add_argument("--start", action="store_true", help="measure the start of `spark run` instead")
+    parser.add_argument("--without-native", action="store_true", help="measure with ACKTREE_NATIVE=off")
     asked = parser.parse_args()
+    if asked.without_native:
+        os.environ["ACKTREE_NATIVE"] = "off"
     with cluster(asked) as kafka, ExitStack() as running:
         if asked.start:
             from spark_start import print_starts

@@ -31,9 +31,5 @@ class Compiler:
     def __call__(self, function: Function) -> Function:
         """Compile a function; its arguments' types decide how often."""
         jit = numba.njit(cache=True, nogil=True, error_model="numpy")
-        return cast(Function, jit(self.named(function)))
-
-    def named(self, function: Function) -> Function:
-        """Return the function with the digest in its name."""
         function.__qualname__ += f"_{self._digest}"
-        return function
+        return cast(Function, jit(function))

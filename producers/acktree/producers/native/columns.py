@@ -42,11 +42,6 @@ class Rows:
             written = self.headers if header is None else [*self.headers, (HEADER, header)]
             yield value, key, written or None
 
-    def one(self, row: int) -> "Rows":
-        """Return one row."""
-        values, keys, own = (None if column is None else column[row : row + 1] for column in self.columns)
-        return Rows(values, keys, own, self.headers)
-
 
 class Produce(Protocol):
     """Produces a record to a topic; without a timestamp it gets the time of the call."""
