@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.acker.table import Table
+from acktree.acker.folding.table import Table
 from acktree.acker.warm_up import warm_up
-from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers, decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray
-from acktree.schemas.ids import IdArray
+from acktree.wire.batch_codec import AckBatch, InitBatch, Integers, decode_ack_batch, decode_init_batch
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import ENTRY, Ack, AckInit, EntryArray
+from acktree.wire.ids import IdArray
 from clock import this_process
 
 ACKS_PER_ROOT = 3

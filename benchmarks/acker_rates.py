@@ -15,8 +15,8 @@ import numpy as np
 
 from acker_fold import measure_fold, measure_memory
 from acktree.acker.service import Acker
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import ENTRY, Ack, AckInit, EntryArray
 from clock import this_process
 from harness import Cluster, Deployment, Table, arguments, cluster, flush, new_name, produce, wait_until
 

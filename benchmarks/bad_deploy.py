@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import TopicPartition
 
-from acktree.schemas.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from harness import Cluster, Deployment, Table, arguments, cluster, committed_offset, flush, new_name, produce
 
 GOOD_S = 10.0

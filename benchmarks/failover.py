@@ -21,8 +21,8 @@ from typing import NamedTuple
 from confluent_kafka import TopicPartition
 
 from acktree.console.demo.children import ChildProcess
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import consumer_settings
 from harness import Cluster, Deployment, Table, arguments, cluster, flush, new_name
 
 RATE_PER_S = 2_000

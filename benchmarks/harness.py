@@ -26,14 +26,15 @@ from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.console.devbroker.owner import die_with_owner, leaving_on_signals
-from acktree.schemas.client_settings import consumer_settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_consumer, make_producer
-from acktree.schemas.header import HEADER, SINGLE, single_headers
-from acktree.schemas.ids import EdgeSource, generation_of, root_ids
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.temporary_folder import temporary_folder
-from acktree.schemas.topology import parse_topology
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin, make_consumer, make_producer
+from acktree.core.kafka.settings import consumer_settings, producer_settings
+from acktree.core.temporary_folder import temporary_folder
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
+from acktree.wire.header import HEADER, SINGLE, single_headers
+from acktree.wire.ids import generation_of, root_ids
 
 HERE = Path(__file__).resolve().parent
 ACKTREE = str(Path(sys.executable).with_name("acktree"))

@@ -3,6 +3,7 @@
 A bolt that is given ``count`` calls it with how many tuples it has executed.
 """
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from acktree.producers import (
     BatchBolt,
     Bolt,
     Collector,
+    Context,
     Emit,
     Failure,
     Message,
@@ -106,6 +108,28 @@ class FailWhileBad(BatchBolt):
         if Path("bad").exists():
             for tup in tuples:
                 collector.fail(tup, "KeyError: 'city'")
+
+
+class Paced(BasicBolt):
+    """Works as slowly as the file `rate` says, in tuples a second, and counts in a file of its own."""
+
+    def prepare(self, context: Context) -> None:
+        self._counts = os.open(f"executed-{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        self._next_s = self._looked_s = 0.0
+        self._every_s = 0.0
+
+    def execute(self, tup: Tuple, emit: Emit) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._looked_s + 0.2:
+            self._every_s, self._looked_s = 1 / float(Path("rate").read_text()), now_s
+        self._next_s = max(self._next_s, now_s - 0.05) + self._every_s
+        time.sleep(max(0.0, self._next_s - now_s))
+        os.write(self._counts, b".")
+
+
+def keyed(records: Any) -> Any:
+    """Emit each record's key and value: a stage."""
+    return records.select("key", "value", "anchors")
 
 
 def values(records: Any) -> Any:

@@ -7,23 +7,22 @@ report is made and handed to the producer many times over, on the thread of the 
 import time
 from collections.abc import Iterator
 from threading import Thread
-from typing import Any
 
 import numpy as np
 
-from acktree.acker.cut import Positions
-from acktree.acker.expiry import AgeLimits
 from acktree.acker.figures import Figures
-from acktree.acker.partition import Partition
+from acktree.acker.folding.cut import Positions
+from acktree.acker.folding.expiry import AgeLimits
+from acktree.acker.folding.partition import Partition
+from acktree.core.reports.liveness import Liveness
+from acktree.core.reports.stall_reports import RoleReports
+from acktree.core.reports.stats import STATS_INTERVAL_S, Report
 from acktree.producers import BasicBolt, Emit, Tuple
 from acktree.producers.worker.loop import Worker
-from acktree.schemas.batch_codec import decode_init_batch
-from acktree.schemas.codec import encode_ack_init
-from acktree.schemas.control_records import ENTRY, AckInit
-from acktree.schemas.ids import root_ids
-from acktree.schemas.progress import Progress
-from acktree.schemas.standstill import RoleReports
-from acktree.schemas.stats import STATS_INTERVAL_S
+from acktree.wire.batch_codec import decode_init_batch
+from acktree.wire.codec import encode_ack_init
+from acktree.wire.control_records import ENTRY, AckInit
+from acktree.wire.ids import root_ids
 from harness import Cluster, Table, new_name, wait_until
 
 REPORTS = 200
@@ -66,16 +65,17 @@ def _worker_s(kafka: Cluster, partitions: int) -> float:
     """Return the CPU seconds of one report of a worker that reads so many partitions."""
     with kafka.deployment(TOPOLOGY.format(name=new_name()), {"in": partitions}) as deployment:
         worker = Worker(kafka.bootstrap, deployment.name, Idle(), name="count")
-        send, costs = worker.reports.send, list[float]()
+        make, costs = worker.reports.make, list[float]()
 
-        def send_often(output: Any) -> None:
+        def make_often() -> Report:
             if len(worker._inputs.consumer.assignment()) == partitions:
                 began_s = time.thread_time()
                 for _ in range(REPORTS):
-                    send(output)
+                    worker._sender.send(make())
                 costs.append((time.thread_time() - began_s) / REPORTS)
+            return make()
 
-        worker.reports.send = send_often  # type: ignore[method-assign]
+        worker.reports.make = make_often  # type: ignore[method-assign]
         thread = Thread(target=worker.run)
         thread.start()
         try:
@@ -89,7 +89,7 @@ def _worker_s(kafka: Cluster, partitions: int) -> float:
 def _acker_s(partitions: int, roots: int) -> float:
     """Return the CPU seconds of one report of an acker whose partitions have so many open roots."""
     owned = dict(_partitions(partitions, roots))
-    figures, reports = Figures(), RoleReports("acker", "acker", "host:1", Progress())
+    figures, reports = Figures(), RoleReports("acker", "acker", "host:1", Liveness())
     count = REPORTS if roots < 1_000_000 else 10
     began_s = time.thread_time()
     for _ in range(count):

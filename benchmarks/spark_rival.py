@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from acktree.console.devbroker.owner import die_with_owner
-from acktree.schemas.cache_folder import cache_folder
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.temporary_folder import temporary_folder
+from acktree.core.cache_folder import cache_folder
+from acktree.core.temporary_folder import temporary_folder
+from acktree.wire.errors import AcktreeError
 from clock import Spent, TreeClock
 from harness import HERE, Cluster, new_name
 

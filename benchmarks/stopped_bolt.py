@@ -12,8 +12,8 @@ import time
 
 from confluent_kafka import TopicPartition
 
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import consumer_settings
 from harness import (
     ACKTREE,
     Cluster,
@@ -64,7 +64,7 @@ def ask(deployment: Deployment, *command: str) -> subprocess.CompletedProcess[st
 
 def is_pending(deployment: Deployment) -> bool:
     listed = json.loads(ask(deployment, "pending", "list", "--format", "json").stdout)
-    return bool(listed["pending"]) or not listed["complete"]
+    return bool(listed["pending"]) or bool(listed["unreported"])
 
 
 def measure(kafka: Cluster, deployment: Deployment, records: int, seconds: float) -> None:

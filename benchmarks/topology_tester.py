@@ -5,8 +5,8 @@ python benchmarks/topology_tester.py
 
 import time
 
+from acktree.core.topology.file import BoltTable, SpoutTable, Topology
 from acktree.producers import BasicBolt, Emit, Spout, SpoutEmitter, Tuple
-from acktree.schemas.topology import BoltTable, SpoutTable, Topology
 from acktree.testing.tester import TopologyTester
 
 RECORDS = 1_000

@@ -17,20 +17,21 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from acktree.acker.figures import Figures
+from acktree.core.edges import EdgeSource
+from acktree.core.errors import BrokerUnreachable, MissingTopic
+from acktree.core.kafka.clients import make_admin
+from acktree.core.kafka.settings import consumer_settings
+from acktree.core.reports.stats import OLDEST_ROOTS, STATS_INTERVAL_S, Report, Value
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import Published, read_history
 from acktree.producers.collecting.counters import Counters
-from acktree.producers.kafka.claim import Claim
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_admin
-from acktree.schemas.codec import encode_ack, encode_ack_init, encode_result
-from acktree.schemas.control_records import ENTRY, Ack, AckInit, EntryArray, Result
-from acktree.schemas.errors import BrokerUnreachable, MissingTopic
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import EdgeSource, IdArray, root_ids
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import Published, read_history
-from acktree.schemas.stats import STATS_INTERVAL_S, Report, Value
-from acktree.schemas.topology import parse_topology
-from acktree.spark.ledger.done_set import encode_metadata
+from acktree.producers.spouts.claim import Claim
+from acktree.spark.ledger.partitions.done_set import encode_metadata
+from acktree.wire.codec import encode_ack, encode_ack_init, encode_result
+from acktree.wire.control_records import ENTRY, Ack, AckInit, EntryArray, Result
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import IdArray, root_ids
 from harness import Cluster, Headers, flush, produce
 
 PARTITIONS, CHAINS, DEPTH = 64, 5, 4
@@ -195,11 +196,6 @@ class WatchedTopology:
             assert committed.error is None, committed.error
         consumer.close()
 
-    def drop_cut(self) -> None:
-        """Drop what the ackers have committed, as if none had ever run."""
-        group = f"{self.name}.acker"
-        self._admin.delete_consumer_groups([group])[group].result()
-
     def write_reports(self, seconds: float) -> None:
         """Write what all processes reported in the last so many seconds."""
         makers = list(_report_makers(self.source, self.count))
@@ -240,10 +236,20 @@ def _bolt_values(turn: int) -> dict[str, Value]:
     return {**asdict(counters), **more}
 
 
+_ROOT_AGES: dict[str, Value] = {f"root_age_s.{number:016x}": 0.25 for number in range(1, OLDEST_ROOTS + 1)}
+
+
 def _acker_values(turn: int) -> dict[str, Value]:
     figures = Figures().values({}, {})
-    more = {"set_aside": 0, "refolds": 0, "rebalances": 1, "failed_commits": 0, "kept_open": 0}
-    return {**figures, **more, "folded": 500 * turn, "oldest_root": "", "oldest_root_age_s": 0.0}
+    more = {
+        "partitions": -(-PARTITIONS // ACKERS),
+        "invalid": 0,
+        "refolds": 0,
+        "rebalances": 1,
+        "failed_commits": 0,
+        "behind_s": 0.0,
+    }
+    return {**figures, **more, "folded": 500 * turn, "oldest_root_age_s": 0.0, **_ROOT_AGES}
 
 
 def _spout_values(source: str, count: int, task: int, turn: int) -> dict[str, Value]:

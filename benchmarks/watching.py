@@ -116,8 +116,6 @@ def measure(kafka: Cluster, asked: Any) -> None:
             print(f"{asked.acks:,} acks, {written}, {PARTITIONS} partitions, written in {took_s:.0f} s")
         else:
             topology.write_reports(120)
-        if asked.no_cut:
-            topology.drop_cut()
         table = Table("command", "wall s", "CPU s", "")
         for ran in watch(topology, asked.watch):
             late = "  MORE THAN 5 s" if ran.spent.wall_s > GOAL_S else ""
@@ -134,7 +132,6 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=1.0, help="how long the topology has run")
     parser.add_argument("--watch", type=float, default=20.0, help="for how many seconds the page is watched")
     parser.add_argument("--keep", metavar="NAME", help="write the topology NAME only once, and keep it")
-    parser.add_argument("--no-cut", action="store_true", help="as if no acker had ever committed")
     parser.add_argument("--reporting", action="store_true", help="measure what reports cost")
     asked = parser.parse_args()
     with cluster(asked) as kafka:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.gc_tuning import collect_rarely
-from acktree.producers.worker.spout_loop import SpoutWorker
 from harness import Cluster, Table, new_name
 from jobs import Metronome
 

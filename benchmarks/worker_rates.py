@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import Consumer, TopicPartition
 
 import jobs
+from acktree.core.kafka.clients import make_consumer, make_producer
+from acktree.core.kafka.settings import consumer_settings, producer_settings
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.worker.gc_tuning import collect_rarely
 from acktree.producers.worker.loop import Worker
-from acktree.schemas.client_settings import consumer_settings, producer_settings
-from acktree.schemas.clients import make_consumer, make_producer
 from clock import this_process
 from harness import (
     Cluster,

@@ -24,8 +24,8 @@ PUBLIC = {
     "acktree.spark.functions": "Columns of anchors, for transforms that join or group.",
     "acktree.spark.stage": "The stage for `foreachBatch`, where `start` is not enough.",
     "acktree.spark.source": "The source, to be registered in a session.",
-    "acktree.schemas.topology": "Topology files.",
-    "acktree.schemas.publish": "Publishing them.",
+    "acktree.core.topology.file": "Topology files.",
+    "acktree.core.topology.publish": "Publishing them.",
 }
 NAMES = {
     "acktree.producers.testing": (),
@@ -33,8 +33,8 @@ NAMES = {
     "acktree.spark.functions": ("join_anchors", "merge_anchors"),
     "acktree.spark.stage": ("Stage",),
     "acktree.spark.source": ("register",),
-    "acktree.schemas.topology": ("Topology", "SpoutTable", "BoltTable", "load_topology", "parse_topology"),
-    "acktree.schemas.publish": ("apply_topology", "create_topics"),
+    "acktree.core.topology.file": ("Topology", "SpoutTable", "BoltTable", "load_topology", "parse_topology"),
+    "acktree.core.topology.publish": ("apply_topology", "create_topics"),
 }
 """Of modules that have names of the inside, too; () is all that the module defines and does not hide."""
 

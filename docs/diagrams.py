@@ -4,6 +4,7 @@ Each has a title and a description for screen readers, colours for light and dar
 own, as pages of either kind show it. All are narrow, so that their text can be read on a phone.
 """
 
+import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -22,12 +23,15 @@ text { font: 15px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; f
 .store { fill: #e5f4e7; stroke: #2c7a34 } .node { fill: #1c66b8 } .on-node { fill: #ffffff; font-weight: 600 }
 .line { fill: none; stroke: #565b66; stroke-width: 1.6; marker-end: url(#head) }
 .dashed { stroke-dasharray: 5 4 } .head { fill: #565b66 }
+.axis { stroke: #d5d8de } .curve { fill: none; stroke-width: 2.4 } .ours { stroke: #1c66b8 }
+.storm { stroke: #b26a00 } .able { stroke: #8a909c; stroke-width: 1.4; stroke-dasharray: 5 4 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e9eaee } .dim { fill: #aab0bc } .ground { fill: #16181d; stroke: #3a3f4a }
   .lane { stroke: #3a3f4a } .process { fill: #14304d; stroke: #6cb1f5 }
   .topic { fill: #3a2a12; stroke: #f0b353 } .store { fill: #16331a; stroke: #77c980 }
   .node { fill: #6cb1f5 } .on-node { fill: #10151c }
-  .line { stroke: #aab0bc } .head { fill: #aab0bc }
+  .line { stroke: #aab0bc } .head { fill: #aab0bc } .axis { stroke: #3a3f4a }
+  .ours { stroke: #6cb1f5 } .storm { stroke: #f0b353 }
 }
 """
 
@@ -334,7 +338,21 @@ def tutorial() -> Diagram:
     return made
 
 
-DIAGRAMS = (overview, tree, state, record, roles, tutorial)
+def goodput() -> Diagram:
+    """Draw what a bolt that was slow for two minutes does afterwards."""
+    model = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "goodput.py"))
+    return Diagram(
+        "goodput",
+        "Goodput of a bolt that is slow for two minutes",
+        "100 records a second arrive at a bolt that does 200 a second, and 20 from the first minute to the "
+        "third. Under Storm's rule its goodput falls to zero and stays there. Under acktree's it always is "
+        "what the bolt can do, until the queue is worked off.",
+        270,
+        ['<text x="20" y="30" class="bold">Records done a second</text>', *model["parts"]()],
+    )
+
+
+DIAGRAMS = (overview, tree, state, record, roles, tutorial, goodput)
 
 if __name__ == "__main__":
     for draw in DIAGRAMS:

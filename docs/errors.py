@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import acktree
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 PAGE = Path(__file__).with_name("errors.md")
 HEAD = """# Errors
@@ -16,7 +16,8 @@ subclasses of `AcktreeError`. The sentence names the invalid value and what to d
 `python docs/errors.py`.
 """
 PARTS = {
-    "schemas": "Everywhere",
+    "wire": "Everywhere",
+    "core": "Topology, brokers and settings",
     "producers": "Workers and spouts",
     "acker": "Ackers",
     "spark": "Spark",

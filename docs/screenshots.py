@@ -23,20 +23,19 @@ from starlette.requests import Request
 from starlette.routing import Match
 
 from acktree.console import columns
-from acktree.console.page import rendering
 from acktree.console.page.app import StatusPage
-from acktree.console.page.frame import Frame, PageSettings
-from acktree.console.page.history import History, figures_of
-from acktree.console.page.watcher import Moved, PageState, edge_offsets, edge_rates
+from acktree.console.page.serving import rendering
+from acktree.console.page.serving.frame import Frame, PageSettings
+from acktree.console.page.serving.history import History, figures_of
+from acktree.console.page.serving.watcher import Moved, PageState, edge_offsets, edge_rates
 from acktree.console.view.cluster import Cluster, GroupStatus
-from acktree.console.view.emission_log import EmissionLog
 from acktree.console.view.report_log import read_reports
 from acktree.console.view.reports import Reports
 from acktree.console.view.snapshot import read_snapshot
 from acktree.console.view.status import make_status
+from acktree.core import world
+from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt
-from acktree.schemas import world
-from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
 from acktree.testing.parts import BOOTSTRAP
 
@@ -90,7 +89,7 @@ class Operator:
 
     def __init__(self, tester: TopologyTester) -> None:
         self._tester = tester
-        self._reports, self._emissions = Reports(), EmissionLog()
+        self._reports = Reports()
         self._history, self._moved = History(), list[Moved]()
         self.fixed = PageState(None, None, None, 0.0)
 
@@ -106,7 +105,7 @@ class Operator:
 
     def _look(self, cluster: Cluster) -> PageState:
         began_ms = world.wall_ms()
-        snapshot = read_snapshot(cluster, self._emissions)
+        snapshot = read_snapshot(cluster)
         read_reports(cluster, self._reports, 3600.0)
         snapshot.groups = {  # which the simulated broker does not describe
             name: GroupStatus("STABLE", ("a member",) * (2 if name.endswith("geocode") else 1))

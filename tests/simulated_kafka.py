@@ -2,7 +2,7 @@
 
 With ``ACKTREE_TEST_REAL_KAFKA`` set the same tests run on the real broker: ``make test-slow`` does so, and
 holds the simulation to it. Such a test makes its clients, threads and events through
-``acktree.schemas.world``, and waits with it: it runs as a task of a simulation, and what it waits for costs
+``acktree.core.world``, and waits with it: it runs as a task of a simulation, and what it waits for costs
 virtual time only. A test that needs a process to kill, or what the simulation leaves out, is marked ``real``.
 """
 
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from acktree.schemas.world import use_world
-from acktree.testing.errors import NotSimulated
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kernel import Kernel, Process
+from acktree.core.world import use_world
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.virtual.errors import NotSimulated
+from acktree.testing.virtual.kernel import Kernel, Process
 from acktree.testing.world import SimulatedWorld
 
 REAL = "ACKTREE_TEST_REAL_KAFKA"
@@ -80,7 +80,7 @@ def simulated() -> Iterator[Simulation]:
 
     def refuse(seconds: float) -> None:
         if made.kernel.is_in_task and threading.current_thread() is threading.main_thread():
-            raise NotSimulated("time.sleep lets no virtual time pass; wait with acktree.schemas.world.sleep")
+            raise NotSimulated("time.sleep lets no virtual time pass; wait with acktree.core.world.sleep")
         sleep(seconds)
 
     with use_world(made.world), pytest.MonkeyPatch.context() as patch:

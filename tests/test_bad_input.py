@@ -10,15 +10,16 @@ from click.testing import CliRunner
 from confluent_kafka.admin import NewTopic
 
 import lacking
-from acktree.console.commands import spark
+from acktree.console.commands.running import spark
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.devbroker.java import MissingJava, find_java
 from acktree.console.main import main
-from acktree.schemas import clients, world
-from acktree.schemas.clients import make_admin
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
+from acktree.core import world
+from acktree.core.kafka import clients
+from acktree.core.kafka.clients import make_admin
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
 from acktree.spark import app
 from acktree.spark.shared.options import SourceOptions
 from producers.cluster import until

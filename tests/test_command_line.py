@@ -23,7 +23,7 @@ import lacking
 from acktree.console.commands.options import bootstrap_option, parse_settings
 from acktree.console.devbroker import ports
 from acktree.console.main import COMMANDS, Command, CommandUnavailable, load, main
-from acktree.schemas.clients import make_admin, make_producer
+from acktree.core.kafka.clients import make_admin, make_producer
 from simulated_kafka import Simulation, run_in
 
 ACKTREE = Path(sys.executable).with_name("acktree")
@@ -193,6 +193,20 @@ def test_applying_the_same_file_again_publishes_nothing(kafka, topology_name, to
 
 
 @pytest.mark.simulated
+def test_a_topic_of_tuples_belongs_to_one_topology(kafka, topology_name, topology_file, tmp_path):
+    acktree("topology", "apply", topology_file, "-b", kafka)
+    other = tmp_path / "other.toml"
+    other.write_text(topology_file.read_text().replace(f"name = '{topology_name}'", "name = 'other'"))
+    for more in ([], ["--dry-run"]):
+        refused = acktree("topology", "apply", other, "-b", kafka, *more)
+        assert_one_sentence(refused, f"topic '{topology_name}.words'", f"topology '{topology_name}'")
+    chained = f"name = 'other'\n[spouts.s]\ntopics = ['{topology_name}.words']\nemits = ['other.words']\n"
+    other.write_text(f"{chained}[bolts.b]\nreads = ['other.words']\n")
+    assert acktree("topology", "apply", other, "-b", kafka).exit_code == 0
+    assert acktree("topology", "apply", topology_file, "-b", kafka).exit_code == 0
+
+
+@pytest.mark.simulated
 def test_show_prints_the_newest_version(kafka, topology_name, topology_file):
     acktree("topology", "apply", topology_file, "-b", kafka)
     topology_file.write_text(topology_file.read_text().replace("ackers = 4", "ackers = 5"))
@@ -303,7 +317,9 @@ def test_a_process_ends_with_its_own_code_and_before_the_exit_functions_of_libra
 
 
 def test_a_missing_extra_is_named():
-    with pytest.raises(CommandUnavailable, match=r"needs no_such_package: pip install 'acktree\[spark\]'"):
+    with pytest.raises(
+        CommandUnavailable, match=r"needs no_such_package: pip install '\.\[spark\]' in the root of a clone"
+    ):
         load("spark", Command("no_such_package.module:spark", "", "spark"))
 
 
@@ -338,7 +354,7 @@ def test_the_flag_wins_over_the_environment(monkeypatch):
     assert servers == ["from-environment:1", "from-flag:1"]
 
 
-@pytest.mark.parametrize("module", ["devbroker.java", "columns", "commands.options", "view.payloads"])
+@pytest.mark.parametrize("module", ["devbroker.java", "columns", "commands.options", "view.records.payloads"])
 def test_the_examples_in_docstrings_run(module):
     outcome = doctest.testmod(import_module(f"acktree.console.{module}"))
     assert outcome.attempted

@@ -4,14 +4,13 @@ import re
 
 import numpy as np
 
-from acktree.acker import validation
+from acktree.acker.folding import validation
 from acktree.acker.kernels import finished_roots, fold, slots, sweep
 from acktree.acker.kernels.prefetch import prefetch
-from acktree.producers.native import fold_loop
-from acktree.schemas import batch_codec
-from acktree.schemas.compiled_code import digest_of
-from acktree.spark.tasks.reading import columns_in
-from acktree.spark.tasks.writing import anchor_loop, batch_loop
+from acktree.producers.collecting.arithmetic import fold_loop
+from acktree.spark.native import batch_loop, columns_in
+from acktree.wire import batch_codec
+from acktree.wire.compiled_code import digest_of
 
 KERNELS = (fold, finished_roots, slots, sweep)
 
@@ -48,7 +47,6 @@ def test_every_compiled_function_carries_a_digest_of_its_sources():
         batch_codec,
         validation,
         fold_loop,
-        anchor_loop,
         batch_loop,
         columns_in.compiled_loops(),
     )

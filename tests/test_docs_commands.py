@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.main import main
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import load_topology
+from acktree.core.topology.file import load_topology
+from acktree.core.topology.publish import apply_topology
 from security.secure_broker import SecureBroker
 from test_docs_run import HOUSE, PAGES, WAIT_S, blocks
 
@@ -117,7 +117,7 @@ def test_the_packages_that_the_docs_install_exist():
     installed = {
         (page.name, name)
         for page in PAGES
-        for names in re.findall(r"acktree\[([a-z,]+)\]", page.read_text())
+        for names in re.findall(r"acktree\[([a-z,-]+)\]", page.read_text())
         for name in names.split(",")
     }
     assert {name for _, name in installed} >= {"spark", "broker"}

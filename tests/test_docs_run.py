@@ -18,8 +18,8 @@ from pyspark.sql import functions
 
 import acktree.producers
 from acktree.console.devbroker import ports
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import Topology, parse_topology
+from acktree.core.topology.file import Topology, parse_topology
+from acktree.core.topology.publish import apply_topology
 
 HOUSE = Path(__file__).parents[1]
 PAGES = [HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md"))]
@@ -85,7 +85,7 @@ class Console:
                 self._run(command, expected)
 
     def do_shell(self, text: str) -> None:
-        """Run the lines of a shell block one by one; what is installed is there already."""
+        """Run the lines of a shell block one by one; what is installed is there already, and so are files."""
         for line in text.splitlines():
             command = line.partition(" #")[0].strip()
             if command.startswith("export "):
@@ -93,7 +93,7 @@ class Console:
                 self._environment[name] = value
             elif command.endswith("&") or command.startswith("acktree spark run "):  # these run until a stop
                 self._start(command.rstrip("& "))
-            elif not command.startswith("pip install "):
+            elif not command.startswith(("pip install ", "git clone ", "cd ")):
                 self._run(command, [])
 
     def _run(self, command: str, expected: list[str]) -> None:

@@ -16,17 +16,17 @@ from acktree.console.demo.account import committed_offsets, counted_words
 from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.demo.text import count_words, library_lines
-from acktree.schemas.client_settings import consumer_settings, producer_settings
-from acktree.schemas.clients import make_consumer, make_producer
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.stats import Report, decode_report
-from acktree.schemas.topology import parse_topology
+from acktree.core.kafka.clients import make_consumer, make_producer
+from acktree.core.kafka.settings import consumer_settings, producer_settings
+from acktree.core.reports.stats import Report, decode_report
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from three_brokers import BROKERS, three_brokers
 
 pytestmark = pytest.mark.spark
 
 LINES = 3_000
-PARTITIONS = 2
+PARTITIONS, MANY_PARTITIONS = 2, 64
 FAIL_EVERY = 100
 DEADLINE_S = 800
 POLL_S = 0.2
@@ -87,11 +87,11 @@ def newest_report(bootstrap: str, name: str) -> Report:
     return [report for report in reports if report.role == "spout"][-1]
 
 
-def send(bootstrap: str, topic: str) -> list[str]:
+def send(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> list[str]:
     lines = list(library_lines(LINES))
     producer = make_producer(producer_settings(bootstrap, {}))
     for number, line in enumerate(lines):
-        producer.produce(topic, line, partition=number % PARTITIONS)
+        producer.produce(topic, line, partition=number % partitions)
     assert producer.flush(30) == 0
     return lines
 
@@ -113,11 +113,12 @@ def await_end(children: dict[str, ChildProcess], deadline: float) -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "victim",
+    ("victim", "partitions"),
     [
-        "spark",
-        pytest.param("acker-1", marks=pytest.mark.slow),
-        pytest.param("worker", marks=pytest.mark.slow),
+        ("spark", PARTITIONS),
+        pytest.param("acker-1", PARTITIONS, marks=pytest.mark.slow),
+        pytest.param("worker", PARTITIONS, marks=pytest.mark.slow),
+        pytest.param("spark", MANY_PARTITIONS, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.promise("1")
@@ -125,21 +126,21 @@ def await_end(children: dict[str, ChildProcess], deadline: float) -> None:
 @pytest.mark.promise("4")
 @pytest.mark.promise("the Spark driver")
 def test_counts_are_exact_whichever_process_is_killed(
-    bootstrap: str, unique: str, tmp_path: Path, victim: str
+    bootstrap: str, unique: str, tmp_path: Path, victim: str, partitions: int
 ) -> None:
     topic, group = f"{unique}.source", f"{unique}.lines"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result()
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result()
     publish(bootstrap, unique, ackers=2, timeout_s=6)
-    lines = send(bootstrap, topic)
+    lines = send(bootstrap, topic, partitions)
     with pipeline(bootstrap, unique, tmp_path, FAIL_EVERY) as children:
         deadline = time.monotonic() + DEADLINE_S
-        while committed_offsets(bootstrap, group, topic, PARTITIONS)[1] < LINES // 4:
+        while committed_offsets(bootstrap, group, topic, partitions)[1] < LINES // 4:
             check_running(children, deadline)
         children[victim].kill()
         children[victim].start()
         await_end(children, deadline)
-    assert committed_offsets(bootstrap, group, topic, PARTITIONS) == (LINES, LINES)
+    assert committed_offsets(bootstrap, group, topic, partitions) == (LINES, LINES)
     assert newest_report(bootstrap, unique).values["pending"] == 0
     words, _failures = counted_words(tmp_path / "words.sqlite")
     assert words == count_words(lines)
@@ -147,24 +148,28 @@ def test_counts_are_exact_whichever_process_is_killed(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_counts_are_exact_when_one_of_three_brokers_is_killed(unique: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("led", ["ack", "stats"])
+def test_counts_are_exact_when_one_of_three_brokers_is_killed(unique: str, tmp_path: Path, led: str) -> None:
+    """Acks get another leader; reports have one replica only, so from then on they have no leader."""
     topic, group = f"{unique}.source", f"{unique}.lines"
     with three_brokers(tmp_path) as cluster:
         bootstrap = cluster.bootstrap
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(topic, PARTITIONS, BROKERS)])[topic].result()
+        reports = f"{unique}.stats"
+        for new in (NewTopic(topic, PARTITIONS, BROKERS), NewTopic(reports, 1, 1)):
+            admin.create_topics([new])[new.topic].result()
         publish(
             bootstrap, unique, ackers=2, timeout_s=20, more="replication_factor = 3\nmin_insync_replicas = 2"
         )
         topics = admin.list_topics().topics
-        own = [about for name, about in topics.items() if name.startswith(f"{unique}.")]
+        own = [about for name, about in topics.items() if name.startswith(f"{unique}.") and name != reports]
         assert {len(about.partitions[0].replicas) for about in own} == {BROKERS}
         lines = send(bootstrap, topic)
         with pipeline(bootstrap, unique, tmp_path, FAIL_EVERY) as children:
             deadline = time.monotonic() + DEADLINE_S
             while committed_offsets(bootstrap, group, topic, PARTITIONS)[1] < LINES // 4:
                 check_running(children, deadline)
-            cluster.kill(cluster.leader(f"{unique}.ack"))
+            cluster.kill(cluster.leader(f"{unique}.{led}"))
             await_end(children, deadline)
             for name in ("acker-1", "acker-2", "worker"):
                 children[name].check_alive()

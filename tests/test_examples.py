@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acktree.schemas.topology import load_topology
+from acktree.core.topology.file import load_topology
 from simulated.test_pytest_plugin import run_pytest
 from test_docs_run import HOUSE, blocks
 

@@ -11,9 +11,10 @@ import pytest
 from test_docs_run import HOUSE, PAGES
 
 WAIT_S = 900
-NAMED = re.compile(r"`(python benchmarks/[^`]+)`")
+NAMED = re.compile(r"`((?:python benchmarks/|acktree demo)[^`]*)`")
 SIZES = {"--records", "--rounds", "--seconds", "--bad", "--partitions", "--kinds", "--tasks", "--pipeline"}
 SMALLEST = (
+    ("acktree demo", "--lines 2000", "words whose count differs"),
     (
         "python benchmarks/acker_rates.py",
         "--pending 10000 --acks 100000 --memory-roots 100000 --partitions 1,2",
@@ -32,9 +33,12 @@ SMALLEST = (
     ("python benchmarks/worker_rates.py --latency", "--seconds 1 --rate 200 --rounds 1", "exactly once"),
     ("python benchmarks/bad_deploy.py", "--bad 2 --rate 200", "all done, s"),
     ("python benchmarks/brokers.py", "4.3.0", "Kafka 4.3.0"),
+    ("python benchmarks/native.py batches", "--rounds 1 --records 2000", "without "),
+    ("python benchmarks/native.py columns", "--rounds 1 --records 2000", "without "),
     ("python benchmarks/native.py daemon", "--rounds 1 --records 2000 --tasks 2", "without "),
-    ("python benchmarks/native.py home", "--rounds 1", "without "),
+    ("python benchmarks/native.py home", "--rounds 1 --records 2000", "without "),
     ("python benchmarks/native.py prefetch", "--rounds 1 --pending 10000", "without "),
+    ("python benchmarks/overload.py", "--cases half --seconds 24", "drained s"),
     ("python benchmarks/poison.py", "--seconds 3", "retry=False"),
     ("python benchmarks/stopped_bolt.py", "--seconds 45 --records 20", "both bolts"),
     ("python benchmarks/topology_tester.py", "", "of virtual time"),
@@ -65,9 +69,10 @@ def test_every_command_of_a_figure_has_a_smallest_form():
 @pytest.mark.timeout(WAIT_S)
 @pytest.mark.parametrize(("command", "smallest", "figure"), SMALLEST, ids=lambda value: value.split(" --")[0])
 def test_a_command_of_a_figure_runs_and_prints_it(command: str, smallest: str, figure: str, tmp_path: Path):
-    _, script, *options = shlex.split(command)
+    program, script, *options = shlex.split(command)
+    begin = [HOUSE / script] if program == "python" else [Path(sys.executable).with_name(program), script]
     done = subprocess.run(
-        [sys.executable, HOUSE / script, *options, *shlex.split(smallest)],
+        [sys.executable, *begin, *options, *shlex.split(smallest)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from acktree.schemas.topology import BoltTable, SparkTable, SpoutSparkTable, SpoutTable, Topology
+from acktree.core.topology.file import BoltTable, SparkTable, SpoutSparkTable, SpoutTable, Topology
 
 HOUSE = Path(__file__).parents[1]
 DOCS = HOUSE / "docs"

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from acktree.core import world
+from acktree.core.edges import EdgeSource
+from acktree.core.world import Answer, RealWorld, use_world
 from acktree.producers import AsyncBolt, BasicBolt
-from acktree.producers.native import librdkafka
-from acktree.producers.native.columns import Rows
+from acktree.producers.columns import Rows
 from acktree.producers.testing import BoltDouble
-from acktree.schemas import world
-from acktree.schemas.ids import EdgeSource
-from acktree.schemas.world import Answer, RealWorld, use_world
+from acktree.spark.native import librdkafka
+from acktree.spark.native.switch import NativeOff
 from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.producers import TaskProducer
 from acktree.spark.tasks.writing import transactions
-from acktree.spark.tasks.writing.aiokafka_client import NoBatches
 
 HOUSE = Path(__file__).parents[1]
 PRODUCT = [
@@ -67,19 +67,15 @@ FORBIDDEN_CALLS = (
 SEEDED = {"random.Random", "numpy.random.Generator", "numpy.random.SFC64", "uuid.UUID", "uuid.uuid5"}
 """What draws nothing by itself: the seed, or the whole value, is an argument."""
 EXCEPTIONS = {
-    ("schemas/acktree/schemas/world.py", "*"): "the one place",
+    ("schemas/acktree/core/world.py", "*"): "the one place",
     (
-        "spark_app/acktree/spark/tasks/writing/writers.py",
+        "spark_app/acktree/spark/driver/writers.py",
         "threading.Lock",
     ): "guards the environment of a SparkContext, which only a real Spark has",
     (
         "console/acktree/console/view/wire_format.py",
         "threading.Lock",
     ): "one thread of a page at a time asks a schema registry, which is not simulated",
-    (
-        "producers/acktree/producers/worker/execute_limit.py",
-        "threading.Lock",
-    ): "guards a commit from the thread that ends a process, which polls for it and takes no turn within it",
     ("spark_app/acktree/spark/app.py", "*"): "the command's own process: signals, and a JVM beside it",
     ("spark_app/acktree/spark/runtime/jvm_output.py", "*"): "reads what a JVM prints",
     ("spark_app/acktree/spark/runtime/available_now.py", "threading.Thread"): "waits for a query of a JVM",
@@ -162,7 +158,7 @@ def test_a_way_of_its_own_is_found(source: str):
 @pytest.mark.parametrize(
     "source",
     [
-        "from acktree.schemas import world\nworld.monotonic_s()",
+        "from acktree.core import world\nworld.monotonic_s()",
         "import random\nrandom.Random(7)",
         "import uuid\nNAMES = uuid.UUID('6f0c3f1e-6a43-4d0c-9d0b-5d1f6f1c2a77')\nuuid.uuid5(NAMES, 'a')",
         "import numpy as np\nnp.random.Generator(np.random.SFC64(7))",
@@ -190,9 +186,9 @@ class SimulatedWorld(RealWorld):
     def thread_id(self) -> int:
         return self.thread
 
-    def event_loop(self) -> asyncio.AbstractEventLoop:
+    def event_loop(self, max_calls: int | None) -> asyncio.AbstractEventLoop:
         self.used.append("event loop")
-        return super().event_loop()
+        return super().event_loop(max_calls)
 
     def start_thread(self, run: Callable[[], object], name: str) -> world.Thread:
         self.used.append(name)
@@ -264,9 +260,9 @@ def test_what_is_kept_belongs_to_one_process_of_one_world(simulated: SimulatedWo
 def test_a_simulated_client_is_never_taken_for_one_of_librdkafka():
     librdkafka.librdkafka()  # kept by the process
     with use_world(SimulatedWorld()):
-        with pytest.raises(librdkafka.NoColumns):
+        with pytest.raises(NativeOff):
             librdkafka.librdkafka()
-        with pytest.raises(NoBatches):
+        with pytest.raises(NativeOff):
             transactions.batch_transaction()
         producer = TaskProducer("broker", {})
         assert producer.produce_rows("words", Rows([b"a", b"b"])) == []

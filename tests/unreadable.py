@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from acktree.producers.native.librdkafka import find_handle, librdkafka
+from acktree.spark.native.librdkafka import find_handle, librdkafka
 
 TOPIC, PARTITION, VALUE, FLAGS, HEADER, END = 1, 3, 4, 7, 9, 0
 """Of rd_kafka_vtype_t."""

@@ -28,7 +28,7 @@ class PostgresSink(BatchBolt):
             for tup in tuples:
                 try:
                     with self.database.transaction():
-                        if self.once.first(cursor, tup):
+                        if self.once.first(cursor, tup, part=0):
                             cursor.execute(ADD, tup.value.decode().split())
                 except (psycopg.DataError, psycopg.ProgrammingError) as error:
                     collector.fail(tup, f"{type(error).__name__}: {error}")

@@ -18,7 +18,7 @@ class SqliteSink(BasicBolt):
     def execute(self, tup: Tuple, emit: Emit) -> None:
         account, amount = tup.value.decode().split()
         with self.database as transaction:
-            if self.once.first(transaction.cursor(), tup):
+            if self.once.first(transaction.cursor(), tup, part=0):
                 transaction.execute(
                     "insert into totals values (?, ?) "
                     "on conflict (account) do update set amount = totals.amount + excluded.amount",

@@ -8,13 +8,13 @@ from confluent_kafka import TopicPartition
 
 from acker.running import DEADLINE_S, AckerProcess, RunningAcker, SimulatedAckerProcess, wait_for
 from acker.tester import entries, xor
-from acktree.schemas import world
-from acktree.schemas.clients import make_consumer, make_producer
-from acktree.schemas.codec import decode_result, encode_ack, encode_ack_init
-from acktree.schemas.control_records import ID, Ack, AckInit, Cause, Fail
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.stats import decode_report
-from acktree.schemas.topology import parse_topology
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer, make_producer
+from acktree.core.reports.stats import decode_report
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.wire.codec import decode_result, encode_ack, encode_ack_init
+from acktree.wire.control_records import ID, Ack, AckInit, Cause, Fail
 
 IDLE_ROOTS = 10**9
 TOPOLOGY = """

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from acker.tester import Tester
 from acker.trees import ModelTree, TreeMessage
-from acktree.acker.expiry import AgeLimits
+from acktree.acker.folding.expiry import AgeLimits
 
 TIMEOUT_S, ORPHAN_S, RETENTION_S = 3, 30, 6000
 LIMITS = AgeLimits.of_seconds(TIMEOUT_S, ORPHAN_S, RETENTION_S)
@@ -30,7 +30,7 @@ class AckerMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.small = patch("acktree.acker.table.LEAST_SLOTS", LEAST_SLOTS)
+        self.small = patch("acktree.acker.folding.table.LEAST_SLOTS", LEAST_SLOTS)
         self.small.start()
         self.tester = Tester(LIMITS, eager=False)
         self.trees, self.flying, self.results, self.events = {}, [], {}, []

@@ -48,6 +48,8 @@ class TableModel:
             if (held := self._held(root, tick, bucket)) is None:
                 continue
             held.value ^= value
+            if held.init_seen:
+                held.tick = max(held.tick, tick)
             self._finish_if_done(root, held)
         for root in resets:
             if (held := self._held(root, tick, bucket)) is not None:

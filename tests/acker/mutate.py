@@ -110,7 +110,7 @@ def module_name(path: Path) -> str:
 
 def load(mutant: Mutant) -> None:
     """Import a mutant in place of its module."""
-    name, codec = module_name(mutant.path), importlib.import_module("acktree.schemas.batch_codec")
+    name, codec = module_name(mutant.path), importlib.import_module("acktree.wire.batch_codec")
     compiled = codec.compiled
     if name in KERNELS:
         for kernel in KERNELS:

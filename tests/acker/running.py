@@ -8,7 +8,7 @@ import sys
 import uuid
 
 from acktree.acker.service import Acker
-from acktree.schemas import world
+from acktree.core import world
 
 DEADLINE_S = 40
 COMPILE_DEADLINE_S = 90  # the first start on a machine compiles

@@ -6,11 +6,11 @@ import pytest
 
 from acker.cluster import wait_for
 from acker.tester import entries
-from acktree.acker.alignment import AHEAD_MS, NEAR_MS, TopicAlignment
-from acktree.acker.clock import UNKNOWN_MS
-from acktree.schemas.clients import make_producer
-from acktree.schemas.codec import encode_ack
-from acktree.schemas.control_records import Ack
+from acktree.acker.folding.alignment import AHEAD_MS, NEAR_MS, TopicAlignment
+from acktree.acker.folding.clock import UNKNOWN_MS
+from acktree.core.kafka.clients import make_producer
+from acktree.wire.codec import encode_ack
+from acktree.wire.control_records import Ack
 
 INITS, ACKS = 0, 1
 START_MS = 1_000_000
@@ -76,8 +76,8 @@ def test_a_topic_without_a_timestamp_is_taken_to_be_where_the_other_began():
 @pytest.fixture
 def narrow(monkeypatch):
     """A minute takes too long for a test: a few milliseconds here."""
-    monkeypatch.setattr("acktree.acker.alignment.AHEAD_MS", 40)
-    monkeypatch.setattr("acktree.acker.alignment.NEAR_MS", 20)
+    monkeypatch.setattr("acktree.acker.folding.alignment.AHEAD_MS", 40)
+    monkeypatch.setattr("acktree.acker.folding.alignment.NEAR_MS", 20)
 
 
 def test_a_backlog_is_read_evenly_and_to_its_end(make, narrow, monkeypatch):

@@ -6,9 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acker.tester import entries
-from acktree.schemas.avro import zigzag
-from acktree.schemas.batch_codec import MALFORMED, WHOLE, decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import (
+from acktree.wire.avro import zigzag
+from acktree.wire.batch_codec import MALFORMED, WHOLE, decode_ack_batch, decode_init_batch
+from acktree.wire.codec import (
     ACK_FRAME,
     ACK_INIT_FRAME,
     decode_ack,
@@ -16,7 +16,7 @@ from acktree.schemas.codec import (
     encode_ack,
     encode_ack_init,
 )
-from acktree.schemas.control_records import (
+from acktree.wire.control_records import (
     BACK_OFF,
     ID,
     MAX_RETRY_MS,
@@ -26,7 +26,7 @@ from acktree.schemas.control_records import (
     Fail,
     FailedTuple,
 )
-from acktree.schemas.errors import MalformedRecord
+from acktree.wire.errors import MalformedRecord
 from hypothesis_profiles import examples
 
 U64, I32 = st.integers(0, 2**64 - 1), st.integers(-(2**31), 2**31 - 1)

@@ -8,7 +8,7 @@ import pytest
 
 from acker.cluster import wait_for
 from acktree.console.devbroker.owner import die_with_owner
-from acktree.schemas.errors import BrokerRefused
+from acktree.core.errors import BrokerRefused
 
 pytestmark = pytest.mark.simulated
 
@@ -83,7 +83,7 @@ def test_the_acker_count_changes_up_and_down_under_load_without_a_replay(make):
         load.step()
     load.finish()
     assert cluster.failed == {}
-    assert [member.acker.rejected.total for member in members] == [0, 0]
+    assert [member.acker.invalid.total for member in members] == [0, 0]
     assert sorted(members[0].partitions + members[1].partitions) == [0, 1, 2, 3, 4]
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.tester import Tester
-from acktree.acker.cut import BUCKET_MS, CutBuckets, Positions
-from acktree.acker.expiry import AgeLimits
+from acktree.acker.folding.cut import BUCKET_MS, CutBuckets, Positions
+from acktree.acker.folding.expiry import AgeLimits
 from acktree.acker.kernels.slots import BUCKETS
 from hypothesis_profiles import examples
 
@@ -268,3 +268,15 @@ def test_without_a_message_timeout_an_orphan_holds_the_cut_until_its_own():
     tester = Tester(AgeLimits.of_seconds(0, 30, 600)).observe().expire().ack(A, 1).wait(29_000, 500)
     assert tester.partition.cut == (0, 0)
     assert tester.wait(3000).partition.cut == (0, 1)
+
+
+def test_the_cut_goes_back_with_a_log_that_has_lost_its_end_and_pending_roots_stay():
+    tester = Tester().init(A, 1).ack(A, 1)
+    tester.now_ms += BUCKET_MS
+    tester.init(B, 1)
+    partition = tester.partition
+    assert partition.cut == (1, 1)
+    partition.go_back(partition.clock.inits, 0)
+    assert partition.positions == (0, 1)
+    assert partition.cut == (0, 1)
+    assert partition.table.pending == 1

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from acker.test_fold_properties import deliver, grow_tree
 from acker.tester import SEED, Tester, entries
-from acktree.acker.cut import BUCKET_MS
-from acktree.acker.expiry import AgeLimits
-from acktree.acker.finished import BUFFERED_ROOTS, MAX_FINISHED, FinishedRoots
+from acktree.acker.folding.cut import BUCKET_MS
+from acktree.acker.folding.expiry import AgeLimits
+from acktree.acker.folding.finished import BUFFERED_ROOTS, MAX_FINISHED, FinishedRoots
+from acktree.acker.folding.table import Table
 from acktree.acker.kernels.finished_roots import add_finished, is_finished, is_nearly_full
 from acktree.acker.kernels.slots import BUFFERED, COUNTS, FINISHED
-from acktree.acker.table import Table
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import Ack, AckInit
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import Ack, AckInit
 from hypothesis_profiles import examples
 
 A = 11
@@ -106,7 +106,7 @@ def count_late(table, roots):
 @pytest.fixture(scope="module")
 def small():
     """Sets that begin so small that a test need not finish thousands of roots."""
-    with patch("acktree.acker.finished.LEAST_PLACES", 16):
+    with patch("acktree.acker.folding.finished.LEAST_PLACES", 16):
         yield
 
 

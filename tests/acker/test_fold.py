@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from acker.tester import SEED, Tester, because, entries
-from acktree.acker.reasons import MAX_TEXT, UNKNOWN_REASON, Reason
-from acktree.acker.table import Table
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit
+from acktree.acker.folding.reasons import MAX_TEXT, UNKNOWN_REASON, Reason
+from acktree.acker.folding.table import Table
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import BACK_OFF, NEVER, Ack, AckInit
 
 A, B, C = 0x1111_0000_0000_0001, 0x2222_0000_0000_0002, 2**64 - 1
 
@@ -187,7 +187,7 @@ def test_reasons_that_are_not_ascii_are_kept(tester):
 
 
 def test_early_reasons_are_bounded_and_the_failure_itself_is_kept(monkeypatch):
-    monkeypatch.setattr("acktree.acker.reasons.MAX_REASONS", 2)
+    monkeypatch.setattr("acktree.acker.folding.reasons.MAX_REASONS", 2)
     tester = Tester().fail(A, "a").fail(B, "b").fail(C, "c").init(A, 1).init(C, 1)
     assert [(root, reason) for _, root, reason in tester.failed] == [(A, UNKNOWN_REASON), (C, because("c"))]
 
@@ -202,7 +202,7 @@ def test_a_rejected_record_does_not_stop_the_fold_of_later_ones():
 
 
 def test_late_fails_take_no_room_among_the_reasons_of_early_ones(monkeypatch):
-    monkeypatch.setattr("acktree.acker.reasons.MAX_REASONS", 1)
+    monkeypatch.setattr("acktree.acker.folding.reasons.MAX_REASONS", 1)
     tester = Tester().fail(A, "early").init(B, 1).ack(B, 1).fail(B, "late").init(A, 1)
     assert tester.failed == [(0, A, because("early"))]
 

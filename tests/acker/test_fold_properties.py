@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from acker.model import TableModel
 from acker.tester import Tester, entries
-from acktree.acker.table import Table
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ID, Ack, AckInit, Fail
+from acktree.acker.folding.table import Table
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import ID, Ack, AckInit, Fail
 from hypothesis_profiles import examples
 
 # Few roots and values, so that they meet; roots with the same home slots, and the ends of the range.
@@ -180,7 +180,7 @@ def test_layers_of_random_edges_stay_open_until_the_last_is_closed(layers):
 @pytest.fixture(scope="module")
 def small_table():
     """Tables that begin so small that a test need not fill thousands of slots."""
-    with patch("acktree.acker.table.LEAST_SLOTS", 16):
+    with patch("acktree.acker.folding.table.LEAST_SLOTS", 16):
         yield
 
 

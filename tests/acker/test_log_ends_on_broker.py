@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from acker.cluster import wait_for
-from acktree.acker.log_ends import LogEnds
-from acktree.schemas.clients import make_admin
+from acktree.acker.kafka.log_ends import LogEnds
+from acktree.core.kafka.clients import make_admin
 
 PLACES = [("t", 0), ("t", 1)]
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.tester import START_MS, Tester
-from acktree.acker.clock import UNKNOWN_MS, LogClock, TopicClock, Watermark
-from acktree.acker.expiry import AgeLimits, ticks
+from acktree.acker.folding.clock import UNKNOWN_MS, LogClock, TopicClock, Watermark
+from acktree.acker.folding.expiry import AgeLimits, ticks
 from acktree.acker.kernels.slots import NO_LIMIT
 from hypothesis_profiles import examples
 
@@ -335,6 +335,16 @@ def test_an_orphan_holds_the_cut_for_a_timeout_less_a_bucket_and_a_scan_interval
 
 def test_the_oldest_pending_root_is_reported_with_its_age_which_is_never_negative():
     tester = Tester(LIMITS).init(A, 1)
-    assert tester.partition.oldest_pending() == (0.0, A)
-    assert tester.observe().wait(1500).partition.oldest_pending() == (1.5, A)
-    assert Tester(LIMITS).observe().partition.oldest_pending() == (0.0, 0)
+    assert tester.partition.oldest_pending(9) == [(0.0, A)]
+    assert tester.observe().wait(1500).partition.oldest_pending(9) == [(1.5, A)]
+    assert Tester(LIMITS).observe().partition.oldest_pending(9) == []
+
+
+def test_a_clock_whose_log_has_lost_its_end_awaits_no_end_that_is_gone_and_keeps_its_time():
+    clock = TopicClock(5)
+    clock.observe(Watermark(wall_ms=1000, high=5))
+    clock.observe(Watermark(wall_ms=2000, high=9))
+    clock.go_back(3)
+    assert (clock.next_offset, clock.time_ms) == (3, 1000)
+    clock.observe(Watermark(wall_ms=3000, high=3))
+    assert clock.time_ms == 3000

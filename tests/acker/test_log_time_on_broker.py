@@ -4,9 +4,9 @@ import pytest
 
 from acker.cluster import wait_for
 from acker.tester import entries
-from acktree.schemas.clients import make_producer
-from acktree.schemas.codec import encode_ack
-from acktree.schemas.control_records import Ack
+from acktree.core.kafka.clients import make_producer
+from acktree.wire.codec import encode_ack
+from acktree.wire.control_records import Ack
 
 pytestmark = pytest.mark.simulated
 

@@ -10,8 +10,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from acker.machine import AckerMachine
 from acker.tester import entries, xor
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ID, Ack, AckInit, Fail
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import ID, Ack, AckInit, Fail
 
 RUNS, KILLS = 8, 5
 

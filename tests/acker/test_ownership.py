@@ -3,11 +3,10 @@
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
-from acktree.acker.cut import Positions
-from acktree.acker.errors import NotCoPartitioned
-from acktree.acker.expiry import AgeLimits
-from acktree.acker.ownership import COMMITTED_DEADLINE_S, HALF_GRACE_S, Ownership
-from acktree.acker.partition import Partition
+from acktree.acker.folding.cut import Positions
+from acktree.acker.folding.expiry import AgeLimits
+from acktree.acker.folding.partition import Partition
+from acktree.acker.kafka.ownership import COMMITTED_DEADLINE_S, HALF_GRACE_S, NotCoPartitioned, Ownership
 
 INITS, ACKS = "t.ack-init", "t.ack"
 

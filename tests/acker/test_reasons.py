@@ -3,12 +3,12 @@
 import numpy as np
 
 from acker.tester import entries
-from acktree.acker.reasons import MAX_STACK, MAX_STACKS, UNKNOWN_REASON, Reason, Reasons
-from acktree.acker.results import encode_finished
-from acktree.acker.table import FailedRoot, FinishedTrees, Table
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import decode_result, encode_ack, encode_ack_init
-from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit, Cause, Fail, FailedTuple, Failure
+from acktree.acker.folding.reasons import MAX_STACK, MAX_STACKS, UNKNOWN_REASON, Reason, Reasons
+from acktree.acker.folding.table import FailedRoot, FinishedTrees, Table
+from acktree.acker.kafka.results import encode_finished
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.codec import decode_result, encode_ack, encode_ack_init
+from acktree.wire.control_records import BACK_OFF, NEVER, Ack, AckInit, Cause, Fail, FailedTuple, Failure
 
 TICKS = np.zeros(3, np.int64)
 

@@ -8,11 +8,11 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from acker.cluster import wait_for
 from acker.tester import entries
-from acktree.acker.membership import SESSION_TIMEOUT_MS, shorten_session
-from acktree.acker.result_producer import ResultProducer
-from acktree.schemas.clients import make_admin, make_producer
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import Ack, AckInit
+from acktree.acker.kafka.membership import SESSION_TIMEOUT_MS, shorten_session
+from acktree.acker.kafka.result_producer import ResultProducer
+from acktree.core.kafka.clients import make_admin, make_producer
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import Ack, AckInit
 
 pytestmark = pytest.mark.simulated
 
@@ -219,7 +219,7 @@ def test_a_grown_acker_count_finishes_old_roots_where_they_began(make):
     cluster.ack_many([(root, root) for root in range(11, 19)]).await_acked([*range(1, 9), *range(11, 19)])
     wait_for(lambda: acker.partitions == [0, 1, 2, 3], "four partitions")
     assert cluster.failed == {}
-    assert acker.acker.rejected.total == 0
+    assert acker.acker.invalid.total == 0
 
 
 def test_after_tracking_is_turned_off_old_roots_still_finish(make):

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from acker.cluster import wait_for
-from acktree.acker.membership import shorten_session
-from acktree.schemas import group_offsets
-from acktree.schemas.clients import make_consumer
+from acktree.acker.kafka.membership import shorten_session
+from acktree.core.kafka import group_offsets
+from acktree.core.kafka.clients import make_consumer
 
 pytestmark = pytest.mark.simulated
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from acker.tester import SEED, Tester, entries
-from acktree.acker.finished import BUFFERED_ROOTS
+from acktree.acker.folding.finished import BUFFERED_ROOTS
+from acktree.acker.folding.reasons import MAX_REASONS, MAX_TEXT
+from acktree.acker.folding.table import MAX_ENTRIES, Table
 from acktree.acker.kernels.slots import BUCKETS, home_of
-from acktree.acker.reasons import MAX_REASONS, MAX_TEXT
-from acktree.acker.table import MAX_ENTRIES, Table
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ID, Ack, AckInit, Fail
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import ID, Ack, AckInit, Fail
 
 
 def fold_records(table, kind, roots_of_records):
@@ -229,6 +229,8 @@ def test_a_scan_returns_the_ages_of_the_oldest_remaining_pending_root_and_orphan
         tester.init(root, 1).now_ms += 50
         tester.ack(10 + root, 1).now_ms += 50
     table.expire(tester.now_ms // 10, 39, 34)
-    assert (table.oldest_pending_ticks, table.oldest_root, table.oldest_orphan_ticks) == (30, 2, 25)
+    assert (table.oldest_pending_ticks, table.oldest_orphan_ticks) == (30, 25)
+    assert table.oldest_pending(tester.now_ms // 10, 2) == [(2, 30), (3, 20)]
+    assert [root for root, _ in table.oldest_pending(tester.now_ms // 10, 9)] == [2, 3, 4]
     table.expire(tester.now_ms // 10, 0, 0)
     assert (table.oldest_pending_ticks, table.oldest_orphan_ticks) == (None, None)

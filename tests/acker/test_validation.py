@@ -1,4 +1,4 @@
-"""What may be folded and what is rejected, and how results are split into records; no Kafka."""
+"""What may be folded and what is invalid, and how results are split into records; no Kafka."""
 
 import logging
 import time
@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from acker.tester import OFF, SEED, entries
-from acktree.acker.cut import Positions
-from acktree.acker.partition import Partition
-from acktree.acker.reasons import MAX_TEXT, Reason
-from acktree.acker.rejected import KEPT, LINES_PER_SECOND, RejectedRecord, RejectedRecords
-from acktree.acker.results import MAX_FAILURES, MAX_IDS, encode_finished, encode_timed_out
-from acktree.acker.table import FailedRoot, FinishedTrees, TimedOut
-from acktree.acker.validation import Fault, RecordValidator
-from acktree.schemas.avro import zigzag
-from acktree.schemas.codec import ACK_INIT_FRAME, decode_result, encode_ack, encode_ack_init
-from acktree.schemas.control_records import BACK_OFF, ID, NEVER, Ack, AckInit, Cause, Fail, Failure
-from acktree.schemas.registry import History, Published
+from acktree.acker.folding.cut import Positions
+from acktree.acker.folding.invalid import KEPT, LINES_PER_SECOND, InvalidRecord, InvalidRecords
+from acktree.acker.folding.partition import Partition
+from acktree.acker.folding.reasons import MAX_TEXT, Reason
+from acktree.acker.folding.table import FailedRoot, FinishedTrees, TimedOut
+from acktree.acker.folding.validation import Fault, RecordValidator
+from acktree.acker.kafka.results import MAX_FAILURES, MAX_IDS, encode_finished, encode_timed_out
+from acktree.core.topology.registry import History, Published
+from acktree.wire.avro import zigzag
+from acktree.wire.codec import ACK_INIT_FRAME, decode_result, encode_ack, encode_ack_init
+from acktree.wire.control_records import BACK_OFF, ID, NEVER, Ack, AckInit, Cause, Fail, Failure
 
 
 def published(version, ackers, tasks=(0,)):
@@ -36,13 +36,13 @@ def asked():
 
 
 @pytest.fixture
-def rejected():
-    return RejectedRecords()
+def invalid():
+    return InvalidRecords()
 
 
 @pytest.fixture
-def validator(history, asked, rejected):
-    return RecordValidator(history, lambda: asked.append(1), rejected)
+def validator(history, asked, invalid):
+    return RecordValidator(history, lambda: asked.append(1), invalid)
 
 
 def inits(*pairs, task=0, version=1):
@@ -57,13 +57,13 @@ def faults(batch):
     return [Fault(fault) for fault in batch.faults.tolist()]
 
 
-def test_valid_records_pass(validator, rejected):
+def test_valid_records_pass(validator, invalid):
     values = [inits((2, 1)), inits((3, 1), task=1, version=3), inits(), inits((2**64 - 2, 0))]
     assert set(faults(validator.inits("i", 0, values, range(4), 0))) == {Fault.WHOLE}
-    assert rejected.total == 0
+    assert invalid.total == 0
 
 
-def test_each_fault_of_an_init_has_its_name_and_reason(validator, rejected):
+def test_each_fault_of_an_init_has_its_name_and_reason(validator, invalid):
     values = [
         b"",
         inits((2, 1), version=2),
@@ -82,8 +82,8 @@ def test_each_fault_of_an_init_has_its_name_and_reason(validator, rejected):
         Fault.WRONG_PARTITION,
         Fault.WRONG_PARTITION,
     ]
-    assert [each[:3] for each in rejected.latest] == [("i", 0, offset) for offset in range(10, 17)]
-    assert len({each.reason for each in rejected.latest}) == 6
+    assert [each[:3] for each in invalid.latest] == [("i", 0, offset) for offset in range(10, 17)]
+    assert len({each.reason for each in invalid.latest}) == 6
 
 
 def test_acks_fails_and_resets_are_all_checked(validator):
@@ -125,19 +125,19 @@ def test_an_unknown_version_is_looked_up_once_a_batch_and_impossible_ones_never(
 
 def test_a_version_found_by_the_lookup_is_accepted(history):
     validator = RecordValidator(
-        history, lambda: history.versions.update({4: published(4, 1, (9,))}), RejectedRecords()
+        history, lambda: history.versions.update({4: published(4, 1, (9,))}), InvalidRecords()
     )
     assert faults(validator.inits("i", 0, [inits((3, 1), task=9, version=4)], [0], 0)) == [Fault.WHOLE]
 
 
 def test_rejected_records_are_bounded_in_memory_and_in_log_lines(caplog):
-    rejected = RejectedRecords()
+    invalid = InvalidRecords()
     with caplog.at_level(logging.WARNING, "acktree.acker"):
         for offset in range(5000):
-            rejected.add(RejectedRecord("t", 0, offset, "because"), wall_ms=500)
-    assert (rejected.total, len(rejected.latest), rejected.latest[-1].offset) == (5000, KEPT, 4999)
+            invalid.add(InvalidRecord("t", 0, offset, "because"), wall_ms=500)
+    assert (invalid.total, len(invalid.latest), invalid.latest[-1].offset) == (5000, KEPT, 4999)
     assert len(caplog.records) == LINES_PER_SECOND + 1
-    rejected.add(RejectedRecord("t", 0, 5000, "because"), wall_ms=1500)
+    invalid.add(InvalidRecord("t", 0, 5000, "because"), wall_ms=1500)
     assert len(caplog.records) == LINES_PER_SECOND + 2
 
 
@@ -199,7 +199,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_a_flood_of_bad_records_takes_the_memory_of_the_latest_ones_only(validator, asked, rejected, flood):
+def test_a_flood_of_bad_records_takes_the_memory_of_the_latest_ones_only(validator, asked, invalid, flood):
     batch, batches = [flood()] * 2000, 10
     validator.inits("i", 0, batch, range(2000), 0)
     tracemalloc.start()
@@ -213,8 +213,8 @@ def test_a_flood_of_bad_records_takes_the_memory_of_the_latest_ones_only(validat
         tracemalloc.stop()
     assert kept_bytes < 1_000 * KEPT
     assert peak_bytes < 2 * sum(map(len, batch)) + 1_000 * len(batch)
-    assert max(len(each.reason) for each in rejected.latest) < 200
-    assert (rejected.total, len(rejected.latest)) == (2000 * batches, KEPT)
+    assert max(len(each.reason) for each in invalid.latest) < 200
+    assert (invalid.total, len(invalid.latest)) == (2000 * batches, KEPT)
     assert len(asked) in (0, batches)
 
 
@@ -248,11 +248,11 @@ def cpu_s(validator, kind, values):
     [("inits", flood) for flood in FLOODS.values()] + [("acks", flood) for flood in BAD_ACKS.values()],
     ids=[*FLOODS, *BAD_ACKS],
 )
-def test_a_bad_record_costs_no_more_cpu_than_a_good_one_of_its_kind_and_size(validator, rejected, kind, bad):
+def test_a_bad_record_costs_no_more_cpu_than_a_good_one_of_its_kind_and_size(validator, invalid, kind, bad):
     """So a flood of bad records is no worse than one of good records, by those who may write them."""
     value, count = bad(), 50
     good_s = cpu_s(validator, kind, [GOOD[kind](len(value))] * count)
-    assert rejected.total == 0
+    assert invalid.total == 0
     bad_s = cpu_s(validator, kind, [value] * count)
-    assert rejected.total == 5 * count
+    assert invalid.total == 5 * count
     assert bad_s < MOST_TIMES_A_GOOD_RECORD * good_s

@@ -6,12 +6,12 @@ import pytest
 
 from acker.cluster import wait_for
 from acker.tester import entries
-from acktree.acker.membership import group_settings
+from acktree.acker.kafka.membership import group_settings
 from acktree.acker.service import Acker
-from acktree.schemas.clients import make_admin
-from acktree.schemas.codec import ACK_FRAME, ACK_INIT_FRAME, encode_ack, encode_ack_init
-from acktree.schemas.control_records import Ack, AckInit
-from acktree.schemas.errors import MissingTopic, RefusedSetting, UnknownTopology
+from acktree.core.errors import MissingTopic, RefusedSetting, UnknownTopology
+from acktree.core.kafka.clients import make_admin
+from acktree.wire.codec import ACK_FRAME, ACK_INIT_FRAME, encode_ack, encode_ack_init
+from acktree.wire.control_records import Ack, AckInit
 
 pytestmark = pytest.mark.simulated
 
@@ -45,9 +45,9 @@ def test_a_flood_of_invalid_records_is_rejected_and_counted(make):
     for _ in range(3000):
         cluster.send("ack", 0, next(source)).send("ack-init", 0, next(source))
     cluster.init(8, 1).ack(8, 1).await_acked([8])
-    assert acker.acker.rejected.total == 6000
-    assert len(acker.acker.rejected.latest) == 1000
-    assert {record.topic for record in acker.acker.rejected.latest} <= {
+    assert acker.acker.invalid.total == 6000
+    assert len(acker.acker.invalid.latest) == 1000
+    assert {record.topic for record in acker.acker.invalid.latest} <= {
         place.topic for place in cluster.places()
     }
     assert acker.error is None
@@ -70,10 +70,10 @@ def test_foreign_records_are_rejected_whole_with_their_coordinates(make):
     cluster.send("ack-init", 0, inits([(2, 0)], version=-1))
     cluster.send("ack", 1, encode_ack(Ack("t", 1, entries([(2, 2)]))))
     cluster.sent().init(4, 0).init(5, 0).ack(7, 1).await_acked([4, 5])
-    wait_for(lambda: acker.acker.rejected.total == 6, "six rejected records")
-    latest = sorted((record.topic, record.partition, record.offset) for record in acker.acker.rejected.latest)
+    wait_for(lambda: acker.acker.invalid.total == 6, "six rejected records")
+    latest = sorted((record.topic, record.partition, record.offset) for record in acker.acker.invalid.latest)
     assert latest == [(ack, 1, 0), *((init, 0, offset) for offset in range(5))]
-    reasons = " | ".join(record.reason for record in acker.acker.rejected.latest)
+    reasons = " | ".join(record.reason for record in acker.acker.invalid.latest)
     for expected in ("does not belong to partition 0", "root id is 0", "no spout task 9", "version 44"):
         assert expected in reasons
     assert sorted(cluster.acked) == [4, 5]
@@ -84,7 +84,7 @@ def test_the_first_records_of_a_version_just_published_are_folded(make):
     acker = cluster.start()
     cluster.apply(2, timeout_s=29)
     cluster.init(1, 0).init(2, 0).await_acked([1, 2])
-    assert acker.acker.rejected.total == 0
+    assert acker.acker.invalid.total == 0
 
 
 def test_an_assignor_that_separates_the_topics_is_refused():
@@ -109,4 +109,4 @@ def test_root_ids_above_the_signed_range_reach_the_right_partition(make):
     acker = cluster.start()
     roots = [1, 2**63 - 1, 2**63, 2**64 - 1]
     cluster.init_many([(root, 0) for root in roots]).await_acked(roots)
-    assert acker.acker.rejected.total == 0
+    assert acker.acker.invalid.total == 0

@@ -7,15 +7,15 @@ from math import inf
 
 import numpy as np
 
-from acktree.acker.clock import Watermark
-from acktree.acker.cut import Positions
-from acktree.acker.expiry import AgeLimits
-from acktree.acker.partition import Partition
-from acktree.acker.reasons import Reason
-from acktree.acker.table import Entry, FinishedTrees, TimedOut
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ENTRY, ID, Ack, AckInit, Fail
+from acktree.acker.folding.clock import Watermark
+from acktree.acker.folding.cut import Positions
+from acktree.acker.folding.expiry import AgeLimits
+from acktree.acker.folding.partition import Partition
+from acktree.acker.folding.reasons import Reason
+from acktree.acker.folding.table import Entry, FinishedTrees, TimedOut
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import ENTRY, ID, Ack, AckInit, Fail
 
 SEED = 0x9E3779B97F4A7C15
 OFF = AgeLimits(inf, inf, inf)

@@ -4,9 +4,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from acktree.schemas.world import RealWorld
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kernel import Kernel
+from acktree.core.world import RealWorld
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.virtual.kernel import Kernel
 from acktree.testing.world import SimulatedWorld
 from conformance.differences import without_known_differences
 from conformance.interpreter import run_script

@@ -293,6 +293,9 @@ class Generator(Arguments):
     def describe_group(self) -> Script:
         return [("describe_group", self.random.choice(GROUPS))]
 
+    def delete_group(self) -> Script:
+        return [("delete_group", self.random.choice(GROUPS))]
+
     def listed_offsets(self) -> Script:
         places = [list(place) for place in self.places()]
         return [("listed_offsets", self.random.choice(GROUPS), places)]
@@ -307,7 +310,7 @@ WEIGHTS = {
     "remember_membership": 1.0, "expire": 0.2, "consumer": 3.0, "close_consumer": 0.6, "assign": 3.0,
     "unassign": 0.3, "assignment": 0.3, "seek": 3.0, "pause": 1.0, "resume": 1.0, "take": 3.0,
     "read": 6.0, "position": 1.5, "watermarks": 1.0, "cached_watermarks": 1.0,
-    "commit": 4.0, "committed": 3.0, "listed_offsets": 1.0, "describe_group": 0.5,
+    "commit": 4.0, "committed": 3.0, "listed_offsets": 1.0, "describe_group": 0.5, "delete_group": 0.3,
 }  # fmt: skip
 GROUP_WEIGHTS = {
     "group": 1.5, "static_group": 0.4, "read_as_group": 3.0, "group_assignment": 1.0,

@@ -239,6 +239,15 @@ def group_assignment(session: Session, group: str) -> Result:
     return _assigned(mine, [list(map(session.place, reader.client.assignment())) for reader in mine])
 
 
+def delete_group(session: Session, group: str) -> Result:
+    """Delete a group, and what it has committed."""
+    name = session.name(group)
+    result = outcome(lambda: session.admin.delete_consumer_groups([name])[name].result(LIMIT_S))
+    if is_ok(result):
+        session.drop_pending(lambda holder, _place: holder == group)
+    return result
+
+
 def describe_group(session: Session, group: str) -> Result:
     """Ask an admin client for a group's state and members, once these have their partitions."""
     name, mine = session.name(group), members(session, group)

@@ -15,6 +15,7 @@ VERBS: dict[str, Callable[..., Result]] = {
         topic_steps.grow_topic,
         topic_steps.delete_topic,
         topic_steps.delete_records,
+        topic_steps.clean,
         topic_steps.list_offsets,
         topic_steps.describe_topics,
         topic_steps.list_topics,
@@ -58,6 +59,7 @@ VERBS: dict[str, Callable[..., Result]] = {
         group_steps.read_as_group,
         group_steps.group_assignment,
         group_steps.describe_group,
+        group_steps.delete_group,
     )
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from conformance.results import Result, error_result, is_ok, outcome, text, timestamp
-from conformance.script import SKIPPED, Place
+from conformance.script import SKIPPED
 from conformance.session import LIMIT_S, SHORT_S, Session, Writer
 
 HOUR_MS = 3_600_000
@@ -43,7 +43,7 @@ def wait_out(session: Session, name: str) -> Result:
     if writer is None or not writer.has_short_timeout or not writer.touched:
         return SKIPPED
     session.await_markers(writer.touched)
-    writer.touched, writer.pending = set(), {}
+    writer.touched, writer.pending = set(), set()
     return "ok"
 
 
@@ -185,18 +185,19 @@ def purge(session: Session, name: str) -> Result:
     return [result, _reported(session, writer)]
 
 
-def init(session: Session, name: str) -> Result:
-    """Start a transactional producer, and fence its predecessors."""
+def init(session: Session, name: str, limit_s: float = LIMIT_S) -> Result:
+    """Start a transactional producer, and fence its predecessors; return how far one can read at once."""
     writer = session.writers.get(name)
     if writer is None:
         return SKIPPED
-    result = outcome(lambda: writer.client.init_transactions(LIMIT_S))
+    result = outcome(lambda: writer.client.init_transactions(limit_s))
     if is_ok(result):
         for other in session.writers.values():
             if other is not writer and other.transactional_id == writer.transactional_id:
+                result.append(sorted(session.log_ends(other.touched, is_committed_only=True).items()))
                 session.await_markers(other.touched)
                 other.touched = set()
-                other.pending = {}
+                other.pending = set()
     return result
 
 
@@ -228,41 +229,38 @@ def send_offsets(session: Session, name: str, slot: str, places: list[list[Any]]
     is_whole = all(partition < session.topics.get(topic, 0) for topic, partition, *_ in places)
     limit_s = LIMIT_S if is_whole else SHORT_S  # librdkafka asks again and again for what is missing
     result = outcome(lambda: writer.client.send_offsets_to_transaction(offsets, membership, limit_s))
-    if is_ok(result):
-        for partition in offsets:
-            if partition.offset >= 0:
-                place: Place = session.place(partition)
-                writer.pending[group, place] = partition.offset
+    if is_ok(result) or "abort" in result[1]:  # some of them may be accepted
+        writer.pending |= {(group, session.place(each)) for each in offsets if each.offset >= 0}
     return result
 
 
-def commit_transaction(session: Session, name: str) -> Result:
+def commit_transaction(session: Session, name: str, limit_s: float = LIMIT_S) -> Result:
     """Commit; wait until everybody can see it."""
-    return _end(session, name, is_commit=True)
+    return _end(session, name, limit_s, is_commit=True)
 
 
 def abort_transaction(session: Session, name: str) -> Result:
     """Abort; wait until everybody can see it."""
-    return _end(session, name, is_commit=False)
+    return _end(session, name, LIMIT_S, is_commit=False)
 
 
-def _end(session: Session, name: str, *, is_commit: bool) -> Result:
+def _end(session: Session, name: str, limit_s: float, *, is_commit: bool) -> Result:
     writer = session.writers.get(name)
     if writer is None:
         return SKIPPED
     client = writer.client
     call = client.commit_transaction if is_commit else client.abort_transaction
-    result = outcome(lambda: call(LIMIT_S))
+    result = outcome(lambda: call(limit_s))
     if is_ok(result):
         if not is_commit:
             _await_purge(session, writer)
         _serve(session, writer)
         reports = _reported(session, writer)
         session.await_markers(writer.touched)
-        if is_commit:
-            session.await_offsets(writer.pending)
-        writer.touched, writer.pending = set(), {}
+        ended, writer.pending = writer.pending, set()
+        session.await_offsets(ended)
+        writer.touched = set()
         return [result, reports]
-    if "fatal" in result[1]:
-        _serve(session, writer)
+    if "fatal" in result[1] or "_TIMED_OUT" in result[1]:
+        _serve(session, writer)  # the client goes on with what has timed out
     return [result, _reported(session, writer)]

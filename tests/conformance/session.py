@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from conformance.results import Result
+from conformance.results import Result, outcome
 from conformance.script import Place
 
 LIMIT_S = 60.0
@@ -27,7 +27,7 @@ _log.setLevel(logging.CRITICAL + 1)  # scripts make errors on purpose
 
 
 class World(Protocol):
-    """The part of acktree.schemas.world that a run needs."""
+    """The part of acktree.core.world that a run needs."""
 
     def monotonic_s(self) -> float: ...
 
@@ -107,8 +107,8 @@ class Writer:
     """Of each topic that it has written to, which one of that name."""
     touched: set[Place] = field(default_factory=set)
     """Where the open transaction writes."""
-    pending: dict[tuple[str, Place], int] = field(default_factory=dict)
-    """The offsets of the open transaction."""
+    pending: set[tuple[str, Place]] = field(default_factory=set)
+    """The groups and partitions whose offsets the open transaction may change."""
 
 
 class Session:
@@ -193,7 +193,7 @@ class Session:
     def observer(self, group: str) -> Any:
         """Return a consumer that looks at a group's offsets and never joins it."""
         if group not in self._observers:
-            self._observers[group] = self.consumer(group, **{"isolation.level": "read_uncommitted"})
+            self._observers[group] = self.consumer(group, **{"retry.backoff.ms": 5})
         return self._observers[group]
 
     def close(self) -> None:
@@ -262,13 +262,19 @@ class Session:
         if wanted:
             self.until(are_there)
 
-    def await_offsets(self, wanted: dict[tuple[str, Place], int]) -> None:
-        """Wait until offsets that were committed in a transaction can be seen."""
-        for (group, place), offset in wanted.items():
+    def await_offsets(self, ended: set[tuple[str, Place]]) -> None:
+        """Wait until a transaction that has ended holds no offset any more; another one may."""
+        for group, place in sorted(ended):
             if place[0] in self.topics:
-                asked = self.partitions([place])
-                observer = self.observer(group)
-                self.until(lambda: observer.committed(asked, timeout=LIMIT_S)[0].offset == offset, 10.0)  # noqa: B023
+                limit_s = SHORT_S if self.is_pending(group, [place]) else LIMIT_S
+                outcome(lambda: self.observer(group).committed(self.partitions([place]), limit_s))  # noqa: B023
+
+    def drop_pending(self, is_dropped: Callable[[str, Place], bool]) -> None:
+        """Wait until the offsets that transactions hold for something deleted are gone with it."""
+        for writer in self.writers.values():
+            dropped = {held for held in writer.pending if is_dropped(*held)}
+            writer.pending -= dropped
+            self.await_offsets(dropped)
 
     def is_open(self, places: Iterable[Place]) -> bool:
         """Return whether an open transaction writes to one of these partitions."""
@@ -277,5 +283,5 @@ class Session:
 
     def is_pending(self, group: str, places: Iterable[Place]) -> bool:
         """Return whether an open transaction may change what a group has committed."""
-        held = {held for writer in self.writers.values() for held in writer.pending}
-        return any((group, place) in held for place in places)
+        wanted = {(group, place) for place in places}
+        return any(not wanted.isdisjoint(writer.pending) for writer in self.writers.values())

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from acktree.testing.kafka.assignors import Member, assign
+from acktree.testing.kafka.broker.assignors import Member, assign
 from conformance.comparison import compare
 from conformance.script import Script
 
@@ -67,8 +67,17 @@ SCRIPTS: dict[str, Script] = {
         *[("read", "c"), ("unassign", "c"), ("delete_records", "t", 0, 4), ("assign", "c", [["t", 0, -2]])],
     ],
     "a transaction's timeout fences its producer": [
-        *[TOPIC, ("impatient_producer", "p", "x"), ("init", "p"), ("begin", "p"), record("p", "1")],
-        *[("flush", "p"), ("wait_out", "p"), ("abort_transaction", "p"), ("begin", "p"), record("p", "2")],
+        *[TOPIC, ("consumer", "c", "g", {}), ("remember_membership", "c", "s")],
+        *[("impatient_producer", "p", "x"), ("init", "p"), ("begin", "p"), record("p", "1"), ("flush", "p")],
+        *[("wait_out", "p"), ("send_offsets", "p", "s", [["t", 0, 1, ""]]), ("commit_transaction", "p")],
+        *[("abort_transaction", "p"), ("begin", "p"), record("p", "2"), ("init", "p")],
+        *[
+            ("producer", "q", "x"),
+            ("init", "q"),
+            ("begin", "q"),
+            record("q", "3"),
+            ("commit_transaction", "q"),
+        ],
     ],
     "a static member that comes back takes over without a rebalance": [
         *[("create_topic", "t", 2, {}), ("producer", "p", None), record("p", "1"), ("flush", "p")],

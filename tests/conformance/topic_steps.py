@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from acktree.testing.world import SimulatedWorld
 from conformance.consumer_steps import drain
 from conformance.group_steps import read_as_group, settle
 from conformance.producer_steps import flush_all
@@ -22,6 +23,8 @@ from conformance.session import LIMIT_S, SHORT_S, Session
 
 FETCHED_S = 0.05
 """By then, the last fetch of a partition that nobody reads any more is answered: it may show the deletion."""
+SEGMENT_S = 0.05
+"""How long a segment of a compacted topic is appended to."""
 DESCRIBED = {
     "TOPIC": ("cleanup.policy", "max.message.bytes", "message.timestamp.type", "retention.ms"),
     "GROUP": ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"),
@@ -100,6 +103,7 @@ def delete_topic(session: Session, topic: str) -> Result:
     result = outcome(lambda: answer(session.admin.delete_topics([session.name(topic)])))
     result.append(flushed)
     if is_ok(result):
+        session.drop_pending(lambda _group, place: place[0] == topic)
         del session.topics[topic]
         session.versions[topic] += 1
         session.until(lambda: _partitions_of(session, topic) == 0)
@@ -134,6 +138,33 @@ def _await_start(session: Session, place: Place, start: int) -> None:
         if not reader.is_closed and place in reader.active and place in reader.ends:
             client = reader.client
             session.until(lambda: client.get_watermark_offsets(asked, cached=True)[0] == start, SHORT_S)  # noqa: B023
+
+
+def clean(session: Session, topic: str, partition: int) -> Result:
+    """Have the log cleaner pass: it never touches the last segment, so three records begin new ones.
+
+    It has passed where the first of the three is gone; it may have to stop before.
+    """
+    place, client = (topic, partition), session.producer()
+    offsets = []
+    for _ in range(3):
+        session.world.sleep(2 * SEGMENT_S)
+        client.produce(
+            session.name(topic), "", "roll", partition, on_delivery=lambda _, it: offsets.append(it.offset())
+        )
+        client.flush(LIMIT_S)
+    session.appended(place, offsets[-1] + 1)
+    if isinstance(session.world, SimulatedWorld):
+        session.world.cluster.log(session.name(topic), partition).compact()
+    reader = session.consumer("cleaned", **{"isolation.level": "read_uncommitted"})
+
+    def is_there() -> bool:
+        reader.assign(session.partitions([(*place, offsets[0])]))
+        return bool(reader.poll(LIMIT_S).offset() == offsets[0])
+
+    is_done = session.until(lambda: not is_there(), SHORT_S if session.is_open([place]) else LIMIT_S)
+    reader.close()
+    return is_done
 
 
 def list_offsets(session: Session, topic: str, partition: int, spec: str, is_committed_only: bool) -> Result:

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from acktree.console.page.frame import PageSettings
-from console.given_up import GivenUp
+from acktree.console.page.serving.frame import PageSettings
+from console.dead_letter_topology import DeadLetterTopology
 from console.otlp_receiver import OtlpReceiver
 from console.page_visitor import Visitor, visit
 from simulated_kafka import Simulation, run_in
 
 
 @pytest.fixture
-def topology(kafka: str, unique: str, simulation: Simulation | None) -> GivenUp:
-    made = GivenUp(kafka, unique)
+def topology(kafka: str, unique: str, simulation: Simulation | None) -> DeadLetterTopology:
+    made = DeadLetterTopology(kafka, unique)
     run_in(simulation, made.create)
     return made
 
 
 @pytest.fixture
-def page(topology: GivenUp, simulation: Simulation | None) -> Iterator[Visitor]:
+def page(topology: DeadLetterTopology, simulation: Simulation | None) -> Iterator[Visitor]:
     settings = PageSettings(topology.bootstrap, topology.name, {}, allow_actions=True)
     visits, visitors = ExitStack(), list[Visitor]()
     run_in(simulation, lambda: visitors.append(visits.enter_context(visit(settings))))

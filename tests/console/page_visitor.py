@@ -8,10 +8,10 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from acktree.console.page import frame
 from acktree.console.page.app import StatusPage
-from acktree.console.page.frame import PageSettings
-from acktree.schemas import world
+from acktree.console.page.serving import frame
+from acktree.console.page.serving.frame import PageSettings
+from acktree.core import world
 
 URL = "http://localhost"
 

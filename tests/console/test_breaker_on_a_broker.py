@@ -9,14 +9,14 @@ from click.testing import CliRunner, Result
 
 from acktree.acker.service import Acker
 from acktree.console.main import main
-from acktree.console.page.frame import PageSettings
+from acktree.console.page.serving.frame import PageSettings
+from acktree.core import world
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
 from acktree.producers import BasicBolt
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.loop import Worker
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas import world
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
 from console.page_visitor import visit
 from offers import Offers
 from producers.cluster import until

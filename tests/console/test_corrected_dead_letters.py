@@ -15,14 +15,15 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from acktree.console import dead_letter_edit
 from acktree.console.dead_letter_edit import NotCorrectable, carry_out, correct, read_open_dead_letter
 from acktree.console.view.cluster import Cluster
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin
-from acktree.schemas.errors import AcktreeError
-from console.given_up import (
+from acktree.core import world
+from acktree.core.kafka.clients import make_admin, make_producer
+from acktree.core.kafka.settings import ANY_SIZE
+from acktree.wire.errors import AcktreeError
+from console.dead_letter_topology import (
     CITY,
     LETTERS,
     WAIT_S,
-    GivenUp,
+    DeadLetterTopology,
     edit,
     give_up_value,
     source_records,
@@ -48,7 +49,9 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 
 @pytest.mark.real
-def test_a_corrected_value_is_a_new_record_and_its_dead_letter_is_closed(topology: GivenUp) -> None:
+def test_a_corrected_value_is_a_new_record_and_its_dead_letter_is_closed(
+    topology: DeadLetterTopology,
+) -> None:
     before = len(source_records(topology))
     planned = edit(topology, b"right")
     assert planned.exit_code == 0, planned.output
@@ -71,7 +74,7 @@ def test_a_corrected_value_is_a_new_record_and_its_dead_letter_is_closed(topolog
     assert f"it corrects {topology.source}/0/5" in topology.acktree("trace", *place.rsplit("/", 2)).output
 
 
-def test_a_dead_letter_is_corrected_once_and_not_replayed_afterwards(topology: GivenUp) -> None:
+def test_a_dead_letter_is_corrected_once_and_not_replayed_afterwards(topology: DeadLetterTopology) -> None:
     outcomes: list[str] = []
     threads = [
         world.start_thread(partial(correct_directly, topology, value, outcomes), value.decode())
@@ -90,7 +93,7 @@ def test_a_dead_letter_is_corrected_once_and_not_replayed_afterwards(topology: G
     assert topology.commands() == []
 
 
-def correct_directly(topology: GivenUp, value: bytes, outcomes: list[str]) -> None:
+def correct_directly(topology: DeadLetterTopology, value: bytes, outcomes: list[str]) -> None:
     cluster = Cluster(topology.bootstrap, topology.name, {})
     try:
         letter, record = read_open_dead_letter(cluster, 0, 1)
@@ -103,7 +106,7 @@ def correct_directly(topology: GivenUp, value: bytes, outcomes: list[str]) -> No
 
 
 def test_whoever_dies_before_the_commit_leaves_the_dead_letter_open(
-    topology: GivenUp, monkeypatch: pytest.MonkeyPatch
+    topology: DeadLetterTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         pass
@@ -127,7 +130,7 @@ def test_whoever_dies_before_the_commit_leaves_the_dead_letter_open(
     assert [each.value() for each in source_records(topology)[before:]] == [b"right"]
 
 
-def test_what_cannot_be_corrected_is_refused(topology: GivenUp) -> None:
+def test_what_cannot_be_corrected_is_refused(topology: DeadLetterTopology) -> None:
     for value, letter, why in ((b"line", "1", "the value is unchanged"), (b"right", "77", "holds no record")):
         refused = edit(topology, value, "--execute", letter=letter)
         assert (refused.exit_code, why in refused.output) == (2, True), refused.output
@@ -148,7 +151,7 @@ def test_what_cannot_be_corrected_is_refused(topology: GivenUp) -> None:
     ids=["line ends", "byte order mark", "last line end", "more lines", "empty", "large"],
 )
 def test_an_editor_changes_what_its_user_changes_and_nothing_else(
-    topology: GivenUp, editor: Callable[[str], None], old: bytes, script: str, new: bytes
+    topology: DeadLetterTopology, editor: Callable[[str], None], old: bytes, script: str, new: bytes
 ) -> None:
     name = give_up_value(topology, old)
     editor(script)
@@ -168,7 +171,7 @@ def test_an_editor_changes_what_its_user_changes_and_nothing_else(
     ids=["not saved", "failed", "no text", "only a line end"],
 )
 def test_an_editor_that_saves_nothing_new_corrects_nothing(
-    topology: GivenUp, editor: Callable[[str], None], old: bytes, script: str, sentence: str
+    topology: DeadLetterTopology, editor: Callable[[str], None], old: bytes, script: str, sentence: str
 ) -> None:
     name, before = give_up_value(topology, old), len(source_records(topology))
     editor(script)
@@ -179,7 +182,10 @@ def test_an_editor_that_saves_nothing_new_corrects_nothing(
 
 
 def test_what_was_typed_is_kept_when_it_cannot_be_written(
-    topology: GivenUp, editor: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    topology: DeadLetterTopology,
+    editor: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     admin = make_admin(topology.bootstrap, {})
@@ -195,7 +201,7 @@ def test_what_was_typed_is_kept_when_it_cannot_be_written(
     assert Path(path).stat().st_mode & 0o077 == 0
 
 
-def test_a_dead_letter_whose_source_record_is_gone_gives_its_value_back(topology: GivenUp) -> None:
+def test_a_dead_letter_whose_source_record_is_gone_gives_its_value_back(topology: DeadLetterTopology) -> None:
     refused = topology.acktree("dead-letter", "replay", "0")
     assert "its source record is gone" in refused.output
     done = edit(topology, b"line", "--execute", letter="0")
@@ -204,9 +210,49 @@ def test_a_dead_letter_whose_source_record_is_gone_gives_its_value_back(topology
     assert edit(topology, b"line", "--execute", letter="0").exit_code == 2
 
 
+def write_without_content(topology: DeadLetterTopology, source: str) -> str:
+    """Write the dead letter of a record that its topic does not take; return its name."""
+    producer = make_producer({"bootstrap.servers": topology.bootstrap})
+    headers = [("acktree-origin", source.encode()), ("acktree-left-out", b"left out")]
+    names: list[str] = []
+    producer.produce(
+        f"{topology.name}.dead-letter",
+        headers=headers,
+        on_delivery=lambda _, record: names.append(f"0/{record.offset()}"),
+    )
+    assert producer.flush(WAIT_S) == 0
+    return names[0]
+
+
+def test_a_dead_letter_without_content_is_corrected_from_its_source_record(
+    topology: DeadLetterTopology, editor: Callable[[str], None]
+) -> None:
+    producer = make_producer({"bootstrap.servers": topology.bootstrap, **ANY_SIZE})
+    producer.produce(topology.source, b"x" * 1_020_000, b"its key", 0, headers=[("its", b"header")])
+    assert producer.flush(WAIT_S) == 0
+    large = source_records(topology)[-1]
+    name = write_without_content(topology, f"{topology.source}/0/{large.offset()}")
+    shown = topology.acktree("dead-letter", "show", name).output
+    assert ("note             left out" in shown, "1020000" in shown) == (True, False)
+    editor("file.write_bytes(text + b'y' * 10_000)")
+    done = topology.acktree("dead-letter", "replay", name, "--edit", "--execute")
+    assert "value, 1,030,000 bytes instead of 1,020,000" in done.output
+    new = source_records(topology)[-1]
+    assert (new.key(), len(new.value())) == (b"its key", 1_030_000)
+    assert [header for header, _ in new.headers()] == ["its", "acktree-corrects"]
+
+
+def test_a_dead_letter_without_content_whose_source_record_is_gone_is_not_corrected(
+    topology: DeadLetterTopology,
+) -> None:
+    name = write_without_content(topology, f"{topology.source}/0/0")
+    refused = edit(topology, b"new", letter=name)
+    assert (refused.exit_code, "holds no content, and its source record" in refused.output) == (2, True)
+
+
 @pytest.mark.parametrize("partition", ["1", "9" * 18])
 def test_a_dead_letter_of_a_partition_that_is_not_there_is_not_corrected(
-    topology: GivenUp, partition: str
+    topology: DeadLetterTopology, partition: str
 ) -> None:
     name = give_up_value(topology, b"x", f"{topology.source}/{partition}/1")
     refused = edit(topology, b"new", "--execute", letter=name)
@@ -214,7 +260,7 @@ def test_a_dead_letter_of_a_partition_that_is_not_there_is_not_corrected(
 
 
 def test_a_dead_letter_topic_that_was_created_anew_meanwhile_loses_nothing_to_a_correction(
-    topology: GivenUp,
+    topology: DeadLetterTopology,
 ) -> None:
     cluster = Cluster(topology.bootstrap, topology.name, {})
     letter, record = read_open_dead_letter(cluster, 0, 1)

@@ -5,12 +5,18 @@ from dataclasses import replace
 import pytest
 
 from acktree.console.dead_letter_replay import plan_dead_letters
-from acktree.console.page.dead_letter_pages import query
+from acktree.console.page.routes.dead_letter_pages import query
 from acktree.console.replay import PartitionState
-from acktree.console.view.dead_letter_filter import DeadLetterFilter, UnknownFilter, reason_of, select
-from acktree.console.view.dead_letters import DeadLetter, dead_letter_of
-from acktree.schemas.control_records import Span
-from acktree.schemas.registry import Published, Slot
+from acktree.console.view.records.dead_letter_filter import (
+    DeadLetterFilter,
+    Selection,
+    UnknownFilter,
+    reason_of,
+    select,
+)
+from acktree.console.view.records.dead_letters import DeadLetter, dead_letter_of, without_content
+from acktree.core.topology.registry import Published, Slot
+from acktree.wire.control_records import Span
 
 FIRST = DeadLetter(
     partition=0, offset=0, time_ms=1, topic="a", source_partition=0, source_offset=20, attempts=3,
@@ -62,6 +68,19 @@ def test_a_filter_that_names_what_is_not_there_is_refused(wanted: dict[str, str]
         select(ALL, DeadLetterFilter(**wanted), SPOUTS)
     assert str(caught.value).startswith(sentence)
     assert len(str(caught.value)) < 500
+
+
+def test_of_what_is_read_only_the_newest_that_match_are_kept():
+    selection = Selection(DeadLetterFilter(contains="city"), SPOUTS, 10, without_content)
+    whole = replace(FIRST, key="k", value="v" * 200, failed_value="f" * 10_000, stack="s" * 4_000)
+    for number in range(1_000):
+        selection.add(replace(whole, offset=number, time_ms=number, reason=f"no city {number % 2}"))
+        assert len(selection._kept) <= 20
+    found = selection.newest({"0/999": "a/0/77"})
+    assert [(each.reason, each.count) for each in found.reasons] == [("no city 0", 500), ("no city 1", 500)]
+    assert [each.offset for each in found.dead_letters] == list(range(999, 989, -1))
+    assert [each.corrected_as for each in found.dead_letters[:2]] == ["a/0/77", ""]
+    assert {(each.value, each.failed_value, each.stack) for each in found.dead_letters} == {(None, None, "")}
 
 
 def test_reasons_are_counted_over_all_that_match_but_for_the_reason():

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from acktree.console.page.frame import Frame
-from acktree.console.view.dead_letters import DeadLetter, NewestDeadLetters
+from acktree.console.page.serving.frame import Frame
+from acktree.console.view.records.dead_letters import DeadLetter, NewestDeadLetters
 from console.test_page import HOSTILE, Elements, page
 
 LETTER = DeadLetter(

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from acktree.console.page import actions
-from acktree.console.page.frame import PageSettings
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin, make_consumer
-from acktree.schemas.control_records import Span
-from acktree.schemas.errors import BrokerUnreachable
-from console.given_up import CITY, WAIT_S, GivenUp
+from acktree.console.page.routes import actions
+from acktree.console.page.serving.frame import PageSettings
+from acktree.core import world
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.kafka.clients import make_admin, make_consumer
+from acktree.wire.control_records import Span
+from console.dead_letter_topology import CITY, WAIT_S, DeadLetterTopology
 from console.page_visitor import Visitor, visit
 
 pytestmark = pytest.mark.simulated
@@ -32,7 +32,9 @@ def plan_by_link(page: Visitor, listing: str) -> httpx2.Response:
     return page.get(link.replace("&amp;", "&"))
 
 
-def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(topology: GivenUp, page: Visitor):
+def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(
+    topology: DeadLetterTopology, page: Visitor
+):
     planned = plan_by_link(page, "/dead-letters?contains=CITY")
     assert "2 dead letters of 1 reason will be replayed: 2 source records" in planned.text
     assert f"replay 2 offset(s) of {topology.source}/0: 5 to 6" in planned.text
@@ -49,7 +51,9 @@ def test_all_that_match_are_replayed_once_and_the_rest_is_refused_by_name(topolo
     assert topology.commands() == [(Span(5, 7),)]
 
 
-def test_a_reason_with_line_ends_and_control_characters_is_a_filter(topology: GivenUp, page: Visitor):
+def test_a_reason_with_line_ends_and_control_characters_is_a_filter(
+    topology: DeadLetterTopology, page: Visitor
+):
     (link,) = re.findall(r'href="(/dead-letters\?reason=too[^"]*)"', page.get("/dead-letters").text)
     planned = plan_by_link(page, link.replace("&amp;", "&"))
     assert "2 dead letters of 1 reason" in planned.text
@@ -58,7 +62,9 @@ def test_a_reason_with_line_ends_and_control_characters_is_a_filter(topology: Gi
 
 
 @pytest.mark.real
-def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(topology: GivenUp, page: Visitor):
+def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(
+    topology: DeadLetterTopology, page: Visitor
+):
     form = form_of(plan_by_link(page, "/dead-letters"))
     with ThreadPoolExecutor(4) as clicks:
         answers = list(clicks.map(lambda _: page.post("/replay", data=form), range(4)))
@@ -77,7 +83,7 @@ def test_a_form_that_is_sent_again_repeats_the_answer_and_not_the_replay(topolog
     ],
 )
 def test_a_forged_form_replays_nothing(
-    topology: GivenUp, page: Visitor, forge: Callable[[dict[str, str]], dict[str, str]]
+    topology: DeadLetterTopology, page: Visitor, forge: Callable[[dict[str, str]], dict[str, str]]
 ):
     form = form_of(plan_by_link(page, "/dead-letters"))
     assert page.post("/replay", data=forge(form)).status_code in (400, 403)
@@ -89,7 +95,7 @@ def test_a_forged_form_replays_nothing(
     assert topology.commands() == []
 
 
-def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: GivenUp, page: Visitor):
+def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: DeadLetterTopology, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters?contains=city"))
     topology.give_up(8, CITY)
     other = {"topic": topology.source, "partition": "0", "first": "1", "following": "9", "matching": "1"}
@@ -97,7 +103,7 @@ def test_what_is_replayed_is_what_was_shown_whatever_comes_later(topology: Given
     assert topology.commands() == [(Span(5, 7),)]
 
 
-def test_a_frontier_that_moves_on_does_not_change_a_plan(topology: GivenUp, page: Visitor):
+def test_a_frontier_that_moves_on_does_not_change_a_plan(topology: DeadLetterTopology, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters"))
     committer = make_consumer({"bootstrap.servers": topology.bootstrap, "group.id": f"{topology.name}.lines"})
     committer.commit(offsets=[TopicPartition(topology.source, 0, 9)], asynchronous=False)
@@ -106,7 +112,7 @@ def test_a_frontier_that_moves_on_does_not_change_a_plan(topology: GivenUp, page
     assert topology.commands() == [(Span(5, 8),)]
 
 
-def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: GivenUp, page: Visitor):
+def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: DeadLetterTopology, page: Visitor):
     form = form_of(plan_by_link(page, "/dead-letters"))
     admin = make_admin(topology.bootstrap, {})
     for future in admin.delete_records([TopicPartition(topology.source, 0, 6)]).values():
@@ -119,7 +125,7 @@ def test_a_plan_that_would_do_something_else_now_is_shown_again(topology: GivenU
     assert topology.commands() == [(Span(6, 8),)]
 
 
-def test_a_plan_is_made_for_the_version_that_is_published_now(topology: GivenUp, page: Visitor):
+def test_a_plan_is_made_for_the_version_that_is_published_now(topology: DeadLetterTopology, page: Visitor):
     assert page.get("/dead-letters").status_code == 200
     topology.publish(f"{topology.name}.more")
     asked = {"topic": f"{topology.name}.more", "partition": "0", "first": "1", "following": "2"}
@@ -129,7 +135,7 @@ def test_a_plan_is_made_for_the_version_that_is_published_now(topology: GivenUp,
 
 
 def test_the_plan_says_that_only_the_newest_are_looked_at(
-    topology: GivenUp, page: Visitor, monkeypatch: pytest.MonkeyPatch
+    topology: DeadLetterTopology, page: Visitor, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(actions, "NEWEST", 1)
     planned = page.get("/replay?matching=1")
@@ -138,7 +144,7 @@ def test_the_plan_says_that_only_the_newest_are_looked_at(
 
 
 def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_written(kafka: str, unique: str):
-    topology = GivenUp(kafka, unique)
+    topology = DeadLetterTopology(kafka, unique)
     topology.publish(topology.source, partitions=2)
     for partition in (0, 1):
         topology.give_up(3, CITY, partition)
@@ -156,7 +162,7 @@ def test_commands_that_the_broker_refuses_are_named_beside_those_that_are_writte
 
 
 def test_a_replay_of_which_nothing_is_known_to_be_written_is_not_tried_again(
-    topology: GivenUp, page: Visitor, monkeypatch: pytest.MonkeyPatch
+    topology: DeadLetterTopology, page: Visitor, monkeypatch: pytest.MonkeyPatch
 ):
     form = form_of(plan_by_link(page, "/dead-letters"))
     monkeypatch.setattr(actions, "write_commands", lambda *_: [BrokerUnreachable("not confirmed")])
@@ -173,14 +179,16 @@ def test_a_replay_of_which_nothing_is_known_to_be_written_is_not_tried_again(
     ["matching=1&reason=unknown", "matching=1&spout=none", "letters=0/x", f"letters={'9' * 5_000}"],
     ids=lambda bad: bad[:24],
 )
-def test_a_bad_question_for_a_plan_is_answered_with_a_sentence(topology: GivenUp, page: Visitor, bad: str):
+def test_a_bad_question_for_a_plan_is_answered_with_a_sentence(
+    topology: DeadLetterTopology, page: Visitor, bad: str
+):
     answer = page.get(f"/replay?{bad}")
     assert answer.status_code == 400
     assert len(answer.text) < 4_000 or "9" * 5_000 in answer.text
     assert '<div class="banner bad">' in answer.text
 
 
-def test_the_command_line_filters_counts_and_replays_the_same(topology: GivenUp):
+def test_the_command_line_filters_counts_and_replays_the_same(topology: DeadLetterTopology):
     listed = json.loads(
         topology.acktree("dead-letter", "list", "--contains", "CITY", "--format", "json").stdout
     )
@@ -216,7 +224,7 @@ def test_the_command_line_filters_counts_and_replays_the_same(topology: GivenUp)
     ],
 )
 def test_a_replay_that_cannot_be_is_refused_in_one_sentence(
-    topology: GivenUp, arguments: tuple[str, ...], sentence: str
+    topology: DeadLetterTopology, arguments: tuple[str, ...], sentence: str
 ):
     done = topology.acktree("dead-letter", "replay", *arguments, "--execute")
     assert (done.exit_code, sentence in done.stderr) == (2, True), done.output

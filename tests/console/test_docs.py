@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from acktree.console.main import COMMANDS, load
-from acktree.console.view import dead_letters, documents, payloads, search, trace, tree
+from acktree.console.view import documents
+from acktree.console.view.records import dead_letters, payloads, search, trace, tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERYTHING = "\n".join(path.read_text() for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"])
@@ -18,7 +19,7 @@ SHAPES = [
     for module in (documents, dead_letters, payloads, trace, tree)
     for shape in vars(module).values()
     if dataclasses.is_dataclass(shape)
-    and shape not in (tree.FoundTuple, tree.RootFindings, search.Search, search.TraceTarget)
+    and shape not in (tree.FoundTuple, tree.TupleTrace, tree.RootFindings, search.Search, search.TraceTarget)
 ]
 
 
@@ -61,5 +62,5 @@ def test_every_field_of_the_json_is_in_the_docs():
 def test_every_kind_of_stuck_is_in_the_docs():
     source = (Path(documents.__file__).parent / "stuck.py").read_text()
     kinds = set(re.findall(r'Stuck\(\s*"([a-z-]+)"', source))
-    assert len(kinds) == 7
+    assert len(kinds) == 8
     assert kinds == set(re.findall(r"^\| `([a-z]+-[a-z]+)` \|", OPERATE, re.MULTILINE))

@@ -19,13 +19,13 @@ from acktree.console.doctor.checks import Check, run_checks
 from acktree.console.doctor.scratch import PREFIX
 from acktree.console.main import main
 from acktree.console.rights import Right
-from acktree.producers.kafka.claim import MAX_METADATA_CHARS as CLAIM_CHARS
+from acktree.core import world
+from acktree.core.errors import BrokerUnreachable, NotAuthorized
+from acktree.core.topology.file import load_topology
+from acktree.core.topology.publish import apply_topology
 from acktree.producers.kafka.record_limits import CLIENT_BYTES
-from acktree.schemas import world
-from acktree.schemas.errors import BrokerUnreachable, NotAuthorized
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import load_topology
-from acktree.spark.ledger.done_set import MAX_METADATA_CHARS as DONE_CHARS
+from acktree.producers.spouts.claim import MAX_METADATA_CHARS as CLAIM_CHARS
+from acktree.spark.ledger.partitions.done_set import MAX_METADATA_CHARS as DONE_CHARS
 from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS
 
 AT_RISK_ON_ONE_BROKER = {"replication", "internal topics"}

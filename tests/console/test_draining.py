@@ -4,7 +4,7 @@ import pytest
 
 from acktree.console.flow import draining
 from acktree.console.view.reports import Reports
-from acktree.schemas.registry import Published
+from acktree.core.topology.registry import Published
 from console.test_reports import NOW_MS, make_report, reports_of
 
 OBEYS = {"flow_offset": 7, "paused": 1, "pending": 0}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from acktree.console.page.watcher import Moved, edge_rates, wait_s
+from acktree.console.page.serving.watcher import Moved, edge_rates, wait_s
 
 WORDS = "words", None
 BEFORE = Moved(0, 100, {WORDS: {0: 1_000, 1: 500}})

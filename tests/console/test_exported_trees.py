@@ -12,17 +12,18 @@ from acktree.console.traces.finished import AckedRoots, FinishedRoot, RecentInit
 from acktree.console.traces.spans import Span, make_spans, other_roots
 from acktree.console.traces.trees import ReadTree, read_sources, read_trees
 from acktree.console.view.cluster import Cluster, OffsetRange
-from acktree.console.view.tree import At
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin, make_producer
-from acktree.schemas.codec import encode_ack, encode_ack_init, encode_result
-from acktree.schemas.control_records import ENTRY, Ack, AckInit, Cause, Fail, Failure, Result
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import EdgeSource, consumer_edge, emitted_value, fnv1a64, generation_of, root_id
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
-from acktree.schemas.trace_context import span_of_emission, span_of_execution
+from acktree.console.view.records.tree import At
+from acktree.core import world
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.clients import make_admin, make_producer
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
+from acktree.wire.codec import encode_ack, encode_ack_init, encode_result
+from acktree.wire.control_records import ENTRY, Ack, AckInit, Cause, Fail, Failure, Result
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import consumer_edge, emitted_value, fnv1a64, generation_of, root_id
+from acktree.wire.trace_context import span_of_emission, span_of_execution
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from acktree.console.commands import topology
+from acktree.console.commands.changing import topology
 from acktree.console.main import main
+from acktree.core import world
+from acktree.core.kafka.clients import make_producer
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
 from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.spout import Spout
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas import world
-from acktree.schemas.clients import make_producer
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from producers.cluster import until
 from simulated_kafka import Simulation, run_in
 
@@ -80,6 +80,7 @@ def test_a_running_spout_obeys_and_so_does_the_next_process(kafka: str, name: st
         until(lambda: spout.next, "an emission")
         plan = acktree(kafka, "pause", name)
         assert plan.stdout == (
+            "plan, nothing is changed yet:\n"
             f"spout ticks of topology {name}: running -> paused, it emits nothing, neither new records nor "
             "replays\n"
         )
@@ -127,7 +128,10 @@ def test_what_is_no_flow_record_changes_nothing(kafka: str, name: str):
 
 def test_a_setting_is_changed_as_the_next_version(kafka: str, name: str):
     plan = acktree(kafka, "topology", "set", name, "--spout", "ticks", "max_pending=7")
-    assert plan.stdout == (f"spouts.ticks.max_pending: 100 -> 7\npublish version 2 of topology {name}\n")
+    assert plan.stdout == (
+        "plan, nothing is changed yet:\n"
+        f"spouts.ticks.max_pending: 100 -> 7\npublish version 2 of topology {name}\n"
+    )
     assert read_history(kafka, name, {}).latest.version == 1
     done = acktree(kafka, "topology", "set", name, "--spout", "ticks", "max_pending=7", "--execute")
     assert done.exit_code == 0, done.output

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from acktree.console.page.frame import PageSettings
+from acktree.console.page.serving.frame import PageSettings
 from acktree.console.view import cluster as cluster_module
-from acktree.schemas import world
-from acktree.schemas.clients import make_producer
-from acktree.schemas.control_records import Span
-from console.given_up import (
+from acktree.core import world
+from acktree.core.kafka.clients import make_producer
+from acktree.wire.control_records import Span
+from console.dead_letter_topology import (
     CITY,
     LETTERS,
     WAIT_S,
-    GivenUp,
+    DeadLetterTopology,
     edit,
 )
 from console.page_visitor import Visitor, visit
@@ -23,7 +23,7 @@ from unreadable import write_with_bad_name
 pytestmark = pytest.mark.simulated
 
 
-def test_dead_letters_are_listed_by_time_and_key(topology: GivenUp) -> None:
+def test_dead_letters_are_listed_by_time_and_key(topology: DeadLetterTopology) -> None:
     def listed(*filters: str) -> list[int]:
         done = topology.acktree("dead-letter", "list", "--format", "json", *filters)
         assert done.exit_code == 0, done.output
@@ -38,7 +38,9 @@ def test_dead_letters_are_listed_by_time_and_key(topology: GivenUp) -> None:
 
 
 @pytest.mark.real  # no simulated producer writes such headers
-def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(topology: GivenUp, page: Visitor):
+def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(
+    topology: DeadLetterTopology, page: Visitor
+):
     write_with_bad_name(topology.bootstrap, f"{topology.name}.dead-letter", b"foreign")
     listed = json.loads(topology.acktree("dead-letter", "list", "--format", "json").output)["dead_letters"]
     assert sorted(each["offset"] for each in listed) == list(range(len(LETTERS) + 1))
@@ -49,7 +51,7 @@ def test_a_record_whose_headers_cannot_be_read_hides_no_dead_letter(topology: Gi
     assert topology.acktree("trace", topology.source, "0", "5").exit_code == 0
 
 
-def test_a_source_record_that_brings_the_header_of_a_close_closes_nothing(topology: GivenUp):
+def test_a_source_record_that_brings_the_header_of_a_close_closes_nothing(topology: DeadLetterTopology):
     producer = make_producer({"bootstrap.servers": topology.bootstrap})
     copied = [("acktree-closes", b"0/1"), ("acktree-corrected-as", b"other/0/1")]
     origin = [("acktree-origin", f"{topology.source}/0/7".encode())]
@@ -65,7 +67,7 @@ def test_a_source_record_that_brings_the_header_of_a_close_closes_nothing(topolo
     assert "dead letter 0/6" in topology.acktree("trace", topology.source, "0", "7").output
 
 
-def test_a_list_is_as_long_as_asked_for_whatever_lies_between_dead_letters(topology: GivenUp):
+def test_a_list_is_as_long_as_asked_for_whatever_lies_between_dead_letters(topology: DeadLetterTopology):
     for letter in ("1", "2", "3"):
         assert edit(topology, b"right", "--execute", letter=letter).exit_code == 0
     newest = topology.acktree("dead-letter", "list", "--limit", "3", "--format", "json")
@@ -78,7 +80,7 @@ def test_a_list_is_as_long_as_asked_for_whatever_lies_between_dead_letters(topol
 
 
 def test_an_open_transaction_hides_no_dead_letter_in_silence(
-    topology: GivenUp, monkeypatch: pytest.MonkeyPatch
+    topology: DeadLetterTopology, monkeypatch: pytest.MonkeyPatch
 ):
     topic = f"{topology.name}.dead-letter"
     dead = make_producer({"bootstrap.servers": topology.bootstrap, "transactional.id": topology.name})
@@ -102,7 +104,7 @@ def test_an_open_transaction_hides_no_dead_letter_in_silence(
     assert len(found) == len(LETTERS) + 1
 
 
-def test_a_long_header_of_another_tool_is_cut(topology: GivenUp, page: Visitor):
+def test_a_long_header_of_another_tool_is_cut(topology: DeadLetterTopology, page: Visitor):
     producer = make_producer({"bootstrap.servers": topology.bootstrap})
     many = [(f"h{number}", b"x") for number in range(5_000)]
     huge = [("acktree-reason", b"z" * 500_000), ("acktree-task", b"\xff<b>")]
@@ -115,7 +117,7 @@ def test_a_long_header_of_another_tool_is_cut(topology: GivenUp, page: Visitor):
         assert b"<b>" not in answer.content or path.endswith("json")
 
 
-def test_a_page_without_payloads_does_not_say_which_keys_there_are(topology: GivenUp):
+def test_a_page_without_payloads_does_not_say_which_keys_there_are(topology: DeadLetterTopology):
     producer = make_producer({"bootstrap.servers": topology.bootstrap})
     origin = [("acktree-origin", f"{topology.source}/0/7".encode())]
     producer.produce(f"{topology.name}.dead-letter", b"v", b"canary", headers=origin)

@@ -6,8 +6,8 @@ from operator import xor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acktree.console.view.open_edges import MAX_UNIQUE, Certainty, find_open
-from acktree.schemas.ids import mix
+from acktree.console.view.records.open_edges import MAX_UNIQUE, Certainty, find_open
+from acktree.wire.ids import mix
 
 EDGES = st.lists(st.integers(1, 2**64 - 1), unique=True, min_size=1, max_size=40)
 

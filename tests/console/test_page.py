@@ -2,31 +2,33 @@
 
 import html
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from starlette.datastructures import URL
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from acktree.console.devbroker import ports
-from acktree.console.page.access import TokenNeeded, read_token
 from acktree.console.page.app import StatusPage
-from acktree.console.page.bars import WIDTH, bar
-from acktree.console.page.frame import Frame, PageSettings
-from acktree.console.page.graph import make_graph
-from acktree.console.page.rendering import make_environment, render
-from acktree.console.page.status_page import held_for
-from acktree.console.view.cluster import CommittedOffset, GroupStatus
+from acktree.console.page.pictures.bars import WIDTH, bar
+from acktree.console.page.pictures.graph import make_graph
+from acktree.console.page.serving.access import TokenNeeded, read_token
+from acktree.console.page.serving.frame import Frame, PageSettings
+from acktree.console.page.serving.rendering import make_environment, render
+from acktree.console.view.cluster import CommittedOffset, GroupStatus, OffsetRange
 from acktree.console.view.documents import PartitionStatus
+from acktree.console.view.records.trace import Trace, state_of
+from acktree.console.view.records.traced_dead_letters import DeadLetterSummary
+from acktree.console.view.records.tree import At, TracedEmission, TraceResult
 from acktree.console.view.reports import WINDOWS_S, Reports
 from acktree.console.view.snapshot import Snapshot
-from acktree.console.view.source_view import SlotView
 from acktree.console.view.status import make_status
-from acktree.console.view.trace import Trace
-from acktree.console.view.tree import At, TracedEmission, TraceResult
-from acktree.schemas import clients
-from acktree.schemas.registry import Published, Slot
-from acktree.schemas.stats import Report
-from acktree.schemas.topology import BoltTable, SpoutTable
+from acktree.core.kafka import clients
+from acktree.core.reports.stats import Report
+from acktree.core.topology.file import BoltTable, SpoutTable
+from acktree.core.topology.registry import Published, Slot
 
 TOKEN = "a-token-that-is-long-enough"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -81,6 +83,27 @@ def test_with_a_token_nothing_is_shown_without_it():
     for wrong in ("Bearer wrong", "Basic " + TOKEN, "Bearer", ""):
         assert client.get("/status.json", headers={"authorization": wrong}).status_code == 401
     assert client.get("/status.json", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["localhost", "x/login?", "x/static/?", "x/health?", "x/login#"])
+@pytest.mark.parametrize(
+    "path", ["/status.json", "/", "/replay", "/loginx", "/healthy", "/static", "//login"]
+)
+def test_no_host_and_no_path_that_looks_open_passes_the_token(host, path, monkeypatch):
+    """Starlette before 1.0.1 makes the path of ``request.url`` of the Host header."""
+
+    def from_host(request):
+        return URL(f"http://{request.headers['host']}{request.scope['path']}")
+
+    monkeypatch.setattr(Request, "url", property(from_host))
+    answer = page(TOKEN, allow_actions=True).get(path, headers={"host": host})
+    assert answer.status_code in (303, 401)
+
+
+@pytest.mark.parametrize(("token", "host"), [(TOKEN, "localhost"), (None, "evil.example")])
+def test_the_health_of_the_page_says_nothing_else_to_strangers(token, host):
+    answer = page(token).get("/health", headers={"host": host})
+    assert (answer.status_code, answer.json()) == (200, {"alive": True})
 
 
 def test_the_token_is_given_once_at_the_login():
@@ -159,7 +182,9 @@ def published(name="t", topic="lines"):
         orphan_timeout_s=300.0,
         control_retention_s=21_600.0,
         spouts={
-            "lines": SpoutTable.model_construct(topics=(topic,), emits=("words",), tasks=1, max_pending=9)
+            "lines": SpoutTable.model_construct(
+                topics=(topic,) if topic else (), emits=("words",), tasks=1, max_pending=9
+            )
         },
         bolts={
             "count": BoltTable.model_construct(reads=("words",), emits=("words", "out"), exactly_once=False),
@@ -173,8 +198,6 @@ def published(name="t", topic="lines"):
 
 def seen(topology):
     slot = topology.slots[0]
-    view = SlotView.of_commit(slot, CommittedOffset(5, ""))
-    view.next_offset = 8
     places = {(slot.topic, 0): 10, ("words", 0): 20, (f"{topology.name}.dead-letter", 0): 2}
     return Snapshot(
         topology,
@@ -182,14 +205,21 @@ def seen(topology):
         dict.fromkeys(places, 0),
         places,
         {topology.group_of("count"): GroupStatus("STABLE", ("a",))},
-        {},
-        {0: view},
+        {(slot.topic, 0): CommittedOffset(5, "")},
+        [slot],
         0,
         {"count": {("words", 0): CommittedOffset(12, "")}, "sum": {}},
-        0,
-        0,
         [f"a note with {HOSTILE}"],
     )
+
+
+def reported(*others, held_s=4.5, **more):
+    """Return what processes report: the spout of ``seen``, which has emitted three records, and others."""
+    spout = {"frontier.lines.0": 5, "next.lines.0": 8, "held_s.lines.0": held_s, **more}
+    found = Reports()
+    for each in (Report("spout", "lines", "lines-0", 1_700_000_000_000, spout), *others):
+        found.add_record(each.encode(), each.time_ms)
+    return found
 
 
 def test_html_in_names_and_messages_is_escaped():
@@ -206,7 +236,6 @@ def test_html_in_names_and_messages_is_escaped():
         bars=[bar(each, True) for each in status.partitions],
         sparks={},
         held_stuck=True,
-        held_for=held_for,
         silent_s=20.0,
         silent_shown_s=600.0,
         window="10m",
@@ -223,14 +252,21 @@ def test_html_in_names_and_messages_is_escaped():
     assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 5
 
 
-def test_a_status_computes_lag_pending_and_dead_letters_from_offsets_alone():
+def test_a_status_computes_lag_and_dead_letters_from_offsets_alone():
     status = make_status(seen(published()), Reports())
     (partition,) = status.partitions
-    assert (partition.frontier, partition.next_offset, partition.pending, partition.lag) == (5, 8, 3, 5)
+    assert (partition.frontier, partition.next_offset, partition.pending, partition.lag) == (5, None, None, 5)
     bolts = {bolt.name: (bolt.lag, bolt.members) for bolt in status.bolts}
     assert bolts == {"count": (8, 1), "sum": (0, 0)}
-    assert (status.totals.dead_letters, status.totals.pending) == (2, 3)
+    assert (status.totals.dead_letters, status.totals.pending) == (2, None)
     assert [each.kind for each in status.stuck] == ["no-spout"]
+
+
+def test_how_much_is_pending_is_what_the_spout_reports():
+    status = make_status(seen(published()), reported())
+    (partition,) = status.partitions
+    assert (partition.frontier, partition.next_offset, partition.pending, partition.lag) == (5, 8, 3, 5)
+    assert (status.totals.pending, status.totals.oldest_pending_s) == (3, 4.5)
 
 
 def test_a_loop_in_the_topology_is_drawn_once():
@@ -245,8 +281,8 @@ def test_a_loop_in_the_topology_is_drawn_once():
 
 def test_a_bolt_one_of_whose_workers_is_stuck_looks_stuck():
     reports = Reports()
-    for instance, standstill_s in (("count@a:7", 301.0), ("sum@a:8", 1.0)):
-        values = {"standstill_s": standstill_s, "stuck_after_s": 300.0}
+    for instance, stalled_s in (("count@a:7", 301.0), ("sum@a:8", 1.0)):
+        values = {"stalled_s": stalled_s, "stuck_after_s": 300.0}
         report = Report("bolt", instance.partition("@")[0], instance, 1_700_000_000_000, values)
         reports.add_record(report.encode(), report.time_ms)
     topology = published()
@@ -298,9 +334,11 @@ def test_the_page_works_without_javascript():
     assert "reload to refresh" in text
 
 
-def trace_of(monkeypatch, *emissions):
+def trace_of(monkeypatch, *emissions, dead_letters=()):
     """Return the trace page of a record with these emissions."""
-    trace = Trace("t", "lines", "lines", 0, 7, 0, "pending", 1.0, 5, 0, 9, emissions, (), 0, 3, 99, 0.1, ())
+    trace = Trace(
+        "t", "lines", "lines", 0, 7, 0, "pending", 1.0, 5, 0, 9, emissions, dead_letters, 0, 3, 99, 0.1, ()
+    )
 
     async def read(frame, query):
         return trace
@@ -330,6 +368,29 @@ def test_an_attempt_that_is_open_says_why_the_one_before_it_failed(monkeypatch):
     banner = re.search(r'<div class="banner ">(.*?)</div>', text)[1]
     assert "it waits" in banner
     assert "The attempt before: failed, no city\\x1b[2J." in banner
+
+
+def test_an_emission_after_a_dead_letter_is_a_replay(monkeypatch):
+    text = trace_of(monkeypatch, emission(0, "failed", "why"), emission(0, "open", None))
+    assert text.index("<h2>Replay ") < text.index("<h2>First emission ")
+    letter = DeadLetterSummary(0, 0, 1_600_000_000_000, "10", "why")
+    text = trace_of(monkeypatch, emission(0, "failed", "why"), dead_letters=(letter,))
+    assert "First emission" not in text
+
+
+@pytest.mark.parametrize(
+    ("dead_lettered_ms", "acked", "state"),
+    [([], True, "done"), ([1], True, "done"), ([1, 3], True, "dead-lettered"), ([1], False, "dead-lettered")],
+)
+def test_a_record_is_done_once_a_replay_of_its_dead_letter_was_acked(dead_lettered_ms, acked, state):
+    """The replay is acked 2 ms later than one."""
+    letters = [DeadLetterSummary(0, 0, time_ms, "10", "why") for time_ms in dead_lettered_ms]
+    at = At("t.ack", 0, 7, 2)
+    found = replace(
+        emission(0, "acked", None), verdict=TraceResult("acked", 0, None, None, at) if acked else None
+    )
+    slot = published().slots[0]
+    assert state_of(slot, 7, OffsetRange(0, 9), True, (found,), letters) == state
 
 
 def test_a_first_emission_that_is_open_speaks_of_no_other(monkeypatch):

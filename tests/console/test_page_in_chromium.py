@@ -22,14 +22,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import lacking
-from acktree.console.page import rendering
-from acktree.console.page.frame import Frame, PageSettings
-from acktree.console.page.status_page import StatusPages
-from acktree.console.page.watcher import PageState
+from acktree.console.page.routes.status_page import StatusPages
+from acktree.console.page.serving import rendering
+from acktree.console.page.serving.frame import Frame, PageSettings
+from acktree.console.page.serving.watcher import PageState
 from acktree.console.view.documents import Status
-from acktree.console.view.reports import Reports
 from acktree.console.view.status import make_status
-from console.test_page import published, seen
+from acktree.core.reports.stats import Report
+from acktree.wire.ids import generation_of, root_id
+from console.test_page import published, reported, seen
 
 PROBE = '<script src="/probe.js" defer></script>'
 NO_ANSWER = "no Kafka broker answers"
@@ -52,7 +53,10 @@ class Answers:
 
 
 def a_status(**changes: object) -> Status:
-    return dataclasses.replace(make_status(seen(published()), Reports()), **changes)
+    roots = (root_id(0, generation_of(1, 0), offset) for offset in (6, 7))
+    ages = {f"root_age_s.{root:016x}": 1.0 for root in roots}
+    acker = Report("acker", "acker", "a:1", 1_700_000_000_000, {"partitions": 1, **ages})
+    return dataclasses.replace(make_status(seen(published()), reported(acker)), **changes)
 
 
 def state(status: Status, error: str | None = None, since_s: float = 1.0) -> PageState:

@@ -12,17 +12,25 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 
-from acktree.console.page import app, pending_page, trace_page
+from acktree.console.page import app
 from acktree.console.page.app import StatusPage
-from acktree.console.page.frame import Frame, PageSettings
-from acktree.console.page.watcher import PageState
+from acktree.console.page.routes import pending_page, trace_page
+from acktree.console.page.serving.frame import Frame, PageSettings
+from acktree.console.page.serving.watcher import PageState
+from acktree.console.view.records.trace import Trace
+from acktree.console.view.records.tree import (
+    At,
+    ControlEntry,
+    TracedEmission,
+    TracedTuple,
+    TraceResult,
+    TupleReader,
+)
 from acktree.console.view.reports import Reports
 from acktree.console.view.status import make_status
-from acktree.console.view.trace import Trace
-from acktree.console.view.tree import At, ControlEntry, TracedEmission, TracedTuple, TraceResult, TupleReader
 from acktree.console.view.wire_format import NO_SCHEMAS
-from acktree.schemas.stats import Report
-from console.test_page import published, seen
+from acktree.core.reports.stats import Report
+from console.test_page import published, reported, seen
 from console.test_page_in_chromium import PROBE, SCRIPT, visit
 from console.test_page_of_several_topologies import FixedWatcher
 
@@ -143,7 +151,7 @@ def states():
     failed = {"last_error": LONG, "last_error_ms": NOW_MS - 61_000}
     for role, component in (("spout", "lines"), ("bolt", "count"), ("acker", "acker")):
         age_ms = 60_000 if role == "bolt" else 0
-        values = {**facts, **failed, "executed": 7, "busy_s": 600.0, "oldest_root": "0a" * 8}
+        values = {**facts, **failed, "executed": 7, "busy_s": 600.0, f"root_age_s.{'0a' * 8}": 2.0}
         report = Report(role, component, f"{component}@worker-0.workers:7-0a0b", NOW_MS - age_ms, values)
         reports.add_record(report.encode(), report.time_ms)
     status = make_status(seen(published()), reports)
@@ -213,7 +221,7 @@ def serving(monkeypatch) -> Iterator[str]:
     """Serve all pages without a broker, and a visitor's script."""
     monkeypatch.setattr(app, "_HEADERS", {})  # else no frame may show a page
     monkeypatch.setattr(trace_page, "find_trace", lambda cluster, target, **limits: a_trace())
-    monkeypatch.setattr(pending_page, "read_snapshot", lambda cluster: seen(published()))
+    monkeypatch.setattr(pending_page, "read_with_reports", lambda cluster: (seen(published()), reported()))
 
     async def read(frame, query):
         return query(DeadLetterCluster())

@@ -4,11 +4,11 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.devbroker import ports
-from acktree.console.page.frame import PageSettings
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.console.page.serving.frame import PageSettings
+from acktree.core import world
+from acktree.core.kafka.clients import make_admin
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from console.page_visitor import visit
 
 pytestmark = pytest.mark.timeout(240)

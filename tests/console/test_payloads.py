@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.console.page.rendering import make_environment, visible
-from acktree.console.view.payloads import (
+from acktree.console.page.serving.rendering import make_environment, visible
+from acktree.console.view.records.payloads import (
     MAX_CHARACTERS,
     MAX_DEPTH,
     SHOWN_BYTES,

@@ -11,17 +11,18 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.main import main
-from acktree.console.page.frame import PageSettings
-from acktree.console.view import search
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin, make_producer
-from acktree.schemas.codec import encode_ack_init
-from acktree.schemas.control_records import ENTRY, AckInit
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import EdgeSource, emitted_value, root_id
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
+from acktree.console.page.serving.frame import PageSettings
+from acktree.console.view.records import tree_reader
+from acktree.core import world
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.clients import make_admin, make_producer
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
+from acktree.wire.codec import encode_ack_init
+from acktree.wire.control_records import ENTRY, AckInit
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import emitted_value, root_id
 from console.page_visitor import Visitor, visit
 from simulated_kafka import Simulation, run_in
 
@@ -167,7 +168,7 @@ def test_a_topic_that_was_created_anew_shows_none_of_its_new_records(traced: Tra
 def test_of_many_tuples_only_the_first_payloads_are_shown(
     traced: TracedTopology, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(search, "MAX_PAYLOADS", 2)
+    monkeypatch.setattr(tree_reader, "MAX_PAYLOADS", 2)
     found = json.loads(traced.trace(traced.source, "0", "1", "--payloads"))
     said = [each["payload"]["missing"] for each in found["emissions"][0]["tuples"]]
     assert said.count(None) == 2

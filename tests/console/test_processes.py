@@ -1,10 +1,10 @@
 """The processes of a topology by their reports: of every role, of versions old and new, and silent ones."""
 
-from acktree.console.commands.describe import in_text
+from acktree.console.commands.watching.describe import in_text
 from acktree.console.view.processes import SILENT_SHOWN_S, make_processes, needed_processes
 from acktree.console.view.reports import Reports
 from acktree.console.view.status import make_status
-from acktree.schemas.stats import Report
+from acktree.core.reports.stats import Report
 from console.test_page import published, seen
 
 NOW_MS = 1_700_000_000_000

@@ -3,9 +3,9 @@
 import pytest
 
 from acktree.console.replay import NotReplayable, PartitionState, ReplayPlan, Wanted, plan_replay
-from acktree.schemas.codec import decode_replay_command, encode_replay_command
-from acktree.schemas.control_records import MAX_REPLAY_SPANS, ReplayCommand, Span
-from acktree.schemas.registry import Published, Slot
+from acktree.core.topology.registry import Published, Slot
+from acktree.wire.codec import decode_replay_command, encode_replay_command
+from acktree.wire.control_records import MAX_REPLAY_SPANS, SURE_REPLAY_SPANS, ReplayCommand, Span
 
 SLOTS = [("a", "old", 0), ("a", "id", 0), ("a", "id", 1), ("b", "id-b", 0)]
 
@@ -47,6 +47,10 @@ def test_spans_that_overlap_or_touch_are_joined_and_many_are_split() -> None:
     singles = tuple(Span(2 * n, 2 * n + 1) for n in range(MAX_REPLAY_SPANS + 1))
     made = plan_replay(published(), [Wanted("a", 0, singles)], standings)
     assert [len(command.spans) for command in made.commands] == [MAX_REPLAY_SPANS, 1]
+    far = tuple(Span(n << 40, (n << 40) + 1) for n in range(SURE_REPLAY_SPANS + 1))
+    standings = {("a", 0): PartitionState("id", 0, 1 << 60, 1 << 60)}
+    made = plan_replay(published(), [Wanted("a", 0, far)], standings)
+    assert [len(command.spans) for command in made.commands] == [SURE_REPLAY_SPANS, 1]
     for command in made.commands:
         decode_replay_command(encode_replay_command(ReplayCommand(command.slot, command.spans)))
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from acktree.console.view.report_log import HISTORY_S, REPORTS_SPAN_S, TURN_S, ReportLog
-from acktree.schemas.stats import STATS_INTERVAL_S, Report
-from acktree.schemas.world import RealWorld, use_world
+from acktree.core.reports.stats import STATS_INTERVAL_S, Report
+from acktree.core.world import RealWorld, use_world
 
 START_S = 1_700_000_000.0
 PLACE = "t.stats", 0

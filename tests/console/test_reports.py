@@ -5,7 +5,7 @@ import json
 import pytest
 
 from acktree.console.view.reports import MAX_PROCESSES, THIN_EACH, WINDOWS_S, Process, Reports
-from acktree.schemas.stats import Report
+from acktree.core.reports.stats import Report
 
 NOW_MS = 1_700_000_000_000
 

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.search import Search, TraceTarget, drop_other_blocks, find_results, may_be_emissions
-from acktree.schemas.ids import generation_of, root_id
-from acktree.schemas.registry import History, Published, Slot
+from acktree.console.view.records.search import (
+    Search,
+    TraceTarget,
+    drop_other_blocks,
+    find_results,
+    may_be_emissions,
+)
+from acktree.core.topology.registry import History, Published, Slot
+from acktree.wire.ids import generation_of, root_id
 
 SLOT = Slot(slot=3, spout="lines", topic="lines", topic_id="id", partition=0)
 
@@ -44,7 +50,7 @@ def test_a_root_covers_the_offsets_of_its_block(block: int, found: list[int]) ->
 def test_a_record_belongs_to_the_last_block_of_a_run_before_it_and_is_replayed_alone(
     seen: list[int], left: list[int]
 ) -> None:
-    search = Search(cast(Cluster, None), TraceTarget(SLOT, 18, 10), 0.0, None)
+    search = Search(cast(Cluster, None), 0.0, target=TraceTarget(SLOT, 18, 10))
     for each in seen:
         search.findings_of(each)
     drop_other_blocks(search)
@@ -95,6 +101,6 @@ def test_results_are_read_only_of_tasks_that_may_have_got_them(
     versions: list[Published], named: list[int], read: list[str]
 ) -> None:
     cluster = ResultTopics(*versions)
-    search = Search(cast(Cluster, cluster), TraceTarget(SLOT, 18), 1e18, None, spout_tasks=set(named))
+    search = Search(cast(Cluster, cluster), 1e18, target=TraceTarget(SLOT, 18), spout_tasks=set(named))
     find_results(search, versions[-1])
     assert cluster.asked == read

@@ -1,183 +1,239 @@
-"""Where a spout's records stand, from its commit, the results since, and the open roots."""
+"""What is pending of a source partition, by its commit and the reports; what nobody reports is not known."""
 
-import numpy as np
+import pytest
 from pyroaring import BitMap64
 
 from acktree.console.view.cluster import CommittedOffset
-from acktree.console.view.first_emissions import Emissions
-from acktree.console.view.open_roots import OPEN
+from acktree.console.view.reports import Process, Reports
 from acktree.console.view.source_view import (
     EMITTED,
     IN_FLIGHT,
-    OVERDUE,
     WAITING,
-    SlotView,
-    add_open,
-    add_results,
+    oldest_pending,
+    open_roots,
+    slot_view,
+    trace_command,
 )
-from acktree.schemas.control_records import Absent, Cause, Failure, Result, Span
-from acktree.schemas.ids import generation_of, root_id
-from acktree.schemas.registry import Slot
-from acktree.spark.ledger.done_set import encode_metadata
+from acktree.console.view.status import make_status, source_views
+from acktree.core.reports.stats import Report, decode_report
+from acktree.core.topology.registry import Slot
+from acktree.spark.ledger.partitions.done_set import encode_metadata
+from acktree.wire.ids import generation_of, root_id
+from console.test_page import published, seen
 
 SLOT = Slot(slot=3, spout="lines", topic="lines", topic_id="id", partition=0)
-NOW_MS = 1_000_000
+NOW_MS = 1_700_000_000_000
 
 
-def view(frontier=10, done=()):
-    text = encode_metadata(1, "id", frontier, BitMap64(done)).text
-    return SlotView.of_commit(SLOT, CommittedOffset(frontier, text))
+def root(offset, run=1, attempt=0, slot=3):
+    return root_id(slot, generation_of(run, attempt), offset)
 
 
-def root(offset, run=1, attempt=0):
-    return root_id(3, generation_of(run, attempt), offset)
+def process(role, time_ms=NOW_MS, instance="a", **values):
+    return Process(decode_report(Report(role, "lines", instance, time_ms, values).encode()))
 
 
-def open_roots(*rows):
-    return np.array([(r, 1, init_ms, reset_ms, 0) for r, init_ms, reset_ms in rows], OPEN)
+def spout(time_ms=NOW_MS, **figures):
+    """Return a process of the spout that reports of the partition."""
+    return process("spout", time_ms, **{f"{name}.lines.0": value for name, value in figures.items()})
 
 
-def acked(*roots):
-    return NOW_MS, Result(0, np.array(roots, np.uint64))
+def acker(ages, time_ms=NOW_MS, instance="a"):
+    return process("acker", time_ms, instance, **{f"root_age_s.{one:016x}": age for one, age in ages.items()})
 
 
-def failed(one, failed_ms=NOW_MS, cause=Cause.FAILED, reason="no"):
-    return failed_ms, Result(0, failed=[Failure(one, cause, "t", reason)])
+def view(*processes, frontier=10, done=(), slot=SLOT):
+    commit = None
+    if frontier is not None:
+        commit = CommittedOffset(frontier, encode_metadata(1, "id", frontier, BitMap64(done)).text)
+    roots = open_roots(each for each in processes if each.latest.role == "acker")
+    spouts = [each for each in processes if each.latest.role == "spout"]
+    return slot_view(slot, commit, roots.get(slot.slot, {}), spouts)
 
 
-def standing(seen, *results, table=None, floors=None):
-    if table is not None:
-        add_open({3: seen}, table)
-    add_results({3: seen}, results, floors or {})
-    seen.normalize()
-    return seen
+def test_what_is_pending_is_what_the_spout_has_emitted_less_what_it_has_committed():
+    made = view(spout(frontier=10, next=20, held_s=5.0), done=[12, 13, 30])
+    assert (made.frontier, made.next_offset, made.pending, made.held_s) == (10, 20, 8, 5.0)
 
 
-def test_the_commit_says_which_records_are_done():
-    seen = standing(view(10, [10, 11, 14]))
-    assert (seen.frontier, sorted(seen.done), seen.pending) == (12, [14], 2)
-    assert list(seen.offsets()) == [12, 13]
-
-
-def test_a_pending_record_inside_a_block_is_shown_with_the_blocks_root():
-    seen = view(10)
-    seen.block, seen.next_offset = 10, 40
-    standing(seen, failed(root(20)), table=open_roots((root(10), NOW_MS - 5_000, 0)))
-    at = {offset: seen.pending_record(offset, NOW_MS, 30) for offset in (10, 19, 20, 29, 30)}
-    assert [at[offset].state for offset in at] == [IN_FLIGHT, IN_FLIGHT, WAITING, WAITING, EMITTED]
-    assert (at[19].offset, at[19].root, at[19].at_least_s) == (19, f"{root(10):016x}", 5.0)
-    assert (at[29].root, at[29].reason) == (f"{root(20):016x}", "no")
-
-
-def test_a_record_that_was_replayed_is_shown_with_its_own_root_and_no_record_behind_it_is():
-    seen = view(20)
-    seen.block, seen.next_offset = 10, 40
-    table = open_roots((root(22, attempt=1), NOW_MS - 5_000, 0), (root(30), NOW_MS, 0))
-    standing(seen, failed(root(20), NOW_MS - 9_000), table=table)
-    at = {offset: seen.pending_record(offset, NOW_MS, 30) for offset in (20, 22, 23, 31)}
-    assert [at[offset].state for offset in at] == [WAITING, IN_FLIGHT, WAITING, IN_FLIGHT]
-    roots = [root(20), root(22, attempt=1), root(20), root(30)]
-    assert [at[offset].root for offset in at] == [f"{each:016x}" for each in roots]
+def test_without_a_report_nothing_is_known_to_be_pending_and_nothing_not_to_be():
+    made = view(frontier=10, done=[12])
+    assert (made.next_offset, made.pending, made.held_s, made.held_by) == (None, None, None, None)
+    assert made.records() == []
 
 
 def test_an_operators_commit_gives_the_position_of_the_group():
-    seen = standing(SlotView.of_commit(SLOT, CommittedOffset(7, "")))
-    assert (seen.frontier, seen.pending) == (7, 0)
+    made = slot_view(SLOT, CommittedOffset(7, ""), {}, [])
+    assert (made.frontier, len(made.done)) == (7, 0)
 
 
-def test_without_a_commit_only_open_roots_are_known():
-    seen = standing(SlotView.of_commit(SLOT, None), table=open_roots((root(5), 1, 0)))
-    assert (seen.frontier, seen.pending, list(seen.offsets())) == (None, 1, [5])
+def test_the_record_at_the_frontier_has_the_age_of_its_first_emission():
+    held = view(spout(frontier=10, next=20, held_s=75.0)).held_by
+    assert (held.offset, held.state, held.age_s, held.at_least_s) == (10, IN_FLIGHT, 75.0, None)
+    assert (held.first_emission_ms, held.attempts, held.root) == (NOW_MS - 75_000, 1, None)
 
 
-def test_results_not_yet_committed_count():
-    seen = standing(view(10), acked(root(10), root(12)), table=open_roots((root(11), 1, 0)))
-    assert (seen.frontier, sorted(seen.done), seen.pending) == (11, [12], 1)
+def test_an_age_that_is_a_lower_bound_is_shown_as_one():
+    held = view(spout(frontier=10, next=20, held_s=75.0, held_longer=1)).held_by
+    assert (held.age_s, held.at_least_s, held.first_emission_ms) == (None, 75.0, None)
 
 
-def test_results_below_the_frontier_are_not_counted_twice():
-    seen = standing(view(10), acked(root(4), root(12)))
-    assert sorted(seen.done) == [12]
+def test_a_record_that_waits_for_its_replay_says_so_and_how_often_it_was_emitted():
+    held = view(spout(frontier=10, next=20, held_s=75.0, emissions=19, waiting=1)).held_by
+    assert (held.state, held.attempts) == (WAITING, 19)
 
 
-def test_proven_gaps_are_done():
-    seen = standing(view(10), (NOW_MS, Absent(3, 1, [Span(10, 15)])))
-    assert (seen.frontier, seen.pending) == (15, 0)
+def test_a_report_from_before_the_commit_says_nothing_of_the_record_at_the_frontier():
+    made = view(spout(frontier=8, next=20, held_s=75.0, waiting=1))
+    assert (made.held_s, made.pending) == (None, 10)
+    assert (made.held_by.offset, made.held_by.state, made.held_by.known_age_s) == (10, EMITTED, None)
 
 
-def test_emissions_below_the_floor_of_a_rewind_do_not_count():
-    seen = standing(view(10), acked(root(10, run=1)), failed(root(11, run=1)), floors={3: 2})
-    assert (seen.frontier, seen.failed) == (10, {})
+def test_a_report_that_is_ahead_of_the_commit_counts():
+    made = view(spout(frontier=12, next=20, held_s=3.0))
+    assert (made.frontier, made.pending, made.held_by.offset, made.held_s) == (10, 8, 12, 3.0)
+    assert view(spout(frontier=12, next=20, held_s=3.0), frontier=None).held_by.offset == 12
 
 
-def test_the_oldest_is_the_emission_with_the_first_init():
-    table = open_roots((root(12), 500, 0), (root(13), 300, 0), (root(14), 400, 0))
-    seen = standing(view(12), table=table)
-    oldest = seen.oldest(NOW_MS, 3600, 2)
-    assert [(p.offset, p.state) for p in oldest] == [(13, IN_FLIGHT), (14, IN_FLIGHT)]
-    assert (oldest[0].age_s, oldest[0].at_least_s) == (None, (NOW_MS - 300) / 1000), "it may be a replay"
-    assert oldest[0].root == f"{root(13):016x}"
+def test_where_everything_is_done_no_record_holds_the_frontier():
+    made = view(spout(frontier=20, next=20, held_s=0.0), frontier=20)
+    assert (made.pending, made.held_by, made.held_s) == (0, None, None)
 
 
-def test_the_newest_emission_of_a_replayed_record_counts():
-    table = open_roots((root(10, attempt=1), 900, 0), (root(10, attempt=0), 100, 0))
-    (pending,) = standing(view(10), table=table).oldest(NOW_MS, 3600, 5)
-    assert (pending.attempt, pending.latest_emission_ms) == (1, 900)
+def test_of_two_drivers_that_report_of_a_partition_the_one_further_on_counts():
+    old, new = spout(NOW_MS + 9_000, frontier=10, next=20), spout(NOW_MS, frontier=11, next=30)
+    assert [view(*each).next_offset for each in ((old, new), (new, old))] == [30, 30]
 
 
-def test_a_failure_waits_for_its_replay_until_a_newer_init():
-    table = open_roots((root(10), 100, 0))
-    (pending,) = standing(view(10), failed(root(10), 200), table=table).oldest(NOW_MS, 3600, 5)
-    assert (pending.state, pending.reason, pending.attempt) == (WAITING, "no", 0)
-    table = open_roots((root(10, attempt=1), 300, 0), (root(10), 100, 0))
-    (pending,) = standing(view(10), failed(root(10), 200), table=table).oldest(NOW_MS, 3600, 5)
-    assert (pending.state, pending.attempt) == (IN_FLIGHT, 1)
+def test_the_roots_of_the_ackers_are_listed_beside_what_holds_the_frontier():
+    pending = {root(10, attempt=3): 4.0, root(15, attempt=1): 9.0}
+    made = view(spout(frontier=10, next=20, held_s=75.0), acker(pending))
+    first, second = oldest_pending([made], 5)
+    assert (first.offset, first.age_s, first.root_age_s, first.attempt, first.attempts) == (
+        10,
+        75.0,
+        4.0,
+        3,
+        4,
+    )
+    assert (second.offset, second.age_s, second.at_least_s, second.attempts) == (15, None, 9.0, 2)
+    assert (second.state, second.root) == (IN_FLIGHT, f"{root(15, attempt=1):016x}")
+    assert [each.offset for each in oldest_pending([made], 1)] == [10]
+    assert [each.offset for each in oldest_pending([made], 5, older_than_s=10.0)] == [10]
 
 
-def test_a_timeout_without_a_reason_gets_one():
-    (pending,) = standing(view(10), failed(root(10), cause=Cause.TIMED_OUT, reason="")).oldest(NOW_MS, 1, 5)
-    assert pending.reason == "timed out"
+def test_what_a_commit_says_is_done_is_not_pending_whoever_reports_it():
+    """An acker that died is believed for as long as its last report counts."""
+    made = view(
+        spout(frontier=10, next=20), acker({root(4): 50.0, root(12): 40.0, root(13): 30.0}), done=[12]
+    )
+    assert list(made.roots) == [13]
 
 
-def test_an_emission_past_its_timeout_is_overdue_until_it_is_reset():
-    old, young = (root(10), NOW_MS - 60_000, 0), (root(11), NOW_MS - 60_000, NOW_MS - 1_000)
-    states = {
-        p.offset: p.state for p in standing(view(10), table=open_roots(old, young)).oldest(NOW_MS, 30, 5)
-    }
-    assert states == {10: OVERDUE, 11: IN_FLIGHT}
-    (first, *_) = standing(view(10), table=open_roots(old)).oldest(NOW_MS, 0, 5)
-    assert first.state == IN_FLIGHT
+def test_a_root_that_two_ackers_report_is_listed_once_as_the_newer_report_has_it():
+    old, new = acker({root(15): 50.0}, NOW_MS - 9_000, "dead"), acker({root(15): 1.0}, NOW_MS, "new")
+    for ackers in ((old, new), (new, old)):
+        made = view(spout(frontier=10, next=20), *ackers)
+        assert made.roots == {15: (root(15), 1.0)}
 
 
-def test_an_emission_that_is_not_in_the_fold_has_no_age():
-    seen = view(10)
-    seen.next_offset = 12
-    found = standing(seen).oldest(NOW_MS, 30, 5)
-    assert [(p.offset, p.state, p.age_s, p.at_least_s) for p in found] == [
-        (10, EMITTED, None, None),
-        (11, EMITTED, None, None),
-    ]
+def test_the_newest_emission_of_a_record_is_that_of_the_younger_root():
+    made = view(acker({root(15): 50.0, root(15, attempt=1): 20.0}))
+    assert made.roots == {15: (root(15, attempt=1), 20.0)}
 
 
-def test_the_age_is_that_of_the_record_however_young_its_replay_is():
-    seen = standing(view(10), table=open_roots((root(10, attempt=3), 900, 0), (root(11), 500, 0)))
-    seen.add_emissions(10, Emissions(100, 900, 0, {root(10), root(10, attempt=3)}, is_first=True))
-    first, second = seen.oldest(NOW_MS, 30, 5)
-    assert (first.offset, first.age_s, first.at_least_s) == (10, (NOW_MS - 100) / 1000, None)
-    assert (first.first_emission_ms, first.latest_emission_ms, first.attempts) == (100, 900, 4)
-    assert (second.offset, second.age_s, second.first_emission_ms) == (11, None, None)
+@pytest.mark.parametrize(
+    "name", ["root_age_s.", "root_age_s.xyz", f"root_age_s.{'f' * 17}", "root_age_s.<b>", "root_age"]
+)
+@pytest.mark.parametrize("age_s", [1.0, "old", float("inf"), float("nan"), 10**400, True])
+def test_what_is_not_the_age_of_a_root_is_ignored(name, age_s):
+    assert open_roots([process("acker", **{name: age_s})]) == {}
 
 
-def test_between_two_emissions_a_record_keeps_its_age():
-    seen = standing(view(10))
-    seen.next_offset = 11
-    seen.add_emissions(10, Emissions(100, 900, 0, {root(10)}, is_first=True))
-    (pending,) = seen.oldest(NOW_MS, 30, 5)
-    assert (pending.state, pending.age_s) == (EMITTED, (NOW_MS - 100) / 1000)
+@pytest.mark.parametrize("value", ["many", None, True, float("nan"), 10**400])
+def test_a_report_with_something_else_than_a_number_reports_nothing(value):
+    made = view(spout(frontier=10, next=value, held_s=value))
+    assert (made.pending, made.held_s) == (None, None)
 
 
-def test_what_the_spout_reports_of_the_frontier_is_a_lower_bound():
-    seen = standing(view(10), table=open_roots((root(10, attempt=2), 900, 0)))
-    seen.held_since_ms = 200
-    (pending,) = seen.oldest(NOW_MS, 30, 5)
-    assert (pending.age_s, pending.at_least_s) == (None, (NOW_MS - 200) / 1000)
+def test_the_messages_of_a_python_spout_are_those_of_its_task():
+    slot = Slot(slot=3, spout="lines", topic="", topic_id="", partition=1)
+    mine = process("spout", task=1, pending=2, **{"held_s..1": 30.0})
+    made = view(process("spout", task=0, pending=9), mine, acker({root(7): 3.0}), frontier=None, slot=slot)
+    assert (made.pending, made.held_s, made.held_by) == (2, 30.0, None)
+    (record,) = made.records()
+    assert (record.offset, record.at_least_s) == (7, 3.0)
+    assert trace_command("t", record) == f"acktree trace --topology t --root {root(7):016x}"
+
+
+def test_the_command_of_a_record_of_a_topic_names_its_coordinates():
+    held = view(spout(frontier=10, next=20, held_s=75.0)).held_by
+    assert trace_command("t", held) == "acktree trace --topology t lines 0 10"
+
+
+def reports_of(*processes):
+    found = Reports()
+    for each in processes:
+        found.add_record(each.encode(), each.time_ms)
+    return found
+
+
+def lines_report(age_s=0.0):
+    values = {"frontier.lines.0": 5, "next.lines.0": 8, "held_s.lines.0": 4.0}
+    return Report("spout", "lines", "lines-0", int(NOW_MS - 1000 * age_s), values)
+
+
+def acker_report(age_s=0.0, partitions=1):
+    return Report("acker", "acker", "a:1", int(NOW_MS - 1000 * age_s), {"partitions": partitions})
+
+
+NO_ROOTS = "which roots are pending is not known"
+NO_SPOUT = "what it has pending is not known"
+
+
+@pytest.mark.parametrize(
+    ("reports", "unreported"),
+    [
+        ([lines_report(), acker_report()], []),
+        ([lines_report()], [f"no acker has reported for 20 s or longer: {NO_ROOTS}"]),
+        ([lines_report(), acker_report(45.0)], [f"no acker has reported for 45 s: {NO_ROOTS}"]),
+        (
+            [lines_report(30.0), acker_report()],
+            [f"no process of spout lines has reported for 30 s: {NO_SPOUT}"],
+        ),
+        (
+            [lines_report(), acker_report(partitions=0)],
+            [
+                "ackers have reported 0 of 1 acker partitions: "
+                "which roots the others have pending is not known"
+            ],
+        ),
+    ],
+    ids=[
+        "all report",
+        "no acker ever",
+        "an acker that is silent",
+        "a spout that is silent",
+        "nobody's partition",
+    ],
+)
+def test_what_nobody_reports_is_said_with_how_long_nobody_has(reports, unreported):
+    assert list(make_status(seen(published()), reports_of(*reports)).unreported) == unreported
+
+
+def test_where_all_that_is_there_is_done_no_report_is_needed():
+    snapshot = seen(published())
+    snapshot.ends["lines", 0] = 5
+    assert make_status(snapshot, Reports()).unreported == ()
+
+
+@pytest.mark.parametrize(("cut_lag", "lines"), [(0, 0), (3, 2)])
+def test_of_a_python_spout_nothing_is_pending_where_no_record_is_above_the_cut(cut_lag, lines):
+    snapshot = seen(published(topic=""))
+    snapshot.cut_lag = cut_lag
+    assert len(make_status(snapshot, Reports()).unreported) == lines
+
+
+def test_a_partition_without_a_process_of_its_spout_has_no_record_that_is_known():
+    views = source_views(seen(published()), reports_of(acker_report()))
+    assert oldest_pending(views, 9) == []

@@ -2,18 +2,17 @@
 
 import re
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
-from acktree.console.page import watcher
-from acktree.console.page.history import BUCKET_S, BUCKETS, MAX_LINES, SPAN_S, History, figures_of
-from acktree.console.page.rendering import make_environment, render
-from acktree.console.page.sparks import HEIGHT, WIDTH, draw, make_sparks
-from acktree.console.page.status_page import status_values
-from acktree.console.page.watcher import PageState
+from acktree.console.page.pictures.sparks import HEIGHT, WIDTH, draw, make_sparks
+from acktree.console.page.routes.status_page import status_values
+from acktree.console.page.serving import watcher
+from acktree.console.page.serving.history import BUCKET_S, BUCKETS, MAX_LINES, SPAN_S, History, figures_of
+from acktree.console.page.serving.rendering import make_environment, render
+from acktree.console.page.serving.watcher import PageState
 from acktree.console.view.reports import WINDOWS_S, Reports
 from acktree.console.view.status import make_status
-from console.test_page import published, seen
+from console.test_page import published, reported, seen
 
 BEGAN_S = 10_000 * BUCKET_S
 
@@ -57,10 +56,9 @@ def test_memory_is_bounded_in_time_and_in_names():
 
 
 def test_the_figures_are_those_of_the_status_and_an_unknown_rate_is_not_known():
-    figures = figures_of(make_status(seen(published()), Reports()))
+    figures = figures_of(make_status(seen(published()), reported()))
     assert figures == {"pending": 3, "acked": None, "failed": None, "lag of count": 8, "lag of sum": 0}
-    part = replace(make_status(seen(published()), Reports()), complete=False)
-    assert figures_of(part)["pending"] is None
+    assert figures_of(make_status(seen(published()), Reports()))["pending"] is None
 
 
 def test_a_gap_parts_the_picture_and_all_of_it_is_inside():
@@ -83,8 +81,8 @@ def test_the_words_say_since_when_and_what_was_not_observed():
 
 def test_a_watcher_keeps_what_it_has_seen(monkeypatch):
     monkeypatch.setattr(watcher, "Cluster", lambda *settings: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(watcher, "read_snapshot", lambda cluster, emissions: seen(published()))
-    log = SimpleNamespace(read=lambda cluster: Reports(), unread=list)
+    monkeypatch.setattr(watcher, "read_snapshot", lambda cluster: seen(published()))
+    log = SimpleNamespace(read=lambda cluster: reported(), unread=list)
     monkeypatch.setattr(watcher, "ReportLog", lambda: log)
     watching = watcher.Watcher("127.0.0.1:1", "t", {})
     watching.start()
@@ -102,7 +100,7 @@ def test_a_watcher_keeps_what_it_has_seen(monkeypatch):
 def test_the_page_shows_pending_acked_failed_and_the_lag_of_each_bolt():
     topology = published()
     history = History()
-    status = make_status(seen(topology), Reports())
+    status = make_status(seen(topology), reported())
     for second in range(3):
         history.add({**figures_of(status), "acked": 7.0, "failed": 0.0}, BEGAN_S + second * BUCKET_S)
     values = status_values(PageState(status, topology, None, 1.0, history.lines()))

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from acktree.console.page.status_metrics import FRESH_S, StatusCollector
-from acktree.console.page.watcher import PageState
+from acktree.console.page.serving.status_metrics import FRESH_S, StatusCollector
+from acktree.console.page.serving.watcher import PageState
 from acktree.console.view.reports import Reports
 from acktree.console.view.status import make_status
 from acktree.console.view.stuck import KINDS
-from acktree.schemas.stats import Report
+from acktree.core.reports.stats import Report
 from console.test_page import published, seen
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"

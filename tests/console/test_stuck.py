@@ -2,22 +2,24 @@
 
 import pytest
 
+from acktree.console.commands.watching.describe import in_text as describe_text
+from acktree.console.commands.watching.pending import in_text as pending_text
 from acktree.console.view.cluster import GroupStatus
 from acktree.console.view.reports import Reports
 from acktree.console.view.status import make_status
-from acktree.schemas.ids import generation_of, root_id
-from acktree.schemas.stats import Report
+from acktree.core.reports.stats import Report
+from acktree.wire.ids import generation_of, root_id
 from console.test_page import published, seen
 
 NOW_MS = 1_700_000_000_000
 ROOT = f"{root_id(0, generation_of(1, 0), 7):016x}"
 STANDSTILL = {
-    "standstill_s": 170.5,
+    "stalled_s": 170.5,
     "stuck_after_s": 300.0,
     "executing": "words/0/12",
     "executing_root": ROOT,
 }
-HELD = {"held_s.lines.0": 180.0}
+HELD = {"frontier.lines.0": 5, "next.lines.0": 8, "held_s.lines.0": 180.0}
 
 
 def report(role, component, instance, age_s=0.0, **values):
@@ -63,28 +65,94 @@ def test_members_of_a_group_that_no_longer_report_are_named():
 
 
 @pytest.mark.parametrize(
-    ("standstill", "after_s", "is_stuck"),
+    ("stall", "after_s", "is_stuck"),
     [
-        ({"standstill_s": 89.0}, 90.0, False),
-        ({"standstill_s": 91.0}, 90.0, True),
-        ({"standstill_s": 61.0, "stuck_after_s": 60.0}, 90.0, True),
-        ({"standstill_s": "<b>"}, 90.0, False),
+        ({"stalled_s": 89.0}, 90.0, False),
+        ({"stalled_s": 91.0}, 90.0, True),
+        ({"stalled_s": 61.0, "stuck_after_s": 60.0}, 90.0, True),
+        ({"stalled_s": "<b>"}, 90.0, False),
     ],
     ids=["short", "as long as a stuck record", "by its own limit", "invalid"],
 )
-def test_a_standstill_is_stuck_from_a_limit_on(standstill, after_s, is_stuck):
-    found = stuck(report("bolt", "count", "count@a:1", **standstill), after_s=after_s)
+def test_a_stall_is_stuck_from_a_limit_on(stall, after_s, is_stuck):
+    found = stuck(report("bolt", "count", "count@a:1", **stall), after_s=after_s)
     assert ("stuck-worker" in {each.kind for each in found}) == is_stuck
 
 
-def test_a_standstill_outside_execute_names_the_method():
-    spout = report("spout", "lines", "lines@a:1", standstill_s=500.0, calling="next_tuple")
-    acker = report("acker", "acker", "a:2", standstill_s=400.0, executing_root="$(reboot)")
+def test_a_stall_outside_execute_names_the_method():
+    spout = report("spout", "lines", "lines@a:1", stalled_s=500.0, calling="next_tuple")
+    acker = report("acker", "acker", "a:2", stalled_s=400.0, executing_root="$(reboot)")
     first, second, *_ = stuck(spout, acker)
     assert first.text == "spout lines stands still in next_tuple, for 500 s"
     assert second.text == "acker acker stands still outside of user code, for 400 s"
 
 
-def test_a_report_of_a_worker_that_goes_on_ends_its_standstill():
+def test_a_report_of_a_worker_that_goes_on_ends_its_stall():
     old, new = report("bolt", "count", "count@a:1", 4.0, **STANDSTILL), report("bolt", "count", "count@a:1")
     assert "stuck-worker" not in {each.kind for each in stuck(old, new)}
+
+
+def test_a_frontier_that_is_held_is_named_with_what_its_record_waits_for():
+    (found,) = [each for each in stuck(SPOUT) if each.kind == "held-frontier"]
+    assert (found.where, found.text) == (
+        "lines/0",
+        "the frontier 5 has been held for 180 s; it is in flight; look: acktree trace --topology t lines 0 5",
+    )
+
+
+def test_a_spout_that_is_starting_is_not_missing_and_what_it_has_pending_is_not_known():
+    starting, found = report("spout", "lines", "lines@host:7", starting=1), Reports()
+    assert "no-spout" in {each.kind for each in stuck()}
+    assert "no-spout" not in {each.kind for each in stuck(starting)}
+    found.add_record(starting.encode(), NOW_MS)
+    status = make_status(seen(published()), found)
+    assert "spout lines is starting: what it has pending is not known yet" in status.unreported
+    assert "running, starting" in describe_text(status)
+    assert [each.instance for each in status.processes] == ["lines@host:7"]
+    found.add_record(SPOUT.encode(), NOW_MS)
+    assert not make_status(seen(published()), found).spouts[0].is_starting
+
+
+def test_a_process_that_has_started_is_not_listed_as_a_silent_one():
+    old = report("spout", "lines", "lines@host:7", 30.0, starting=1)
+    assert "no-spout" in {each.kind for each in stuck(old)}
+    found = Reports()
+    found.add_record(old.encode(), NOW_MS)
+    assert make_status(seen(published()), found).processes == ()
+
+
+RETRIED = {**HELD, "reason.lines.0": "KeyError: 'city'", "waiting.lines.0": 1, "next_s.lines.0": 31.4}
+
+
+@pytest.mark.parametrize(
+    ("figures", "is_held"),
+    [
+        ({"idle_s.lines.0": 0.0}, False),
+        ({"idle_s.lines.0": 89.0}, False),
+        ({"idle_s.lines.0": 91.0}, True),
+        ({"idle_s.lines.0": "soon"}, True),
+        ({}, True),
+    ],
+    ids=["it waits", "in flight", "nothing answers", "invalid", "not a task's failure"],
+)
+def test_a_record_that_a_task_has_failed_is_not_stuck_while_it_is_tried_again(figures, is_held):
+    found = stuck(report("spout", "lines", "lines-0", **RETRIED | figures))
+    assert ("held-frontier" in {each.kind for each in found}) == is_held
+
+
+def test_what_a_record_failed_with_and_its_next_attempt_are_shown_with_its_state():
+    found, figures = Reports(), {**RETRIED, "idle_s.lines.0": 0.0}
+    found.add_record(report("spout", "lines", "lines-0", **figures).encode(), NOW_MS)
+    status = make_status(seen(published()), found, after_s=90.0)
+    shown = "waiting for replay, next attempt in 31 s: KeyError: 'city'"
+    assert f"5 ({shown})" in describe_text(status)
+    assert shown in pending_text(status.oldest)
+    (record,) = status.oldest
+    assert (record.reason, record.next_attempt_s, record.idle_s) == ("KeyError: 'city'", 31.4, 0.0)
+
+
+def test_a_python_spout_is_stuck_by_the_age_of_its_oldest_message():
+    topology = published(topic="")
+    spout = report("spout", "lines", "lines@a:1", task=0, pending=1, **{"held_s..0": 180.0})
+    (found,) = [each for each in stuck(spout, snapshot=seen(topology)) if each.kind == "held-frontier"]
+    assert (found.where, found.text) == ("lines/0", "its oldest message has been pending for 180 s")

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
-from acktree.console.page.frame import PageSettings
-from acktree.schemas import world
-from acktree.schemas.clients import make_producer
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.stats import Report
-from acktree.schemas.topology import parse_topology
+from acktree.console.page.serving.frame import PageSettings
+from acktree.core import world
+from acktree.core.kafka.clients import make_admin, make_producer
+from acktree.core.reports.stats import Report
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from console.page_visitor import visit
 from producers.cluster import until
 
@@ -54,16 +55,21 @@ WINDOWS = {
 
 
 def publish_with_reports(bootstrap: str, name: str) -> None:
-    """Publish a topology whose bolt has reported once a minute for a day, and long before."""
-    apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
+    """Publish a topology whose bolt has reported once a minute for a day, and long before.
+
+    The reports are written first: those of a published topology get the broker's time.
+    """
+    admin, topic = make_admin(bootstrap, {}), f"{name}.stats"
+    world.wait_for(admin.create_topics([NewTopic(topic, 1)])[topic], 30)
     producer, now_ms = make_producer({"bootstrap.servers": bootstrap}), world.wall_ms()
     for minutes_ago in (UNREAD_MINUTES, *range(FIRST_MINUTE, -1, -1)):
         done = 7 if minutes_ago == UNREAD_MINUTES else acked(minutes_ago)
         time_ms = now_ms - 1000 * MINUTE_S * minutes_ago
         figures = {"executed": done, "acked": done, "busy_s": done / 1000, "process_s": done / 100}
         report = Report("bolt", "count", "count@there:1", time_ms, figures)
-        producer.produce(f"{name}.stats", report.encode(), timestamp=time_ms)
+        producer.produce(topic, report.encode(), timestamp=time_ms)
     assert producer.flush(30) == 0
+    apply_topology(bootstrap, parse_topology(TOPOLOGY.format(name=name)), {})
 
 
 def test_each_window_counts_what_was_reported_in_it_by_the_times_of_the_log(kafka: str, unique: str):

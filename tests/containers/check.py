@@ -28,8 +28,8 @@ from acktree.console.demo.progress import ProgressView
 from acktree.console.demo.run import FAIL_EVERY, KILL_AT, account, send_text, show, with_small_max_pending
 from acktree.console.demo.text import library_lines
 from acktree.console.devbroker.jars import broker_jars
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import load_topology
+from acktree.core.topology.file import load_topology
+from acktree.core.topology.publish import apply_topology
 
 HERE = Path(__file__).parent
 HOUSE = HERE.parents[1]

@@ -4,8 +4,8 @@ from random import Random
 
 import numpy as np
 
-from acktree.schemas.ids import generation_of
-from acktree.spark.ledger.blocks import Blocks, block_firsts
+from acktree.spark.ledger.partitions.blocks import Blocks, block_firsts
+from acktree.wire.ids import generation_of
 from cores.script import Core, Did, holds, same
 
 SIZES = (1, 2, 3, 5, 8)

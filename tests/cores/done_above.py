@@ -2,7 +2,7 @@
 
 from random import Random
 
-from acktree.producers.collecting.done_above import (
+from acktree.producers.collecting.arithmetic.done_above import (
     OWNER_BYTES,
     WINDOW_OFFSETS,
     decode_done,

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 from pyroaring import BitMap64
 
-from acktree.spark.ledger.done_set import (
+from acktree.spark.ledger.partitions.done_set import (
     EVERYTHING,
     decode_metadata,
     encode_metadata,

@@ -7,11 +7,11 @@ import numpy as np
 
 from acker.model import TableModel
 from acker.tester import entries
+from acktree.acker.folding.table import MAX_ENTRIES, FinishedTrees, Table
 from acktree.acker.kernels.slots import BUCKETS
-from acktree.acker.table import MAX_ENTRIES, FinishedTrees, Table
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.codec import encode_ack, encode_ack_init
-from acktree.schemas.control_records import ID, Ack, AckInit, Fail
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.codec import encode_ack, encode_ack_init
+from acktree.wire.control_records import ID, Ack, AckInit, Fail
 from cores.script import Core, Did, same
 
 ROOTS = (1, 2, 3, 4, 5, 6, 7, 8, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
@@ -98,6 +98,9 @@ class TableScript:
         pending = [self.tick - one.tick for one in held if one.init_seen]
         orphans = [self.tick - one.tick for one in held if not one.init_seen]
         same("oldest pending", self.table.oldest_pending_ticks, max(pending, default=None))
+        limit = self.draw.randint(1, 6)
+        ages = [age for _, age in self.table.oldest_pending(self.tick, limit)]
+        same("oldest pending roots", ages, sorted(pending, reverse=True)[:limit])
         same("oldest orphan", self.table.oldest_orphan_ticks, max(orphans, default=None))
 
     def renew(self) -> None:
@@ -130,5 +133,5 @@ def run_seed(draw: Random, did: Did) -> None:
 
 CORE = Core(
     run_seed,
-    {"acktree.acker.table.LEAST_SLOTS": 8, "acktree.acker.finished.LEAST_PLACES": 8},
+    {"acktree.acker.folding.table.LEAST_SLOTS": 8, "acktree.acker.folding.finished.LEAST_PLACES": 8},
 )

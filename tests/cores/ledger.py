@@ -4,8 +4,8 @@ from random import Random
 
 import numpy as np
 
-from acktree.schemas.ids import generation_of, next_run
-from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.wire.ids import generation_of, next_run
 from cores.retry_model import POLICY
 from cores.script import Core, Did, holds, same
 from cores.slot_model import SlotModel

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from acktree.producers.collecting.packing import AckPacker, InitPacker
-from acktree.schemas.codec import decode_ack, decode_ack_init
-from acktree.schemas.registry import History, Published
+from acktree.core.topology.registry import History, Published
+from acktree.producers.collecting.arithmetic.packing import AckPacker, InitPacker
+from acktree.wire.codec import decode_ack, decode_ack_init
 from cores.script import Core, Did, holds, same
 
 ACKERS = {1: 1, 2: 3, 3: 0}
@@ -18,7 +18,7 @@ HISTORY = History(
     "t",
     {v: Published(name="t", ackers=n, version=v, spout_tasks={}, slots=()) for v, n in ACKERS.items()},
 )
-MODULE = "acktree.producers.collecting.packing"
+MODULE = "acktree.producers.collecting.arithmetic.packing"
 
 
 class PackerScript:

@@ -8,9 +8,9 @@ from random import Random
 
 from acker.tester import START_MS, Tester
 from acker.trees import ModelTree, TreeMessage
-from acktree.acker.clock import UNKNOWN_MS
-from acktree.acker.cut import Positions
-from acktree.acker.expiry import AgeLimits
+from acktree.acker.folding.clock import UNKNOWN_MS
+from acktree.acker.folding.cut import Positions
+from acktree.acker.folding.expiry import AgeLimits
 from cores.script import Core, Did, holds, same
 
 TICK_MS = 10
@@ -258,4 +258,6 @@ def run_seed(draw: Random, did: Did) -> None:
     script.end()
 
 
-CORE = Core(run_seed, {"acktree.acker.table.LEAST_SLOTS": 8, "acktree.acker.finished.LEAST_PLACES": 8})
+CORE = Core(
+    run_seed, {"acktree.acker.folding.table.LEAST_SLOTS": 8, "acktree.acker.folding.finished.LEAST_PLACES": 8}
+)

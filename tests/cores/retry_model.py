@@ -5,8 +5,8 @@ It is the model of ``Retries``, alone and inside a ledger.
 
 from dataclasses import dataclass
 
-from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.ledger.retries import FailureOutcome
+from acktree.core.topology.retry_policy import RetryPolicy
+from acktree.spark.ledger.partitions.retries import FailureOutcome
 
 POLICY = RetryPolicy(initial_s=1, max_s=4, max_attempts=3)
 
@@ -56,7 +56,8 @@ class RetriesModel:
         record.attempts += counts
         if record.attempts >= POLICY.max_attempts:
             return FailureOutcome.EXHAUSTED
-        record.due_s = now_s + {0: 1, 1: 1, 2: 2}[record.attempts]
+        failures = record.attempts if counts else record.emissions + 1
+        record.due_s = now_s + min(4, 2 ** (failures - 1))
         return FailureOutcome.RETRY
 
     def emit_due(self, now_s, run, limit):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from acktree.acker.table import Table
+from acktree.acker.folding.table import Table
 from cores.run import CORES, run
 
 SEEDS = range(300)

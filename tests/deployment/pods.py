@@ -7,7 +7,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from acktree.console.main import main
-from acktree.schemas.metrics_server import HEALTH
+from acktree.core.reports.metrics_server import HEALTH
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 WORKLOADS = ("Deployment", "Job")

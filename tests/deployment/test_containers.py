@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from acktree.schemas.metrics_server import HEALTH
-from acktree.schemas.topology import parse_topology
+from acktree.core.reports.metrics_server import HEALTH
+from acktree.core.topology.file import parse_topology
 from deployment.pods import assert_command_exists, assert_confined, assert_probed, pods_of
 
 DOCKER = Path(__file__).parents[2] / "docker"

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
 from deployment.pods import assert_command_exists, assert_confined, assert_probed, pods_of
 
 pytestmark = [

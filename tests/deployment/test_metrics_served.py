@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import lacking
 from acktree.console.demo.children import ChildProcess
 from acktree.console.devbroker import ports
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from deployment.test_monitoring import PROMETHEUS, dashboard_expressions, rules
 
 pytestmark = [

@@ -35,7 +35,12 @@ NAMES = (
     "offsets",
     "page",
 )
-COMPILED = ["acktree.schemas.batch_codec", "acktree.acker", "acktree.producers.native"]
+COMPILED = [
+    "acktree.wire.batch_codec",
+    "acktree.acker",
+    "acktree.producers.collecting.arithmetic.fold_loop",
+    "acktree.spark.native",
+]
 """Compiled by numba, which cannot compile instrumented functions."""
 INPUT_S = 10.0
 """How much processor time one input may take; the limit of libFuzzer is of the wall clock."""

@@ -17,20 +17,21 @@ import numpy as np
 from starlette.types import Message, Scope
 
 from acktree.console.page.app import StatusPage
-from acktree.console.page.frame import Frame, PageSettings
-from acktree.producers.collecting.done_above import decode_done, decode_owner, encode_done
-from acktree.producers.kafka.claim import DamagedClaim, OversizedClaim, decode_claim
-from acktree.schemas import codec
-from acktree.schemas.batch_codec import decode_ack_batch, decode_init_batch
-from acktree.schemas.commit_metadata import seal
-from acktree.schemas.control_records import Ack, AckInit
-from acktree.schemas.errors import BadTopology, BrokerUnreachable, MalformedRecord
-from acktree.schemas.header import decode_header, encode_header
-from acktree.schemas.registry import History, Published, Slot
-from acktree.schemas.stats import decode_report
-from acktree.schemas.topology import Topology, parse_topology
-from acktree.spark.ledger.done_set import decode_metadata, encode_metadata
+from acktree.console.page.serving.frame import Frame, PageSettings
+from acktree.core.errors import BadTopology, BrokerUnreachable
+from acktree.core.reports.stats import decode_report
+from acktree.core.topology.file import Topology, parse_topology
+from acktree.core.topology.registry import History, Published, Slot
+from acktree.producers.collecting.arithmetic.done_above import decode_done, decode_owner, encode_done
+from acktree.producers.spouts.claim import DamagedClaim, OversizedClaim, decode_claim
 from acktree.spark.ledger.logged_batch import CheckpointMismatch, PlannedBatch
+from acktree.spark.ledger.partitions.done_set import decode_metadata, encode_metadata
+from acktree.wire import codec
+from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
+from acktree.wire.commit_metadata import seal
+from acktree.wire.control_records import Ack, AckInit
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import decode_header, encode_header
 
 FRONTIER = 40
 MANY_CHARS = 1 << 14

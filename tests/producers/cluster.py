@@ -7,17 +7,18 @@ from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
 
+from acktree.core import world
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.topology.file import BoltTable, SpoutTable, Topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
 from acktree.producers import BasicBolt
 from acktree.producers.worker.loop import Worker
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin, make_consumer, make_producer
-from acktree.schemas.codec import decode_ack
-from acktree.schemas.control_records import Ack
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import EdgeSource, emitted_value, root_id
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+from acktree.wire.codec import decode_ack
+from acktree.wire.control_records import Ack
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import emitted_value, root_id
 
 DEADLINE_S = 60.0
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from acktree.producers.testing import BoltDouble, Emission
-from acktree.schemas.header import HEADER, decode_header, find_header
-from acktree.schemas.ids import origin_of
+from acktree.wire.header import HEADER, decode_header, find_header
+from acktree.wire.ids import origin_of
 from producers.cluster import Sink, WorkerCluster, until
 
 

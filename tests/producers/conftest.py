@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import hypothesis_profiles  # noqa: F401  the profiles, registered and loaded
+from acktree.core import world
 from acktree.producers.testing import BoltDouble
-from acktree.schemas import world
 from producers.cluster import WorkerCluster
 from producers.conformance import Run, in_memory, on_broker
 from simulated_kafka import Simulation, run_in

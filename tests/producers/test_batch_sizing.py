@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.worker.batch_sizing import BatchSizer
+from acktree.producers.worker.executing.batch_sizing import BatchSizer
 
 
 def run(sizer: BatchSizer, record_s: float, turns: int, fixed_s: float = 0.0) -> float:

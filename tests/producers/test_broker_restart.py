@@ -8,12 +8,12 @@ import pytest
 
 from acktree.acker.service import Acker
 from acktree.console.devbroker.broker import LocalBroker
+from acktree.core.errors import BrokerUnreachable
 from acktree.producers import Failure, Message, Spout, SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka import output as output_module
 from acktree.producers.kafka.exactly_once import ExactlyOnce
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.errors import BrokerUnreachable
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from producers.cluster import Forward, Sink, WorkerCluster, until
 
 HALF = 3_000

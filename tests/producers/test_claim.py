@@ -9,7 +9,10 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.kafka.claim import (
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import consumer_settings
+from acktree.producers.spouts.claim import (
     MAX_METADATA_CHARS,
     Claim,
     DamagedClaim,
@@ -17,12 +20,9 @@ from acktree.producers.kafka.claim import (
     claim_run,
     decode_claim,
 )
-from acktree.producers.kafka.outside_commit import GroupInUse
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.commit_metadata import seal
-from acktree.schemas.errors import BrokerUnreachable
-from acktree.schemas.ids import MAX_RUN, MAX_SLOTS
+from acktree.producers.spouts.outside_commit import GroupInUse
+from acktree.wire.commit_metadata import seal
+from acktree.wire.ids import MAX_RUN, MAX_SLOTS
 from producers.cluster import WorkerCluster, until
 
 pytestmark = pytest.mark.simulated
@@ -131,7 +131,7 @@ def test_a_group_with_a_member_cannot_be_claimed_and_the_error_names_it(cluster:
 
 
 def test_claiming_without_a_broker_names_its_address(monkeypatch):
-    monkeypatch.setattr("acktree.producers.kafka.claim.BROKER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("acktree.producers.spouts.claim.BROKER_TIMEOUT_S", 0.2)
     ours = make_consumer(consumer_settings("127.0.0.1:1", "g", {}))
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1"):
         claim_run(ours, "t", "g", "127.0.0.1:1")

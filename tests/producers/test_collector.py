@@ -6,8 +6,8 @@ import pytest
 
 from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader, WrongTopic
 from acktree.producers.tuples import Hand, SourceOrigin
-from acktree.schemas.header import HEADER, decode_header, find_header
-from acktree.schemas.ids import consumer_edge, fnv1a64
+from acktree.wire.header import HEADER, decode_header, find_header
+from acktree.wire.ids import consumer_edge, fnv1a64
 from producers.trees import Net, published
 
 

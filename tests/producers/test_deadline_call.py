@@ -10,11 +10,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from acktree.console.devbroker.broker import LocalBroker
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import consumer_settings
 from acktree.producers.kafka import deadline_call
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline, close_consumer
 from acktree.producers.kafka.member_commit import commit_offsets
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
 from producers.cluster import until
 
 

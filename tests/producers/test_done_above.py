@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from acktree.producers.collecting.done_above import (
+from acktree.producers.collecting.arithmetic.done_above import (
     OWNER_BYTES,
     WINDOW_OFFSETS,
     DoneAbove,
@@ -16,7 +16,7 @@ from acktree.producers.collecting.done_above import (
     decode_owner,
     encode_done,
 )
-from acktree.schemas.commit_metadata import seal
+from acktree.wire.commit_metadata import seal
 
 METADATA_CHARACTERS = 4_095
 OWNER = b"sixteen bytes, 1"

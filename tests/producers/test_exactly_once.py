@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer, make_producer
+from acktree.core.kafka.settings import consumer_settings
 from acktree.producers.errors import TransactionAborted
 from acktree.producers.kafka import exactly_once
-from acktree.producers.kafka.claim import claim_run
 from acktree.producers.kafka.exactly_once import ExactlyOnce
-from acktree.schemas import world
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer, make_producer
+from acktree.producers.spouts.claim import claim_run
 from producers.cluster import Forward, Sink, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated

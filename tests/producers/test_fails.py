@@ -4,9 +4,9 @@ import traceback
 
 import pytest
 
-from acktree.producers import BasicBolt
+from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
+from acktree.producers.collecting.arithmetic.packing import MAX_STACKS
 from acktree.producers.collecting.fails import Fails, place_of, stack_of
-from acktree.producers.collecting.packing import MAX_STACKS
 from acktree.producers.testing import BoltDouble
 from acktree.producers.tuples import Tuple
 
@@ -67,6 +67,54 @@ def test_no_stack_is_formatted_for_an_untracked_tuple_whose_fail_is_not_sent(for
     fails = Fails(None, None)  # type: ignore[arg-type]
     assert fails.stack_of(Tuple(None, b"", None), raised(0)) == ""  # type: ignore[arg-type]
     assert formatted == []
+
+
+NO_NUMBER = ValueError("no number")
+
+
+def refuse() -> None:
+    raise NO_NUMBER
+
+
+class RefusesBasic(BasicBolt):
+    def execute(self, tup, emit):
+        refuse()
+
+
+class RefusesByHand(Bolt):
+    def execute(self, tup, collector):
+        refuse()
+
+
+class RefusesAtOnce(AsyncBolt):
+    async def execute(self, tup, emit):
+        refuse()
+
+
+class RefusesBatch(BatchBolt):
+    def execute(self, batch, emit):
+        refuse()
+
+
+class RefusesFirstBatch(BatchBolt):
+    """Refuses a batch, and takes its halves."""
+
+    def execute(self, batch, emit):
+        if len(batch) > 1:
+            refuse()
+
+
+@pytest.mark.parametrize(
+    "bolt", [RefusesBasic, RefusesByHand, RefusesAtOnce, RefusesBatch, RefusesFirstBatch]
+)
+def test_an_exception_that_is_raised_again_and_again_keeps_the_traceback_of_the_last_time(bolt):
+    double = BoltDouble(bolt())
+    for _ in range(20):
+        double.give(b"a", b"b")
+    frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(NO_NUMBER.__traceback__)]
+    assert frames.count("refuse") == 1
+    assert frames[-1] == "refuse"
+    assert all("refuse()" in stack for stack in double.stacks.values())
 
 
 def raised(number: int) -> BaseException:

@@ -11,7 +11,7 @@ from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import DeliveryFailed, Misuse, WrongThread
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.testing import BoltDouble
-from acktree.schemas.header import HEADER
+from acktree.wire.header import HEADER
 from producers.cluster import WorkerCluster, until
 from producers.conformance import (
     Outcome,
@@ -31,6 +31,7 @@ EMISSIONS = [
     ("NotSerializable: a key must be", b"x", {"key": 7}),
     ("NotSerializable: a key is text", b"x", {"key": "\ud800"}),
     ("NotSerializable: a header's name is text", b"x", {"headers": [("\ud800", b"")]}),
+    ("NotSerializable: the name of a header has a NUL", b"x", {"headers": [("acktree\0x", b"")]}),
     ("NotSerializable: a header's value must be", b"x", {"headers": [("h", 7)]}),
     ("NotSerializable: a header must be a pair", b"x", {"headers": [(b"acktree", b"")]}),
     ("NotSerializable: headers must be a list", b"x", {"headers": {"h": b""}}),

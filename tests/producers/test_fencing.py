@@ -3,7 +3,6 @@
 The transaction timeout in these tests is far longer than the tests' own limit.
 """
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,30 +12,19 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer, make_producer
+from acktree.core.reports.stats import decode_report
 from acktree.producers import BasicBolt
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.fencing import find_owners
 from acktree.producers.worker.loop import Worker
-from acktree.schemas import world
-from acktree.schemas.clients import make_consumer, make_producer
-from acktree.schemas.stats import decode_report
 from producers.cluster import WorkerCluster, until
 from simulated_kafka import Simulation
 
 pytestmark = pytest.mark.simulated
 
 TIMEOUTS = {"session.timeout.ms": "6000", "transaction.timeout.ms": "600000"}
-
-BOLT = """
-import os, threading
-from acktree.producers import BasicBolt
-
-class Stall(BasicBolt):
-    def execute(self, tup, emit):
-        emit(tup.value, key=b"k")
-        if tup.value == os.environ["STALLS_AT"].encode():
-            threading.Event().wait()
-"""
 
 
 class PassWithKey(BasicBolt):
@@ -45,39 +33,64 @@ class PassWithKey(BasicBolt):
 
 
 class Stall(PassWithKey):
-    """The bolt of the real process, in a simulated one."""
+    """Lets the worker stall before it commits a transaction that has this value."""
 
-    def __init__(self, stalls_at: int) -> None:
-        self.stalls_at = b"%d" % stalls_at
+    def __init__(self, output: "StallsInCommit", stalls_at: int) -> None:
+        self.output, self.stalls_at = output, b"%d" % stalls_at
 
     def execute(self, tup, emit):
         super().execute(tup, emit)
         if tup.value == self.stalls_at:
+            self.output.has_stalled = True
+
+
+class StallsInCommit(ExactlyOnce):
+    """Writes all of a transaction, and does not commit it."""
+
+    has_stalled = False
+
+    def commit(self, consumer, offsets):
+        if self.has_stalled:
+            self.producer.flush(10)
             world.event().wait()
+        super().commit(consumer, offsets)
+
+
+def run_stalling(bootstrap: str, topology: str, stalls_at: int, **user: str) -> None:
+    """Run a worker that stalls."""
+    output = StallsInCommit(bootstrap, user, f"{topology}.first")
+    Worker(bootstrap, topology, Stall(output, stalls_at), name="first", user=user, output=output).run()
+
+
+if __name__ == "__main__":
+    run_stalling(*sys.argv[1:3], int(sys.argv[3]), **dict(text.split("=") for text in sys.argv[4:]))
 
 
 Start = Callable[..., Callable[[], object]]
 
 
 @pytest.fixture
-def start_process(cluster: WorkerCluster, tmp_path: Path, simulation: Simulation | None) -> Start:
+def start_process(cluster: WorkerCluster, simulation: Simulation | None) -> Start:
     """Return a function that starts a worker in a process, real or simulated, and returns what kills it."""
 
     def start_real(stalls_at: int, **more: str) -> Callable[[], object]:
-        (tmp_path / "stall_bolt.py").write_text(BOLT)
-        command = [sys.executable, "-m", "acktree.console.main", "bolt", "run", "stall_bolt:Stall"]
-        command += ["-b", cluster.bootstrap, "--topology", cluster.name, "--bolt", "first"]
-        command += [text for item in (TIMEOUTS | more).items() for text in ("-X", "=".join(item))]
-        environment = {**os.environ, "STALLS_AT": str(stalls_at)}
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "producers.test_fencing",
+            cluster.bootstrap,
+            cluster.name,
+            str(stalls_at),
+        ]
+        command += ["=".join(item) for item in (TIMEOUTS | more).items()]
+        tests = Path(__file__).parents[1]
+        process = subprocess.Popen(command, cwd=tests, stderr=subprocess.DEVNULL)
         return lambda: (process.kill(), process.wait())
 
     def start_simulated(stalls_at: int, **more: str) -> Callable[[], object]:
         assert simulation is not None
         process = simulation.start_process(
-            lambda: Worker(
-                cluster.bootstrap, cluster.name, Stall(stalls_at), name="first", user=TIMEOUTS | more
-            ).run()
+            lambda: run_stalling(cluster.bootstrap, cluster.name, stalls_at, **(TIMEOUTS | more))
         )
         return lambda: simulation.kernel.kill(process)
 

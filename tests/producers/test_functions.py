@@ -10,7 +10,7 @@ from acktree.producers import BadHandler, Child, Tuple
 from acktree.producers.functions import bolt
 from acktree.producers.loading import make_handler
 from acktree.producers.testing import BoltDouble
-from acktree.producers.worker.bolt_kinds import BOLTS
+from acktree.producers.worker.executing.bolt_kinds import BOLTS
 
 
 @dataclass

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from acktree.producers import BatchBolt, Reject, RetryLater
 from acktree.producers.collecting import held_output
 from acktree.producers.testing import BoltDouble
-from acktree.producers.worker.halving import FURTHER_FAILURES, execute_in_halves
+from acktree.producers.worker.executing.halving import FURTHER_FAILURES, execute_in_halves
 
 
 class Doubles(BatchBolt):

@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka import Message
 
 from acktree.producers.bolt import Context
+from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.collector import Collector
-from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.idempotency import NoLastingKey, WriteOnce, key_of
 from acktree.producers.tuples import SourceOrigin
-from acktree.producers.worker.bolt_kinds import make_execution
-from acktree.producers.worker.intake import Intake
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import generation_of, root_id
+from acktree.producers.worker.executing.bolt_kinds import make_execution
+from acktree.producers.worker.executing.intake import Intake
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import generation_of, root_id
 from producers.trees import Net, published
 
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -35,9 +35,7 @@ class ExampleSink:
         history = self.net.history
         packer = AckPacker(history, "sink", self.net.on_control_record)
         self.collector = Collector("sink", history, packer, self.net.produce)
-        self.execution = make_execution(
-            self.bolt, self.collector, Intake("sink", history), lambda error: None, lambda *_: {}
-        )
+        self.execution = make_execution(self.bolt, self.collector, Intake("sink", history), lambda *_: {})
         self.execution.prepare(Context(history.latest, "sink", "sink@test"))
 
     def give(self, *values: str, attempt: int = 0) -> None:
@@ -93,7 +91,7 @@ def test_keys_below_the_frontier_are_forgotten(sink: ExampleSink):
     cursor = sink.bolt.database.cursor()
     assert sink.bolt.once.forget(cursor, "s", "src", 3, 2) == 2
     left = cursor.execute("select key from acktree_written").fetchall()
-    assert left == [("s/src@id/3/2",)]
+    assert left == [("s/src@id/3/2#0",)]
 
 
 def test_a_key_names_all_source_records_and_the_part():
@@ -108,6 +106,16 @@ def test_each_part_of_a_source_record_is_written_once():
     once.create(cursor)
     tup = net.take("one", net.spout(7))
     assert [once.first(cursor, tup, part) for part in (0, 1, 0, 1, "")] == [True, True, False, False, True]
+
+
+def test_a_write_says_which_of_its_records_writes_it_is():
+    net, once = Net(published(one=(["a"], []))), WriteOnce()
+    cursor = sqlite3.connect(":memory:").cursor()
+    once.create(cursor)
+    tup = net.take("one", net.spout(7))
+    with pytest.raises(TypeError, match="part"):
+        once.first(cursor, tup)  # type: ignore[call-arg]
+    assert once.first(cursor, tup, 0)
 
 
 def test_the_origin_of_a_tuple_in_a_block_is_the_block_and_no_key():
@@ -128,7 +136,7 @@ def test_a_record_at_the_same_offset_of_a_recreated_topic_is_written_too():
         topology = published(one=(["a"], []))
         slots = tuple(slot.model_copy(update={"topic_id": topic_id}) for slot in topology.slots)
         net = Net(topology.model_copy(update={"slots": slots}))
-        written.append(once.first(cursor, net.take("one", net.spout(7))))
+        written.append(once.first(cursor, net.take("one", net.spout(7)), 0))
     assert written == [True, True, False]
 
 

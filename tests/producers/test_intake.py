@@ -5,10 +5,11 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.worker.intake import Intake
-from acktree.schemas.errors import MalformedRecord, UnknownVersion
-from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header
-from acktree.schemas.registry import History
+from acktree.core.errors import UnknownVersion
+from acktree.core.topology.registry import History
+from acktree.producers.worker.executing.intake import Intake
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import HEADER, Anchor, decode_header, encode_header
 from producers.trees import published
 
 GOOD = encode_header(1, [Anchor(1, 5, 6)])

@@ -1,4 +1,4 @@
-"""A worker that leaves its group says why it ends, whatever the group does meanwhile."""
+"""What a group does while a worker is in a call: it leaves for a reason it names, and loses no record."""
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -36,3 +36,43 @@ def test_partitions_assigned_while_a_worker_leaves_are_ignored():
     inputs.close()
     assert consumer.is_closed
     assert not assigned
+
+
+class RevokesWhileItReads(Rebalancing):
+    """A consumer whose group takes a partition away while it reads a record of another one."""
+
+    def subscribe(self, topics, *, on_revoke, **_):
+        self._on_revoke = on_revoke
+
+    def consume(self, _count, _timeout):
+        self._on_revoke(self, [TopicPartition("t", 1)])
+        return [RecordOfOther()]
+
+    def assignment(self):
+        return []
+
+    def pause(self, _partitions):
+        pass
+
+    resume = pause
+
+
+class RecordOfOther:
+    def topic(self):
+        return "t"
+
+    def partition(self):
+        return 0
+
+    def offset(self):
+        return 7
+
+    def error(self):
+        return None
+
+
+def test_a_record_that_is_read_in_a_rebalance_waits_until_it_is_executed():
+    inputs = Inputs(RevokesWhileItReads(), "broker:9092", refuse)
+    inputs.subscribe(["t"], print, lambda _: None, print)
+    inputs.serve()
+    assert inputs.first_open(("t", 0), 8) == 7, "a commit would pass it"

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from acktree.core.user_code import UserCodeFailed, clear_user_errors
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Spout
 from acktree.producers.errors import BadHandler
 from acktree.producers.loading import make_handler
-from acktree.producers.worker.bolt_kinds import BOLTS
+from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.worker.executing.bolt_kinds import BOLTS
 from acktree.producers.worker.loop import Worker
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.codec import decode_ack
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.user_code import UserCodeFailed, clear_user_errors
+from acktree.wire.codec import decode_ack
+from acktree.wire.errors import MalformedRecord
 from producers.cluster import WorkerCluster, until
 
 CODE = """

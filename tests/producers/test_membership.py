@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from acktree.core.kafka.clients import make_consumer
 from acktree.producers import Bolt
 from acktree.producers.kafka.membership import group_settings
-from acktree.schemas.clients import make_consumer
 from producers.cluster import Forward, RunningWorker, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated

@@ -2,24 +2,27 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
+from acktree.acker.kafka.result_producer import ResultProducer
+from acktree.core.errors import RefusedSetting
+from acktree.core.kafka.clients import make_producer
+from acktree.core.kafka.settings import producer_settings
+from acktree.core.reports.liveness import Liveness
 from acktree.producers import Spout
-from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.arithmetic.packing import AckPacker
+from acktree.producers.columns import Rows
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TransactionAborted
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.output import BufferedProducer
-from acktree.producers.kafka.spout_output import SpoutOutput
-from acktree.producers.native.columns import Rows
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.client_settings import producer_settings
-from acktree.schemas.clients import make_producer
-from acktree.schemas.errors import RefusedSetting
-from acktree.schemas.ids import root_id
+from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.spouts.spout_output import SpoutOutput
+from acktree.wire.ids import root_id
 from producers.cluster import Forward, RunningWorker, Sink, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated
@@ -128,6 +131,32 @@ def test_a_flush_that_times_out_raises_and_drops_the_remaining_records():
     producer.flush(0.1)
 
 
+@pytest.mark.parametrize("flush", ["buffered", "drained", "results"])
+def test_a_flush_after_a_fatal_error_raises_that_error(cluster: WorkerCluster, flush: str):
+    """librdkafka's client ends it with a SystemError that says nothing of a producer."""
+    cluster.apply(only=(["a"], []))
+    settings = producer_settings(cluster.bootstrap, {}, transactional_id=cluster.topic("id"))
+    buffered = BufferedProducer(settings)
+    sent, results = buffered.producer, ResultProducer(buffered.producer, Liveness())
+    flushes: dict[str, Callable[[], object]] = {
+        "buffered": lambda: buffered.flush(10),
+        "drained": buffered.drain,
+        "results": results.flush,
+    }
+    sent.init_transactions(10)
+    sent.begin_transaction()
+    results.send(cluster.topic("a"), b"x")
+    flushes[flush]()
+    make_producer(settings).init_transactions(10)
+    for _ in range(3):
+        buffered.produce(cluster.topic("a"), b"y")
+        results.send(cluster.topic("a"), b"y")
+    with pytest.raises(KafkaException, match="fenced") as raised:
+        flushes[flush]()
+    assert raised.value.args[0].fatal()
+    assert (buffered.producer is not sent) == (flush == "buffered")
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("is_column", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_record_sent_after_a_flush_that_timed_out_is_not_dropped_with_the_others(
@@ -194,7 +223,7 @@ def test_no_init_is_sent_for_data_that_cannot_be_delivered(cluster: WorkerCluste
             emitter.emit(b"%d" % number, number)
 
     monkeypatch.setattr("acktree.producers.kafka.output.STOP_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("acktree.producers.worker.spout_loop.SpoutOutput", DataAway)
+    monkeypatch.setattr("acktree.producers.spouts.spout_loop.SpoutOutput", DataAway)
     cluster.apply(only=(["a"], []))
     worker = SpoutWorker(cluster.bootstrap, cluster.name, HundredNumbers())
     running = RunningWorker(worker)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.producers.collecting import packing
-from acktree.producers.collecting.packing import MAX_STACK_BYTES, MAX_STACKS, AckPacker, InitPacker
-from acktree.schemas.codec import decode_ack, decode_ack_init
-from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, AckInit, FailedTuple, stack_of
-from acktree.schemas.errors import UnknownVersion
-from acktree.schemas.registry import History, Published
+from acktree.core.errors import UnknownVersion
+from acktree.core.topology.registry import History, Published
+from acktree.producers.collecting.arithmetic import packing
+from acktree.producers.collecting.arithmetic.packing import MAX_STACK_BYTES, MAX_STACKS, AckPacker, InitPacker
+from acktree.wire.codec import decode_ack, decode_ack_init
+from acktree.wire.control_records import BACK_OFF, NEVER, Ack, AckInit, FailedTuple, stack_of
 
 IDS = st.one_of(st.integers(1, 40), st.integers(1, 2**64 - 1), st.sampled_from([2**63 - 1, 2**63, 2**64 - 1]))
 ENTRIES = st.lists(st.tuples(st.sampled_from([1, 2, 3]), IDS, st.integers(0, 2**64 - 1)), max_size=60)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from acktree.core.topology.file import BoltTable
 from acktree.producers import (
     AsyncBolt,
     BasicBolt,
@@ -18,8 +19,7 @@ from acktree.producers import (
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.errors import BadHandler
 from acktree.producers.testing import BoltDouble
-from acktree.producers.worker.bolt_kinds import check_bolt, find_never_retried
-from acktree.schemas.topology import BoltTable
+from acktree.producers.worker.executing.bolt_kinds import check_bolt, find_never_retried
 
 HALF_RETENTION_S = 10_800.0
 

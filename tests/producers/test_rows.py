@@ -3,16 +3,16 @@
 import pytest
 from confluent_kafka import Consumer
 
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import producer_settings
+from acktree.producers.columns import Rows
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.kafka.output import BufferedProducer
 from acktree.producers.kafka.record_limits import Limits, read_limits
-from acktree.producers.native.columns import Rows
-from acktree.schemas.client_settings import producer_settings
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.header import HEADER, SINGLE, single_headers
-from acktree.schemas.ids import EdgeSource
+from acktree.wire.header import HEADER, SINGLE, single_headers
 from producers.cluster import WorkerCluster
 
 

@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from acktree.console.view.payloads import about, make_payload
+from acktree.console.view.records.payloads import about, make_payload
 from acktree.console.view.wire_format import MAX_UNKNOWN, Schemas
+from acktree.core.errors import RefusedSetting
 from acktree.producers import (
     AsyncBolt,
     Avro,
@@ -23,7 +24,6 @@ from acktree.producers import (
     RegistryUnavailable,
 )
 from acktree.producers.testing import BoltDouble
-from acktree.schemas.errors import RefusedSetting
 
 SCHEMA = json.dumps(
     {

@@ -18,7 +18,7 @@ from acktree.producers import (
     Text,
 )
 from acktree.producers.testing import BoltDouble
-from acktree.producers.worker.bolt_kinds import check_bolt
+from acktree.producers.worker.executing.bolt_kinds import check_bolt
 
 
 class Order(BaseModel):

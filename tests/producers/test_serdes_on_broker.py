@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from acktree.schemas.control_records import NEVER
-from acktree.schemas.header import Anchor, encode_header
-from acktree.schemas.ids import emitted_value, origin_of, root_id
+from acktree.wire.control_records import NEVER
+from acktree.wire.header import Anchor, encode_header
+from acktree.wire.ids import emitted_value, origin_of, root_id
 from producers.cluster import WorkerCluster, until
 
 pytestmark = pytest.mark.broker

@@ -6,20 +6,20 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from acktree.core import world
+from acktree.core.kafka.clients import make_producer
+from acktree.core.world import Thread
 from acktree.producers import Spout
-from acktree.producers.collecting.packing import InitPacker
+from acktree.producers.collecting.arithmetic.packing import InitPacker
 from acktree.producers.collecting.spout_emitter import Sequences, SpoutEmitter
 from acktree.producers.errors import AlreadyPending, DeliveryFailed, UnknownComponent, WrongThread
-from acktree.producers.kafka.claim import LostClaim
-from acktree.producers.kafka.spout_output import SpoutOutput
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas import world
-from acktree.schemas.clients import make_producer
-from acktree.schemas.codec import decode_ack_init, encode_result
-from acktree.schemas.control_records import Cause, Failure, Result
-from acktree.schemas.header import decode_header, find_header
-from acktree.schemas.ids import MAX_OFFSET, origin_of
-from acktree.schemas.world import Thread
+from acktree.producers.spouts.claim import LostClaim
+from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.spouts.spout_output import SpoutOutput
+from acktree.wire.codec import decode_ack_init, encode_result
+from acktree.wire.control_records import Cause, Failure, Result
+from acktree.wire.header import decode_header, find_header
+from acktree.wire.ids import MAX_OFFSET, origin_of
 from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
@@ -245,7 +245,7 @@ def test_a_record_that_the_broker_rejects_is_not_confirmed(cluster: WorkerCluste
 @pytest.mark.slow
 def test_a_spout_waits_for_a_broker_that_is_away_and_continues(own_broker, unique, monkeypatch):
     """Also while its claim fails or its commit waits, which returns when there is a coordinator again."""
-    monkeypatch.setattr("acktree.producers.worker.spout_loop.CLAIM_INTERVAL_S", 0.1)
+    monkeypatch.setattr("acktree.producers.spouts.spout_loop.CLAIM_INTERVAL_S", 0.1)
     broker = own_broker()
     cluster = WorkerCluster(broker.bootstrap, unique)
     cluster.apply(one=(["a"], []))
@@ -324,7 +324,7 @@ def test_results_reach_the_spout_once_and_a_failed_message_may_be_emitted_again(
     until(lambda: len(spout.acked) == 2)
     worker.stop()
     thread.join()
-    assert (spout.acked, spout.failed, worker.pending, worker.rejected) == (["m0", "m1"], ["m1"], 1, 1)
+    assert (spout.acked, spout.failed, worker.pending, worker.results.invalid) == (["m0", "m1"], ["m1"], 1, 1)
     assert spout.failure == (Cause.FAILED, "one@host:1", "ValueError: no")
     inits = [decode_ack_init(r.value()) for r in cluster.read(cluster.topic("ack-init"))]
     assert sum(len(record.inits) for record in inits) == 4

@@ -7,13 +7,13 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import consumer_settings
 from acktree.producers.collecting.spout_emitter import Sequences
-from acktree.producers.kafka.claim import Claim, commit_claim, next_epoch, read_claim
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.header import decode_header, find_header
-from acktree.schemas.ids import MAX_OFFSET, MAX_RUN
+from acktree.producers.spouts.claim import Claim, commit_claim, next_epoch, read_claim
+from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.wire.header import decode_header, find_header
+from acktree.wire.ids import MAX_OFFSET, MAX_RUN
 from producers.cluster import WorkerCluster, until
 from producers.test_spout import Once, ScriptedAcker, emitter, run
 from producers.trees import Net, published
@@ -78,7 +78,7 @@ def test_two_processes_that_claim_at_once_give_out_no_root_twice(
     emit(cluster, "before")
     before = claim_of(cluster)
     early, _ = emit(cluster, *map(str, range(10)))
-    monkeypatch.setattr("acktree.producers.kafka.claim._first_claim", lambda *_: before)
+    monkeypatch.setattr("acktree.producers.spouts.claim._first_claim", lambda *_: before)
     late, _ = emit(cluster, *map(str, range(10)))
     assert late.claim.run == early.claim.run
     roots = [
@@ -90,7 +90,7 @@ def test_two_processes_that_claim_at_once_give_out_no_root_twice(
 def test_no_number_is_used_before_it_is_durably_reserved(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("acktree.producers.worker.spout_claim.SEQUENCES", 4)
+    monkeypatch.setattr("acktree.producers.spouts.spout_claim.SEQUENCES", 4)
     cluster.apply(one=(["a"], []))
     seen: list[tuple[int, int]] = []
 

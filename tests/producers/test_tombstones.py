@@ -5,13 +5,13 @@ import sqlite3
 import pytest
 from confluent_kafka import Message
 
-from acktree.console.view.dead_letters import dead_letter_of
+from acktree.console.view.records.dead_letters import dead_letter_of
+from acktree.core import world
+from acktree.core.kafka.clients import make_producer
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.idempotency import WriteOnce
 from acktree.producers.testing import BoltDouble
-from acktree.schemas import world
-from acktree.schemas.clients import make_producer
-from acktree.schemas.header import HEADER
+from acktree.wire.header import HEADER
 from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
@@ -110,7 +110,7 @@ def test_a_null_is_written_once_as_null():
     net.produce("a", None, None, [(HEADER, dict(record.headers())[HEADER])])
     for _ in range(2):
         tup = net.take("one", net.topics["a"][-1])
-        if once.first(cursor, tup):
+        if once.first(cursor, tup, 0):
             cursor.execute("insert into lines values (?)", (tup.value,))
     assert cursor.execute("select text from lines").fetchall() == [(None,)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.testing import INPUT, BoltDouble
-from acktree.schemas.trace_context import MAX_STATE_BYTES, context_of, span_of_execution
+from acktree.wire.trace_context import MAX_STATE_BYTES, context_of, span_of_execution
 
 TRACE, OTHER_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736", "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01".encode()
@@ -181,10 +181,9 @@ def test_a_log_line_about_a_tuple_has_its_trace_id(caplog):
         def execute(self, tup, emit):
             raise ValueError("no")
 
-    double = BoltDouble(TracedFailing())
     with caplog.at_level(logging.WARNING, "acktree"):
-        double.give(b"traced", headers=TRACED)
-        double.give(b"plain")
+        BoltDouble(TracedFailing()).give(b"traced", headers=TRACED)
+        BoltDouble(TracedFailing()).give(b"plain")
     traced, plain = [line for line in caplog.records if line.action == "tuple_failed"]
     assert traced.trace_id == TRACE
     assert TRACE in traced.getMessage()

@@ -7,13 +7,18 @@ import pytest
 from confluent_kafka import Message
 from hypothesis import given
 
-from acktree.producers.collecting.done_above import WINDOW_OFFSETS, DoneAbove, decode_done, encode_done
-from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.arithmetic.done_above import (
+    WINDOW_OFFSETS,
+    DoneAbove,
+    decode_done,
+    encode_done,
+)
+from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.errors import AckedTwice, EmitAfterAck, NotInHand, ReservedHeader, WrongTopic
 from acktree.producers.tuples import Hand, Tuple
-from acktree.schemas.header import HEADER, decode_header, find_header
-from acktree.schemas.ids import origin_of
+from acktree.wire.header import HEADER, decode_header, find_header
+from acktree.wire.ids import origin_of
 from hypothesis_profiles import examples
 from producers.trees import Net, published
 
@@ -116,6 +121,17 @@ def test_tuples_with_a_child_in_common_with_a_dropped_tuple_continue_without_it(
 
 
 def test_an_unanchored_emission_is_sent_immediately(net: TransactionalNet):
+    net.join.emit(b"x", anchors=())
+    assert net.parents() == [[]]
+
+
+def test_a_tuple_that_is_read_again_emits_nothing_more_though_it_is_unanchored(net: TransactionalNet):
+    """Its transaction was aborted: the child would go out in the next one, and come again with the tuple."""
+    (net.join.faults.executing,) = net.takes(0)
+    net.join.drop(net.hand.values())
+    net.join.emit(b"x", anchors=())
+    assert net.parents() == []
+    net.join.faults.executing = None
     net.join.emit(b"x", anchors=())
     assert net.parents() == [[]]
 

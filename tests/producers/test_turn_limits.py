@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from acktree.core import world
 from acktree.producers import BasicBolt, Bolt
 from acktree.producers.testing import BoltDouble
-from acktree.schemas import world
 from producers.cluster import WorkerCluster, until
 
 pytestmark = pytest.mark.simulated

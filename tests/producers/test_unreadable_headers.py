@@ -2,8 +2,8 @@
 
 import pytest
 
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.header import find_header, read_headers
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import find_header, read_headers
 from producers.cluster import Sink, WorkerCluster, until
 from unreadable import write_with_bad_name
 
@@ -28,7 +28,7 @@ def test_a_worker_rejects_a_record_with_unreadable_headers_and_goes_on(cluster: 
     until(lambda: running.error or cluster.committed("sink") == cluster.ends(), "everything committed")
     assert running.error is None
     assert bolt.values == [b"1", b"2"]
-    assert running.set_aside == 1
+    assert running.invalid == 1
     assert not cluster.open_roots()
 
 

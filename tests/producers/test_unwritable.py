@@ -2,21 +2,27 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import ConfigEntry
 
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt, Spout
+from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.batch import BatchCollector
-from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.collecting.transactional import TransactionalCollector
 from acktree.producers.errors import DeliveryFailed, MissingKey, TooLarge
-from acktree.producers.kafka.record_limits import CLIENT_BYTES, read_limits
+from acktree.producers.kafka import record_limits
+from acktree.producers.kafka.record_limits import CLIENT_BYTES, FRAME_BYTES, read_limits
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Hand, Tuple
-from acktree.producers.worker.intake import Intake
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.header import find_header
-from acktree.schemas.ids import origin_of
+from acktree.producers.worker.executing.intake import Intake
+from acktree.spark.tasks.writing.row_limits import read_stage_limits
+from acktree.wire.header import find_header
+from acktree.wire.ids import origin_of
 from producers.cluster import WorkerCluster, until
 from producers.trees import Net, published
 
@@ -378,3 +384,35 @@ def test_without_the_right_to_read_limits_the_producer_keeps_its_own(
     limits = read_limits(cluster.bootstrap, [cluster.topic("absent")], user)
     assert (limits.by_topic, limits.compacted) == ({}, frozenset())
     assert limits.settings["message.max.bytes"] == str(bytes_taken)
+
+
+def test_a_topic_that_takes_more_than_any_client_sends_keeps_no_worker_from_starting(cluster: WorkerCluster):
+    """librdkafka takes no message.max.bytes above 10^9."""
+    cluster.apply(only=(["a"], ["b"]))
+    cluster.set_topic("b", max_message_bytes="2147483647")
+    limits = read_limits(cluster.bootstrap, [cluster.topic("b")], {})
+    Producer(limits.settings)
+    Producer(dict(read_stage_limits(cluster.bootstrap, [cluster.topic("b")], {}).settings))
+
+
+@pytest.mark.parametrize("left_out", ["max.message.bytes", "cleanup.policy", "message.timestamp.type"])
+def test_a_limit_that_a_broker_leaves_out_counts_as_unknown(
+    left_out: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    settings = {
+        "max.message.bytes": "5000",
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "CreateTime",
+    }
+    del settings[left_out]
+    answer: Future[dict[str, ConfigEntry]] = Future()
+    answer.set_result({name: ConfigEntry(name, value) for name, value in settings.items()})
+    broker = SimpleNamespace(describe_configs=lambda resources, **_: {resources[0]: answer})
+    monkeypatch.setattr(record_limits, "make_admin", lambda *_: broker)
+    limits = read_limits("anywhere", ["t"], {})
+    payload_bytes = CLIENT_BYTES if left_out == "max.message.bytes" else 5000 - FRAME_BYTES
+    assert limits.settings["message.max.bytes"] == str(payload_bytes)
+    assert limits.compacted == ({"t"} if left_out != "cleanup.policy" else set())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (left_out != "message.timestamp.type")
+    assert all(f"the broker does not say {left_out}" in text for text in said)

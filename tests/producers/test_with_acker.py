@@ -9,12 +9,12 @@ from confluent_kafka import Message as Record
 
 from acktree.acker.service import Acker
 from acktree.console.main import main
+from acktree.core import world
+from acktree.core.world import Thread
 from acktree.producers import BasicBolt, Bolt, Spout
-from acktree.producers.worker.execution import HELD_TOO_LONG
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas import world
-from acktree.schemas.control_records import Cause
-from acktree.schemas.world import Thread
+from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.worker.executing.execution import HELD_TOO_LONG
+from acktree.wire.control_records import Cause
 from producers.cluster import Forward, WorkerCluster, until
 from simulated_kafka import Simulation, run_in
 

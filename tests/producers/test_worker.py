@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from acktree.core import world
+from acktree.core.reports.stats import decode_report
 from acktree.producers import AsyncBolt, BasicBolt, BatchBolt, Bolt
 from acktree.producers.errors import DeliveryFailed, UnknownComponent
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.loop import Worker
-from acktree.schemas import world
-from acktree.schemas.header import Anchor, encode_header
-from acktree.schemas.ids import origin_of, root_id
-from acktree.schemas.stats import decode_report
+from acktree.wire.header import Anchor, encode_header
+from acktree.wire.ids import origin_of
 from producers.cluster import Sink, WorkerCluster, until
 
 pytestmark = pytest.mark.simulated
@@ -84,7 +84,7 @@ def test_records_that_cannot_be_tuples_are_rejected_and_skipped(cluster: WorkerC
     worker = cluster.start(Sink())
     until(lambda: worker.acked == 2)
     worker.stop()
-    assert worker.set_aside == 4
+    assert worker.invalid == 4
     assert cluster.committed("only") == {0: 6}
     assert not cluster.open_roots()
 
@@ -94,8 +94,8 @@ def test_a_version_published_after_the_start_is_loaded(cluster: WorkerCluster):
     worker = cluster.start(Sink(), "only")
     cluster.apply(only=(["a"], []), other=(["a"], []))
     cluster.emit(range(10))
-    until(lambda: worker.acked + worker.set_aside == 10)
-    assert worker.set_aside == 0
+    until(lambda: worker.acked + worker.invalid == 10)
+    assert worker.invalid == 0
 
 
 def test_a_worker_follows_its_bolt_to_new_topics(cluster: WorkerCluster):
@@ -335,32 +335,24 @@ def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp
     assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))
 
 
-@pytest.mark.real
-def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: WorkerCluster):
-    taken_over = world.event()
-
-    class StuckBolt(Hold):
-        def execute(self, tup, collector):
-            super().execute(tup, collector)
-            if tup.value == b"1" and not taken_over.is_set():
-                assert taken_over.wait(50)
-
-    impatient = {"max.poll.interval.ms": "6000", "session.timeout.ms": "6000"}
+def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: WorkerCluster, simulation):
+    if simulation is None:
+        pytest.skip("needs a process that stands still")
     cluster.apply(only=(["a"], []))
     cluster.emit(range(3), 0)
-    stuck = StuckBolt(b"0")
-    old = cluster.start(stuck, user=impatient)
-    until(lambda: stuck.held)
+    held = Hold(b"0", b"1", b"2")
+    ready = world.event()
+    process = simulation.start_process(
+        lambda: Worker(cluster.bootstrap, cluster.name, held, ready=lambda _: ready.set()).run()
+    )
+    until(lambda: len(held.held) == 3, "the old worker holds them")
+    simulation.kernel.stop(process, 15.0)
     new = cluster.start(Hold())
     until(lambda: new.acked == 3, "the other worker took over")
-    taken_over.set()
-    until(lambda: old.dropped == 1, "the old worker noticed")
-    stuck.release = True
-    until(lambda: not stuck.held, "the old worker goes on")
+    until(lambda: len(held.dropped) == 3, "the old worker noticed")
     new.stop()
-    old.stop()
-    assert not cluster.open_roots() - {root_id(0, 16, offset) for offset in (1, 2)}
     assert cluster.committed("only") == {0: 3}
+    simulation.kernel.kill(process)
 
 
 def test_a_worker_reports_what_it_did_to_the_stats_topic(cluster: WorkerCluster):
@@ -483,11 +475,11 @@ def test_a_partition_that_was_paused_when_it_was_revoked_is_read_when_it_comes_b
     cluster.emit(range(100, 200), 1)
     user = {"group.protocol": protocol}
     workers = [cluster.start(AckLater(), user=user)]
-    until(lambda: workers[0].worker._inputs.paused, "paused")
-    paused = workers[0].worker._inputs.paused
+    until(lambda: len(workers[0].worker._inputs.back_pressure.paused), "paused")
+    paused = len(workers[0].worker._inputs.back_pressure.paused)
     workers.append(cluster.start(AckLater(), user=user))
-    until(lambda: workers[1].worker._inputs.paused, "both paused")
-    assert workers[0].worker._inputs.paused < paused, "none was revoked"
+    until(lambda: len(workers[1].worker._inputs.back_pressure.paused), "both paused")
+    assert len(workers[0].worker._inputs.back_pressure.paused) < paused, "none was revoked"
     workers.pop().stop()
     AckLater.is_over = True
     until(lambda: workers[0].acked == 200 or workers[0].error, "all acked")

@@ -4,16 +4,17 @@ from collections import defaultdict
 
 from confluent_kafka import Message
 
+from acktree.core.edges import EdgeSource
+from acktree.core.topology.file import BoltTable, SpoutTable
+from acktree.core.topology.registry import History, Published, Slot
+from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.collector import Collector
-from acktree.producers.collecting.packing import AckPacker
 from acktree.producers.tuples import Hand, Tuple
-from acktree.producers.worker.intake import Intake
-from acktree.schemas.codec import decode_ack
-from acktree.schemas.control_records import FailedTuple
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import EdgeSource, emitted_value, root_id
-from acktree.schemas.registry import History, Published, Slot
-from acktree.schemas.topology import BoltTable, SpoutTable
+from acktree.producers.worker.executing.intake import Intake
+from acktree.wire.codec import decode_ack
+from acktree.wire.control_records import FailedTuple
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import emitted_value, root_id
 
 
 def published(version: int = 1, ackers: int = 2, **bolts: tuple[list[str], list[str]]) -> Published:

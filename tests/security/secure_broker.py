@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from acktree.console.commands.acl import binding
+from acktree.console.commands.changing.acl import binding
 from acktree.console.devbroker.broker import LocalBroker
 from acktree.console.rights import Right
 

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
 from confluent_kafka.admin import NewTopic
 
 from acktree.console.rights import Right
+from acktree.core.errors import NotAuthorized
+from acktree.core.kafka.errors import clear_errors
+from acktree.producers.columns import Rows
 from acktree.producers.errors import DeliveryFailed
-from acktree.producers.native.columns import Rows
-from acktree.schemas.errors import AcktreeError, NotAuthorized
-from acktree.schemas.kafka_errors import clear_errors
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName
 from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
+from acktree.wire.errors import AcktreeError
 from security.secure_broker import PASSWORD, SecureBroker
 
 NEEDED = (
@@ -101,8 +103,9 @@ def test_wrong_passwords_and_untrusted_certificates_are_refused_without_naming_t
         BatchTransaction(secure.mutual, secure.certificate(unique, secure.stranger), unique)
 
 
+@pytest.mark.parametrize("owner", [AIOKafkaProducer, AIOKafkaClient], ids=["stop", "stop and close"])
 def test_a_failure_is_reported_where_aiokafka_raises_the_cancellation_of_its_own_task(
-    secure: SecureBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+    secure: SecureBroker, unique: str, monkeypatch: pytest.MonkeyPatch, owner: type
 ):
     needed = tuple(each for each in NEEDED if each.operation != "Write" or each.resource != "topic")
     address, user = prepare(secure, by_scram, unique, needed)
@@ -112,6 +115,14 @@ def test_a_failure_is_reported_where_aiokafka_raises_the_cancellation_of_its_own
         await stop(producer)
         raise asyncio.CancelledError
 
+    close = AIOKafkaClient.close
+
+    async def close_and_say_so(client: AIOKafkaClient) -> None:
+        await close(client)
+        raise asyncio.CancelledError
+
     monkeypatch.setattr(AIOKafkaProducer, "stop", stop_and_say_so)
+    if owner is AIOKafkaClient:
+        monkeypatch.setattr(AIOKafkaClient, "close", close_and_say_so)
     with pytest.raises((NotAuthorized, DeliveryFailed), match="authorization failed"):
         write(address, user, unique)

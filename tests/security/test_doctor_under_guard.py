@@ -9,8 +9,8 @@ from confluent_kafka.admin import NewTopic
 
 from acktree.console.main import main
 from acktree.console.rights import Role, rights
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from security.secure_broker import SecureBroker
 
 TOPOLOGY = parse_topology("""

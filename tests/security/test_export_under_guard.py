@@ -11,14 +11,15 @@ from confluent_kafka.admin import NewTopic
 from acktree.console.rights import Right, Role, rights
 from acktree.console.traces.export import TraceExport
 from acktree.console.traces.otlp import OtlpSender
-from acktree.schemas.codec import encode_ack_init, encode_result
-from acktree.schemas.control_records import ENTRY, AckInit, Cause, Failure, Result
-from acktree.schemas.errors import NotAuthorized
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import EdgeSource, emitted_value, root_id
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
+from acktree.core.edges import EdgeSource
+from acktree.core.errors import NotAuthorized
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
+from acktree.wire.codec import encode_ack_init, encode_result
+from acktree.wire.control_records import ENTRY, AckInit, Cause, Failure, Result
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import emitted_value, root_id
 from console.otlp_receiver import OtlpReceiver
 from producers.cluster import until
 from security.secure_broker import SecureBroker

@@ -7,8 +7,8 @@ from click.testing import CliRunner, Result
 
 from acktree.console.main import main
 from acktree.console.properties import BadProperties, client_properties, read_properties, variable_of
-from acktree.schemas.clients import make_admin
-from acktree.schemas.errors import NotAuthenticated
+from acktree.core.errors import NotAuthenticated
+from acktree.core.kafka.clients import make_admin
 from security.secure_broker import PASSWORD, SecureBroker
 
 BEARER = {
@@ -113,6 +113,47 @@ def test_a_secret_on_the_command_line_is_refused_and_not_repeated(secure: Secure
     sentence = error_of(show(secure.scram, "-X", f"sasl.password={PASSWORD}"))
     assert "ACKTREE_KAFKA_SASL_PASSWORD" in sentence
     assert "--command-config" in sentence
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("sasl.password", "SASL.PASSWORD", "sasl.jaas.config", "ssl.key.pem", "ssl.keystore.password"),
+        *("sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.credentials.client.secret"),
+        *("sasl.oauthbearer.assertion.private.key.pem", "sasl.oauthbearer.assertion.private.key.passphrase"),
+        *("schema.registry.basic.auth.user.info", "schema.registry.bearer.auth.token"),
+        *("schema.registry.bearer.auth.client.secret", "schema.registry.ssl.key.password"),
+    ],
+)
+def test_a_secret_by_any_of_its_names_is_refused_on_the_command_line(key: str):
+    with pytest.raises(BadProperties, match=f"{key} is refused") as caught:
+        client_properties({key: "canary"}, {}, None)
+    assert "canary" not in str(caught.value)
+    assert client_properties({}, {variable_of(key): "canary"}, None) == {key.lower(): "canary"}
+
+
+def test_a_password_in_an_address_is_refused_on_the_command_line():
+    for url in (
+        "https://me:can/ary@registry",
+        "http://:canary@registry:8081",
+        "http://a,https://me:canary@b",
+    ):
+        with pytest.raises(BadProperties, match=r"schema\.registry\.url is refused") as caught:
+            client_properties({"schema.registry.url": url}, {}, None)
+        assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("schema.registry.url", "http://registry:8081/path"),
+        ("sasl.oauthbearer.token.endpoint.url", "https://idp/token"),
+        ("ssl.key.location", "/etc/key.pem"),
+        ("sasl.username", "me"),
+    ],
+)
+def test_what_is_no_secret_may_be_a_flag(key: str, value: str):
+    assert client_properties({key: value}, {}, None) == {key: value}
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path):

@@ -24,36 +24,35 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.serializers import SpecialLengths
 
 from acktree.acker.service import Acker
-from acktree.acker.waiting_tuples import RETRY_S
 from acktree.console.dead_letter_edit import carry_out, correct, read_open_dead_letter
 from acktree.console.main import main
-from acktree.console.rights import NoSuchRole, Right, Role, failed_values, rights, waiting_tuples
+from acktree.console.rights import NoSuchRole, Right, Role, failed_values, rights
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.dead_letters import read_newest
+from acktree.console.view.records.dead_letters import read_newest
+from acktree.core.errors import NotAuthorized
+from acktree.core.reports.stats import Report
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
 from acktree.producers.bolt import BasicBolt, Emit
 from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.spout import Spout
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.tuples import Tuple
 from acktree.producers.worker.loop import Worker
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.codec import encode_ack_init, encode_result
-from acktree.schemas.control_records import ENTRY, AckInit, Cause, Failure, Result
-from acktree.schemas.errors import NotAuthorized
-from acktree.schemas.header import decode_header, find_header
-from acktree.schemas.ids import root_id
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.stats import Report
-from acktree.schemas.topology import parse_topology
 from acktree.spark.driver.reporter import Reporter
 from acktree.spark.driver.source_watch import check_source
-from acktree.spark.driver.spout_driver import SpoutDriver
+from acktree.spark.driver.spouts.spout_driver import SpoutDriver
 from acktree.spark.shared.batch_commits import BatchName
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.source_topics import UnknownPartition
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
 from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_whole
+from acktree.wire.codec import encode_ack_init, encode_result
+from acktree.wire.control_records import ENTRY, AckInit, Cause, Failure, Result
+from acktree.wire.header import decode_header, find_header
+from acktree.wire.ids import root_id
 from producers.cluster import RunningWorker, WorkerCluster, until
 from security.secure_broker import WAIT_S, SecureBroker
 
@@ -118,8 +117,8 @@ def write_lines(bootstrap: str, topic: str) -> None:
 
 def needed_rights(role: Role, component: str | None = None) -> list[Right]:
     """Return the rights without which a role ends; without the others it goes on with a warning."""
-    optional = {Role.ACKER: waiting_tuples, Role.SPARK: failed_values}.get(role, lambda _: ())
-    left_out = set(optional(TOPOLOGY)) if component not in TOPOLOGY.bolts else set()
+    is_spout = role is Role.SPARK and component not in TOPOLOGY.bolts
+    left_out = set(failed_values(TOPOLOGY)) if is_spout else set()
     return [
         right
         for right in rights(TOPOLOGY, role, component)
@@ -186,37 +185,6 @@ def test_an_acker_needs_each_of_its_rights(secure: SecureBroker, cluster: Worker
         producer.flush()
 
     ends_forbidden(lambda: Acker(secure.scram, "guarded", user=properties), meanwhile)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "missing",
-    list(waiting_tuples(TOPOLOGY)),
-    ids=lambda right: f"{right.operation}-{right.resource}-{right.name}",
-)
-def test_an_acker_that_may_not_keep_trees_open_goes_on_and_says_so_once(
-    secure: SecureBroker, cluster: WorkerCluster, missing: Right, caplog: pytest.LogCaptureFixture
-):
-    properties = properties_without(secure, missing, Role.ACKER)
-    acker = Acker(secure.scram, "guarded", user=properties)
-    thread = threading.Thread(target=acker.run)
-    thread.start()
-    cluster.emit(range(3))
-    cluster.flush()
-
-    def said() -> list[str]:
-        return [
-            record.getMessage() for record in caplog.records if "trees may time out" in record.getMessage()
-        ]
-
-    try:
-        until(said)
-        time.sleep(2 * RETRY_S)
-        assert thread.is_alive()
-    finally:
-        acker.stop()
-        thread.join(WAIT_S)
-    assert len(said()) == 1
 
 
 @pytest.mark.parametrize(

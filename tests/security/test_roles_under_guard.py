@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 
 from acktree.console.devbroker import ports
 from acktree.console.main import main
-from acktree.schemas.stats import decode_report
+from acktree.core.reports.stats import decode_report
 from security.secure_broker import PASSWORD, WAIT_S, SecureBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -12,9 +12,9 @@ from confluent_kafka.admin import NewTopic
 
 from acktree.console.main import main
 from acktree.console.rights import Right
-from acktree.schemas.client_settings import consumer_settings, producer_settings
-from acktree.schemas.clients import make_admin, make_consumer, make_producer
-from acktree.schemas.errors import NotAuthenticated
+from acktree.core.errors import NotAuthenticated
+from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.kafka.settings import consumer_settings, producer_settings
 from acktree.spark.shared.batch_commits import BatchName, ReadTaskName
 from acktree.spark.tasks.writing.record_transaction import TransactionLost
 from acktree.spark.tasks.writing.transactions import begin_transaction, open_transactions

@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 
 from acktree.console.breaker import NoBreaker, execute_close, plan_close
-from acktree.console.commands.describe import in_text
+from acktree.console.commands.watching.describe import in_text
 from acktree.console.flow import NoSuchSpout, draining
 from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import read_snapshot
+from acktree.console.view.snapshot import read_with_reports
 from acktree.console.view.status import make_status
+from acktree.core import world
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.flow import Flow
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import Published
 from acktree.producers import BasicBolt, Reject, RetryLater
-from acktree.schemas import world
-from acktree.schemas.flow import Flow
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import Published
-from acktree.schemas.topology import parse_topology
-from acktree.spark.driver import spout_driver
+from acktree.spark.driver.spouts import spout_driver
 from acktree.testing import TopologyTester
 from looking import look
 from offers import Offers
@@ -107,12 +107,7 @@ def values(count: int) -> list[str]:
 
 
 def status_of(tester):
-    def ask(cluster):
-        reports = Reports()
-        read_reports(cluster, reports, REPORTS_SPAN_S)
-        return make_status(read_snapshot(cluster), reports)
-
-    return look(tester, ask)
+    return look(tester, lambda cluster: make_status(*read_with_reports(cluster)))
 
 
 def test_describe_says_that_it_is_open_since_when_and_why_and_an_operator_closes_it(system):
@@ -244,8 +239,11 @@ def test_once_it_is_closed_what_had_failed_comes_before_anything_new(system, mon
 class Later(BadDeploy):
     """Says of one value when it is tried again."""
 
+    delayed = 0
+
     def execute(self, tup, emit):
         if tup.value == b"value 0" and self.error is not None:
+            self.delayed += 1
             raise RetryLater(600, "later")
         super().execute(tup, emit)
 
@@ -276,6 +274,20 @@ def test_what_was_to_be_given_up_when_it_opens_is_emitted_again(system):
     assert it.breaker().is_open
     it.bolt.error = None
     it.tester.run_until_done()
+    assert (it.done, it.tester.dead_letters()) == (9, [])
+
+
+def test_what_is_emitted_again_when_it_opens_waits_for_the_delay_that_a_bolt_has_asked_for(system):
+    it = system(TEXT.replace("failures = 5", "failures = 8"), Later())
+    it.send(*values(4))
+    it.tester.run_for(10)
+    it.send(*values(9)[4:])
+    it.tester.run_for(60)
+    assert (it.breaker().is_open, it.bolt.delayed) == (True, 1)
+    it.bolt.error = None
+    it.tester.run_for(500)
+    assert (it.done, it.breaker().is_open) == (8, False)
+    it.tester.run_for(60)
     assert (it.done, it.tester.dead_letters()) == (9, [])
 
 

@@ -5,13 +5,13 @@ import pytest
 from acktree.console.flow import draining
 from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
 from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import read_snapshot
+from acktree.console.view.snapshot import read_with_reports
 from acktree.console.view.status import make_status
+from acktree.core import world
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.flow import Flow
+from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt, Spout
-from acktree.schemas import world
-from acktree.schemas.flow import Flow
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
 from looking import look
 
@@ -80,12 +80,7 @@ def tester():
 
 
 def status_of(tester):
-    def ask(cluster):
-        reports = Reports()
-        read_reports(cluster, reports, REPORTS_SPAN_S)
-        return make_status(read_snapshot(cluster), reports)
-
-    return look(tester, ask)
+    return look(tester, lambda cluster: make_status(*read_with_reports(cluster)))
 
 
 def how_far(tester, written):

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from acktree.core.topology.file import BoltTable, SpoutTable, Topology
 from acktree.producers import BasicBolt, Emit, Tuple
 from acktree.producers.kafka.exactly_once import ExactlyOnce
 from acktree.producers.worker.loop import Worker
-from acktree.schemas.topology import BoltTable, SpoutTable, Topology
 from acktree.testing import TopologyTester
-from acktree.testing.kafka.groups import Group
+from acktree.testing.kafka.broker.groups import Group
 
 TOPOLOGY = Topology(
     name="t",

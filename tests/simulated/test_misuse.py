@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin, make_consumer, make_producer
-from acktree.schemas.errors import RefusedSetting
-from acktree.testing.errors import NothingCanHappen, NotSimulated, TookTooLong
+from acktree.core import world
+from acktree.core.errors import RefusedSetting
+from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.testing.virtual.errors import NothingCanHappen, NotSimulated, TookTooLong
 from simulated_kafka import Simulation, simulated
 
 
@@ -60,7 +60,7 @@ def test_a_wait_for_a_record_that_never_comes_ends_and_is_named_with_its_place(m
 
 
 def test_a_real_pause_is_refused_for_it_would_never_end(made: Simulation):
-    with pytest.raises(NotSimulated, match=r"time\.sleep .* acktree\.schemas\.world\.sleep"):
+    with pytest.raises(NotSimulated, match=r"time\.sleep .* acktree\.core\.world\.sleep"):
         made.run(lambda: time.sleep(0.01))
     time.sleep(0)  # outside of the test's own code
 

@@ -8,14 +8,12 @@ import re
 import pytest
 
 from acktree.acker import service
-from acktree.console.view.emission_log import EmissionLog
-from acktree.console.view.report_log import REPORTS_SPAN_S, read_reports
-from acktree.console.view.reports import Reports
-from acktree.console.view.snapshot import read_snapshot
-from acktree.console.view.status import make_status, oldest_pending
+from acktree.console.view.snapshot import read_with_reports
+from acktree.console.view.source_view import oldest_pending
+from acktree.console.view.status import make_status, source_views
+from acktree.core import world
+from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt, Bolt, Spout
-from acktree.schemas import world
-from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
 from looking import look
 
@@ -49,40 +47,32 @@ class ForgetsAll(Bolt):
             collector.ack(tup)
 
 
-def pending(tester, older_than_s=0.0, log=None):
+def pending(tester, older_than_s=None):
     """Return what `acktree pending list` shows."""
-    found = look(tester, lambda cluster: oldest_pending(read_snapshot(cluster, log), 100, older_than_s))
-    return {record.offset: record for record in found}
+    views = look(tester, lambda cluster: source_views(*read_with_reports(cluster)))
+    return {record.offset: record for record in oldest_pending(views, 100, older_than_s)}
 
 
 def describe(tester):
     """Return what `acktree describe` finds stuck."""
 
-    def ask(cluster):
-        reports = Reports()
-        read_reports(cluster, reports, REPORTS_SPAN_S)
-        return make_status(read_snapshot(cluster), reports).stuck
-
-    return look(tester, ask)
+    return look(tester, lambda cluster: make_status(*read_with_reports(cluster)).stuck)
 
 
 def running(**more):
     return TopologyTester(TOPOLOGY, stages={"lines": lambda row: [row.value]}, partitions=1, ackers=1, **more)
 
 
-def test_what_a_snapshot_has_no_time_to_read_is_said():
+def test_while_no_acker_reports_it_is_said_that_nothing_is_known_of_roots():
     with running(bolts={"upper": ForgetsAll}) as made:
+        made.kill("acker", restart_after_s=None)
         made.send("lines", "waits")
-        made.run_for(5)
-        whole = look(made, read_snapshot)
-        assert (whole.notes, whole.is_complete) == ([], True)
-        part = look(made, lambda cluster: read_snapshot(cluster, limit_s=-1.0))
-        assert not part.is_complete
-        roots, first = part.notes
-    assert re.fullmatch(
-        r"the open roots are not complete: 1 of up to 2 control records .*--time-limit", roots
-    )
-    assert first.startswith("first emissions may be unknown")
+        made.run_for(45)
+        status = look(made, lambda cluster: make_status(*read_with_reports(cluster)))
+    assert [re.sub(r"\d+", "N", each) for each in status.unreported] == [
+        "no acker has reported for N s: which roots are pending is not known"
+    ]
+    assert [each.kind for each in status.stuck] == ["no-acker", "held-frontier"]
 
 
 @pytest.mark.parametrize("stopped_s", [60, 300], ids=["some replays", "more than 16 replays"])
@@ -92,15 +82,11 @@ def test_a_record_that_times_out_keeps_its_age_through_all_replays(stopped_s):
             made.send("lines", "fine")
         made.run_until_done()
         line = made.send("lines", "waits")
-        log = EmissionLog()
-        pending(made, log=log)
         made.run_for(stopped_s)
-        for found in (pending(made), pending(made, log=log)):
-            record = found[line.offset]
-            assert record.age_s == pytest.approx(stopped_s, abs=6)
-            assert record.at_least_s is None
-            assert record.attempts > 3
-            assert record.latest_emission_ms - record.first_emission_ms > 1000 * (stopped_s - 30)
+        record = pending(made)[line.offset]
+        assert record.age_s == pytest.approx(stopped_s, abs=6)
+        assert record.at_least_s is None
+        assert record.attempts > 3
         assert list(pending(made, older_than_s=stopped_s - 6)) == [line.offset]
         assert pending(made, older_than_s=stopped_s + 6) == {}
 
@@ -110,9 +96,21 @@ def test_a_restart_of_the_driver_makes_no_record_younger():
         made.kill("upper", restart_after_s=None)
         line = made.send("lines", "waits")
         made.run_for(40)
-        made.lose_checkpoint("lines")
+        made.kill("lines")
         made.run_for(30)
         assert pending(made)[line.offset].age_s == pytest.approx(70, abs=6)
+
+
+def test_a_driver_that_has_lost_its_checkpoint_knows_that_the_record_may_be_older():
+    with running(bolts={"upper": HangsOnce}) as made:
+        made.kill("upper", restart_after_s=None)
+        line = made.send("lines", "waits")
+        made.run_for(40)
+        made.lose_checkpoint("lines")
+        made.run_for(30)
+        record = pending(made)[line.offset]
+        assert (record.age_s, record.first_emission_ms) == (None, None)
+        assert 20 < record.at_least_s <= 30
 
 
 def test_a_replay_command_begins_a_new_age():
@@ -126,12 +124,16 @@ def test_a_replay_command_begins_a_new_age():
         assert pending(made)[line.offset].age_s == pytest.approx(30, abs=6)
 
 
-def test_a_bolt_that_nobody_serves_comes_before_the_frontier_that_it_holds():
+def test_a_bolt_that_nobody_serves_is_named_in_place_of_the_frontier_that_it_holds():
     with running(bolts={"upper": HangsOnce}) as made:
         made.kill("upper", restart_after_s=None)
         made.send("lines", "waits")
         made.run_for(60)
-        assert [each.kind for each in describe(made)] == ["no-bolt", "held-frontier"]
+        status = look(made, lambda cluster: make_status(*read_with_reports(cluster)))
+        assert [each.kind for each in status.stuck] == ["no-bolt"]
+        (limit,) = status.limits
+        assert (limit.spout, limit.bolt, limit.partition) == ("lines", "upper", "words/0")
+        assert limit.text.startswith("limited by bolt upper (nobody runs it, ")
 
 
 def test_a_worker_that_hangs_is_named_with_its_host_and_its_record():
@@ -140,8 +142,8 @@ def test_a_worker_that_hangs_is_named_with_its_host_and_its_record():
         made.run_until_done()
         line = made.send("lines", "hang")
         made.run_for(60)
-        cause, symptom = describe(made)
-        assert (cause.kind, symptom.kind) == ("stuck-worker", "held-frontier")
+        (cause,) = describe(made)
+        assert cause.kind == "stuck-worker"
         assert cause.where.startswith("upper@")
         assert re.search(rf"executes words/0/\d+ of source record lines/0/{line.offset},", cause.text)
 
@@ -167,16 +169,11 @@ class FailsOnBad(BasicBolt):
 
 
 def test_the_last_failure_of_a_worker_and_of_its_spout_is_seen_with_its_time():
-    def ask(cluster):
-        reports = Reports()
-        read_reports(cluster, reports, REPORTS_SPAN_S)
-        return make_status(read_snapshot(cluster), reports)
-
     with running(bolts={"upper": FailsOnBad}) as tester:
         for value in ("good", "bad"):
             tester.send("lines", value)
         tester.run_for(20)
-        status = look(tester, ask)
+        status = look(tester, lambda cluster: make_status(*read_with_reports(cluster)))
     seen = {each.role: each for each in status.processes}
     assert seen.keys() == {"spout", "bolt", "acker"}
     for role in ("spout", "bolt"):
@@ -211,18 +208,32 @@ class OneBadClick(Spout):
 
 
 def test_a_python_spout_and_an_acker_report_what_failed_last():
-    def ask(cluster):
-        reports = Reports()
-        read_reports(cluster, reports, REPORTS_SPAN_S)
-        return make_status(read_snapshot(cluster), reports)
-
     with TopologyTester(
         CLICKS, spouts={"clicks": OneBadClick}, bolts={"upper": FailsOnBad}, partitions=1, ackers=1
     ) as tester:
         tester.send("t.ack", b"not a control record", partition=0)
         tester.run_for(20)
-        status = look(tester, ask)
+        status = look(tester, lambda cluster: make_status(*read_with_reports(cluster)))
     seen = {each.role: each for each in status.processes}
     assert seen["spout"].last_error == "ValueError: no such word"
     assert seen["spout"].task == 0
-    assert seen["acker"].last_error.startswith("rejected t.ack/0/0: ")
+    assert seen["acker"].last_error.startswith("invalid t.ack/0/0: ")
+
+
+class RetriedClick(OneBadClick):
+    """Has its message emitted again until it is done."""
+
+    retry = True
+
+
+def test_a_retry_makes_no_message_of_a_python_spout_younger():
+    with TopologyTester(
+        CLICKS, spouts={"clicks": RetriedClick}, bolts={"upper": FailsOnBad}, partitions=1, ackers=1
+    ) as tester:
+        tester.run_for(20)
+        status = look(tester, lambda cluster: make_status(*read_with_reports(cluster)))
+    (partition,) = status.partitions
+    (spout,) = status.spouts
+    assert partition.pending == status.totals.pending == 1
+    assert partition.held_s == spout.oldest_pending_s == pytest.approx(20, abs=5)
+    assert spout.replayed > 0

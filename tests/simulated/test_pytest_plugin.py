@@ -71,4 +71,4 @@ def test_without_the_extra_pytest_works_and_the_fixture_says_what_to_install(tmp
     )
     done = run_pytest(tmp_path, "test_it.py")
     assert "1 passed, 1 error" in done.stdout, done.stdout + done.stderr
-    assert "pip install 'acktree[testing]'" in done.stdout
+    assert "pip install '.[testing]'" in done.stdout

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
 from acktree.testing import TopologyTester
-from acktree.testing.kernel import Process
-from acktree.testing.spark_stub import Calls, SparkApplication
+from acktree.testing.spark.spark_stub import Calls, SparkApplication
+from acktree.testing.virtual.kernel import Process
 from simulated.test_spark_stub import DRIVER_STEPS, WORDS, application, at, send_all, with_words, words
 
 BOLT_IN_SPARK = """

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from acktree.core import world
+from acktree.core.topology import plan
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.flow import Flow
+from acktree.core.topology.publish import apply_topology
 from acktree.producers import BadHandler, BasicBolt, Reject, RetryLater, Spout, SpoutContext
-from acktree.schemas import world
-from acktree.schemas.control_records import Cause
-from acktree.schemas.dead_letter import source_headers
-from acktree.schemas.flow import Flow
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
+from acktree.wire.control_records import Cause
+from acktree.wire.dead_letter import source_headers
 
 TEXT = """
 name = "t"
@@ -130,7 +131,7 @@ def test_after_max_attempts_it_is_a_dead_letter_with_all_it_had_before_the_spout
 def test_while_the_broker_is_away_no_spout_hears_that_a_message_is_given_up():
     spout, store = Orders(), Store(bad=Reject("never"))
     with run(spout, store) as tester:
-        tester.run_until(lambda: store.seen and store.seen[-1][0] == "bad")
+        tester.run_until(lambda: "bad" in dict(store.seen))
         tester.cut_off("orders", 20)
         tester.run_for(15)
         assert (spout.ended, tester.records("t.dead-letter")) == ([], [])
@@ -285,6 +286,19 @@ def test_timeouts_while_nothing_is_acked_use_up_no_attempt():
     assert sorted(spout.acked) == ["bad", "good"]
 
 
+def test_timeouts_that_use_up_no_attempt_back_off_longer_each_time_up_to_the_limit():
+    spout, store = Orders(), Store()
+    spout.waiting = ["good"]
+    text = TEXT.replace("initial_s = 2", "initial_s = 20").replace("max_s = 5", "max_s = 80")
+    with run(spout, store, text) as tester:
+        tester.lose("ack", times=5)
+        tester.run_until_done()
+        assert tester.dead_letters() == []
+    waits_s = store.waits_s("good")
+    for waited_s, back_off_s in zip(waits_s, (20, 40, 80, 80, 80), strict=True):
+        assert back_off_s + 10 <= waited_s < 1.1 * back_off_s + 16, waits_s
+
+
 def test_a_timeout_while_nothing_is_acked_is_no_attempt_that_a_function_could_give_up():
     asked = []
 
@@ -335,6 +349,13 @@ class LargeOrders(Orders):
             emitter.emit(value, value[:5])
 
 
+@pytest.fixture
+def no_room_for_headers(monkeypatch):
+    """Give the dead-letter topic the limit of tuples, as a broker does that refuses a larger one."""
+    monkeypatch.setattr(plan, "DEAD_LETTER_HEADERS_BYTES", 0)
+
+
+@pytest.mark.usefixtures("no_room_for_headers")
 @pytest.mark.parametrize("is_rejected", [False, True])
 def test_a_message_that_is_too_large_to_be_a_dead_letter_is_never_given_up_and_others_go_on(
     is_rejected: bool, caplog
@@ -354,6 +375,7 @@ def test_a_message_that_is_too_large_to_be_a_dead_letter_is_never_given_up_and_o
     assert "is too large for topic t.dead-letter" in said.getMessage()
 
 
+@pytest.mark.usefixtures("no_room_for_headers")
 def test_a_dead_letter_that_is_too_large_with_its_stack_goes_without_it():
     large = "large" + "x" * 1_046_900
     spout, store = LargeOrders(), Store(**{large: Reject("never")})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from acktree.core.topology.file import Topology, parse_topology
 from acktree.producers import (
     AsyncBolt,
     BasicBolt,
@@ -14,11 +15,8 @@ from acktree.producers import (
     Failure,
     Spout,
 )
-from acktree.schemas.control_records import Cause
-from acktree.schemas.topology import Topology, parse_topology
-from acktree.schemas.trace_context import context_of
 from acktree.testing import MOMENTS, TopologyTester
-from acktree.testing.errors import (
+from acktree.testing.virtual.errors import (
     FaultNeverStruck,
     MissingPart,
     NotStarted,
@@ -26,6 +24,8 @@ from acktree.testing.errors import (
     UnknownFault,
     UnknownName,
 )
+from acktree.wire.control_records import Cause
+from acktree.wire.trace_context import context_of
 
 LINES = """
 name = "t"

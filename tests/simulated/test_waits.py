@@ -1,6 +1,6 @@
 """Waits of the simulated world last as long as those of threads do: whatever wakes the task meanwhile."""
 
-from acktree.schemas import world
+from acktree.core import world
 from simulated_kafka import Simulation, simulated
 
 

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin, make_consumer
+from acktree.core import world
+from acktree.core.kafka.clients import make_admin, make_consumer
 
 pytestmark = pytest.mark.simulated
 LIMIT_S = 30

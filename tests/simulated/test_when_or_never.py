@@ -2,10 +2,10 @@
 
 import pytest
 
+from acktree.core.topology.file import parse_topology
 from acktree.producers import BasicBolt, Reject, RetryLater
-from acktree.schemas.control_records import Cause
-from acktree.schemas.topology import parse_topology
 from acktree.testing import TopologyTester
+from acktree.wire.control_records import Cause
 
 TOPOLOGY = parse_topology("""
 name = "t"

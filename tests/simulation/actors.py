@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from acktree.core import world
 from acktree.producers import (
     AsyncBolt,
     BasicBolt,
@@ -21,8 +22,7 @@ from acktree.producers import (
     RetryLater,
     Spout,
 )
-from acktree.schemas import world
-from acktree.schemas.control_records import BACK_OFF, NEVER
+from acktree.wire.control_records import BACK_OFF, NEVER
 from simulation.checker import BrokenPromise, Checker
 from simulation.retries import DELAYED, REJECTED, reason_for
 
@@ -43,6 +43,8 @@ class Temper:
     raises: float = 0.0
     slow: float = 0.0
     slow_s: float = 1.0
+    pace_s: float = 0.0
+    """How long each tuple takes, healed or not: slow is normal."""
     holds: float = 0.0
     """Chance of holding a tuple until a later tick, out of order."""
     never: float = 0.0
@@ -121,7 +123,8 @@ class Mind:
 
     def pause_s(self) -> float:
         """Return how long this tuple takes."""
-        return self.draw.uniform(0, self.temper.slow_s) if self.chance(self.temper.slow) else 0.0
+        slow_s = self.draw.uniform(0, self.temper.slow_s) if self.chance(self.temper.slow) else 0.0
+        return self.temper.pace_s + slow_s
 
     def children_of(self, tup: Any) -> list[bytes]:
         """Return the values of the children of one execution; report them."""
@@ -319,7 +322,7 @@ class SearchSpout(Spout):
         value = b"%s/%d" % (self.name_of_task.encode(), message.id)
         self.checker.retries.check_failure(value, failure.retry, failure.retry_after_s)
         if not failure.retry:
-            self.checker.given_up.add((self.name_of_task, message.id))
+            self.checker.exhausted.add((self.name_of_task, message.id))
             self.messages.done.add(message.id)
         if message.id not in self.messages.done:
             self.waiting.append(message.id)

@@ -5,7 +5,8 @@ Invariant: each strikes when it is called; ``System.heal`` ends what would keep 
 
 from confluent_kafka import KafkaError, KafkaException
 
-from acktree.testing.kernel import Process
+from acktree.testing.kafka.broker.log import PartitionLog
+from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import Fault, at_call, kind, of_process, role_of, write_transaction
 from simulation.system import System
 from simulation.topologies import NAME
@@ -168,3 +169,34 @@ def _forget_offsets(system: System, fault: Fault) -> None:
         group = system.cluster.groups[bolts[fault.target % len(bolts)]]
         group.offsets.clear()
         system.checker.repeats.forgive(group.name)
+
+
+@kind("damage a tuple")
+def _damage(system: System, fault: Fault) -> None:
+    """The bytes of a record change in the log: whoever has not read it yet never can."""
+    if log := _tuple_log(system, fault):
+        records = [record for record in log.records if not record.is_control]
+        if records:
+            record = records[-1 - fault.number % min(len(records), 10)]
+            system.checker.count("tuple damaged")
+            log.damage(record.offset)
+            system.checker.lose(log, record.offset, record.offset + 1)
+
+
+@kind("truncate a tuple topic")
+def _truncate(system: System, fault: Fault) -> None:
+    """The end of a log is lost, as with a leader that had fallen behind, and its offsets come again."""
+    if log := _tuple_log(system, fault):
+        first = max(log.start_offset, log.end_offset - 1 - fault.number % 5)
+        if first < log.end_offset:
+            system.checker.count("tuples truncated")
+            system.checker.truncate(log, first)
+
+
+def _tuple_log(system: System, fault: Fault) -> PartitionLog | None:
+    """Return a log of tuples that workers read: Spark asks whether data may be lost."""
+    names = [name for name, bolts in sorted(system.checker.readers.items()) if system.spark_bolt not in bolts]
+    if not names:
+        return None
+    partitions = system.cluster.topics[names[fault.target % len(names)]].partitions
+    return partitions[fault.number % len(partitions)]

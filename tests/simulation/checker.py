@@ -5,15 +5,15 @@ happened all of whose children are in the log, committed, and done. What it call
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from acktree.schemas.codec import decode_ack, decode_ack_init, decode_result_record
-from acktree.schemas.control_records import Result
-from acktree.schemas.header import HEADER, decode_header
-from acktree.spark.ledger.done_set import decode_metadata
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kafka.log import Outcome, PartitionLog, StoredRecord
+from acktree.spark.ledger.partitions.done_set import decode_metadata
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.log import Outcome, PartitionLog, StoredRecord
+from acktree.wire.codec import decode_ack, decode_ack_init, decode_result_record
+from acktree.wire.control_records import Cause, Result
+from acktree.wire.header import HEADER, decode_header
 from simulation.every_record import EveryRecord
 from simulation.repeats import Place, Repeats, done_by_bolt
 from simulation.retries import Retries
@@ -58,7 +58,7 @@ class Checker:
     emissions: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     """The spout task and message of each emitted value."""
     acked: set[tuple[str, int]] = field(default_factory=set)
-    given_up: set[tuple[str, int]] = field(default_factory=set)
+    exhausted: set[tuple[str, int]] = field(default_factory=set)
     """Messages that a bolt has rejected."""
     max_attempts: int = 1
     events: list[str] = field(default_factory=list)
@@ -74,6 +74,8 @@ class Checker:
     """Since when a source record has to be done once more, because an operator has rewound it."""
     skipped: set[Place] = field(default_factory=set)
     """Source records that an operator has skipped."""
+    finished_s: float = 0.0
+    """When a tree was last done or failed by a bolt."""
     _by_value: dict[bytes, list[tuple[str, int, StoredRecord]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -101,6 +103,11 @@ class Checker:
         self._dead_letter_topic = f"{self.name}.dead-letter"
         self.retries = Retries(self.counters)
         self.timeouts = Timeouts(self.counters, self._is_surely_done)
+        self.timeouts.readers = self.readers
+        self.timeouts.lost = self.repeats.lost
+        self.timeouts.log_start = lambda topic, number: (
+            self.cluster.topics[topic].partitions[number].start_offset
+        )
         self.every_record = EveryRecord()
 
     # What user code says.
@@ -151,6 +158,12 @@ class Checker:
 
     # What the log says.
 
+    def see_commits(self) -> None:
+        """Read what the bolts have committed since the last look."""
+        for bolt in {bolt for bolts in self.readers.values() for bolt in bolts}:
+            if (group := self.cluster.groups.get(f"{self.name}.{bolt}")) is not None:
+                self.timeouts.see_commits(bolt, group.offsets)
+
     def look(self) -> None:
         """Read what has been appended since the last look, and check every result."""
         appended = self.cluster.appended
@@ -180,10 +193,13 @@ class Checker:
         value = record.value or b""
         self._by_value[value].append((topic, partition, record))
         self.log_event(f"append {topic}/{partition}@{record.offset} {value.decode()} by {record.producer}")
-        if value in self.emissions or value in self.staged:
-            for name, header in record.headers:
-                if name == HEADER:
-                    for anchor in decode_header(header or b"").anchors:
+        is_root = value in self.emissions or value in self.staged
+        for name, header in record.headers:
+            if name == HEADER:
+                for anchor in decode_header(header or b"").anchors:
+                    place = topic, partition, record.offset
+                    self.timeouts.add_tuple(anchor.root, place, self.cluster.kernel.now_s)
+                    if is_root:
                         self._roots[anchor.root].append(value)
                         self.log_event(f"    its root is {anchor.root:x}")
 
@@ -216,6 +232,8 @@ class Checker:
         self.retries.check_result(result, self.cluster.kernel.now_s)
         if self.retries.is_time_true:
             self.timeouts.check(result, self.cluster.kernel.now_s)
+        if len(result.acked) or any(each.cause is not Cause.TIMED_OUT for each in result.failed):
+            self.finished_s = self.cluster.kernel.now_s
         for root in result.acked.tolist():
             self.log_event(f"result acked {root:x} on {topic}")
             self.check_root(root)
@@ -303,6 +321,28 @@ class Checker:
             if record.offset < until:
                 self.skipped.add((topic, partition, record.offset))
 
+    def refuse_skip(self, topic: str, partition: int, committed: object) -> None:
+        """An operator has set an offset forward, and the driver must not obey; the bits above are gone."""
+        self.retries.forgive(topic, partition)
+        self._commits[topic, partition] = self.repeats.refused[topic, partition] = committed
+
+    def truncate(self, log: PartitionLog, first: int) -> None:
+        """A broker has lost the end of a log."""
+        self.lose(log, first, log.end_offset)
+        log.truncate(first)
+        self._read_to[log] = min(first, self._read_to.get(log, first))
+
+    def lose(self, log: PartitionLog, first: int, following: int) -> None:
+        """A broker has lost records of a log, which nobody need execute, nor what takes their place.
+
+        Their trees are not done for that.
+        """
+        places = {(log.topic.name, log.number, offset) for offset in range(first, following)}
+        self.every_record.excused |= {
+            (bolt, place) for bolt in self.readers[log.topic.name] for place in places
+        }
+        self.repeats.lost |= places
+
     def check_root(self, root: int) -> None:
         """Raise BrokenPromise unless the tree of a root that is said to be acked is done."""
         if root in self._finished:
@@ -313,24 +353,32 @@ class Checker:
             return
         if not values:
             raise BrokenPromise(f"root {root:x} is acked, and no tuple of it is in the log")
-        trees = self._trees_of(values)
-        missing = [next((part for value in tree if (part := self.open_part(value))), "") for tree in trees]
-        if "" not in missing:
-            raise BrokenPromise(f"root {root:x} is acked, and {missing[0]}")
+        for trees in self._trees_of(values):
+            missing = [self._open_part_of(tree) for tree in trees]
+            if "" not in missing:
+                raise BrokenPromise(f"root {root:x} is acked, and {missing[0]}")
         if self.source_topic:
             self._finished.add(root)
 
-    def _trees_of(self, values: list[bytes]) -> list[list[bytes]]:
-        """Return what each emission of a root has in the log; a batch that is run again is another one.
+    def _open_part_of(self, values: list[bytes]) -> str:
+        return next((part for value in values if (part := self.open_part(value))), "")
 
-        An emission of a Python spout is one value, and has its root alone: all of them have to be done.
+    def _trees_of(self, values: list[bytes]) -> Iterator[list[list[bytes]]]:
+        """Yield, for each source record of a root, what each emission of it has in the log; one must be done.
+
+        A batch that is run again is another emission. An emission of a Python spout is one value, and has its
+        root alone: all of them have to be done.
         """
         if not self.source_topic:
-            return [values]
-        written = dict.fromkeys(self.staged[value] for value in values if self._is_committed(value))
-        trees = [execution.children for execution in written] or [values]
-        place = self.staged[values[0]].place
-        return trees + [[] for other in self.executions[STAGE, place] if not other.children]
+            yield [values]
+            return
+        by_record: dict[Place, list[bytes]] = defaultdict(list)
+        for value in values:
+            by_record[self.staged[value].place].append(value)
+        for place, of_record in by_record.items():
+            written = dict.fromkeys(self.staged[value] for value in of_record if self._is_committed(value))
+            trees = [execution.children for execution in written] or [of_record]
+            yield trees + [[] for other in self.executions[STAGE, place] if not other.children]
 
     def open_part(self, value: bytes) -> str:
         """Return what of a value's tree is not done, "" if all of it is."""
@@ -367,9 +415,10 @@ class Checker:
         """
         values = self._roots.get(root, [])
         if self.source_topic and values:
-            execution = self.staged[values[0]]
-            is_only = len(self.executions[STAGE, execution.place]) == 1
-            if not is_only or sorted(execution.children) != sorted(values):
+            staged = [self.executions[STAGE, place] for place in self.retries.records_of(root)]
+            is_only = all(len(executions) == 1 for executions in staged)
+            children = [child for executions in staged for each in executions for child in each.children]
+            if not is_only or sorted(children) != sorted(values):
                 return False
         return bool(values) and all(self._is_executed_once(value) for value in values)
 
@@ -402,7 +451,7 @@ class Checker:
     def check_exactly_once(self) -> None:
         """Raise BrokenPromise if an exactly-once bolt has committed children of a record twice."""
         for (bolt, place), executions in self.executions.items():
-            if bolt not in self.exactly_once:
+            if bolt not in self.exactly_once or place in self.repeats.lost:
                 continue
             written = [
                 execution

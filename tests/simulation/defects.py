@@ -38,10 +38,10 @@ class Defect:
 
 
 SPARK = "spark_app/acktree/spark"
-ACKER, WORKER, SCHEMAS = (
+ACKER, WORKER, WIRE = (
     "acker_consumer/acktree/acker",
     "producers/acktree/producers",
-    "schemas/acktree/schemas",
+    "schemas/acktree/wire",
 )
 DEFECTS = (
     Defect(
@@ -64,26 +64,26 @@ DEFECTS = (
     ),
     Defect(
         "commit the cut before the results are with the broker",
-        f"{ACKER}/ownership.py",
+        f"{ACKER}/kafka/ownership.py",
         "if not offsets or not self._flush():",
         "if not offsets:",
     ),
     Defect(
         "commit the positions instead of the cut",
-        f"{ACKER}/partition.py",
+        f"{ACKER}/folding/partition.py",
         "return self.buckets.cut(self.positions)",
         "return self.positions",
     ),
     Defect(
         "forget a result that was not delivered",
-        f"{ACKER}/result_producer.py",
+        f"{ACKER}/kafka/result_producer.py",
         "        self._undelivered.append((message.topic(), message.value()))\n",
         "",
     ),
     Defect(
         "never expire a tree",
-        f"{ACKER}/partition.py",
-        "if not self._expiry.is_due(expired > 0 or has_old_orphans):",
+        f"{ACKER}/folding/partition.py",
+        "if not self._expiry.is_due(newest_ms, expired > 0 or has_old_orphans):",
         "if True:",
     ),
     Defect(
@@ -94,13 +94,13 @@ DEFECTS = (
     ),
     Defect(
         "skip the committed cut after a rebalance",
-        f"{ACKER}/ownership.py",
+        f"{ACKER}/kafka/ownership.py",
         "starts = [TopicPartition(*place, cuts[place] or OFFSET_BEGINNING) for place in mine]",
         "starts = [TopicPartition(*place, -1) for place in mine]",
     ),
     Defect(
         "one edge for all readers of a record",
-        f"{SCHEMAS}/ids.py",
+        f"{WIRE}/ids.py",
         "    for bolt_hash in reader_hashes:\n        value ^= mix(edge ^ bolt_hash)\n    return value",
         "    for bolt_hash in reader_hashes[:1]:\n        value ^= mix(edge ^ bolt_hash)\n    return value",
     ),
@@ -112,20 +112,20 @@ DEFECTS = (
     ),
     Defect(
         "ack what an AsyncBolt has raised for",
-        f"{WORKER}/worker/async_execution.py",
+        f"{WORKER}/worker/executing/async_execution.py",
         "            elif error is not None:\n                fail(tup, error, collector)\n",
         "            elif error is not None:\n                collector.ack(tup)\n",
     ),
     Defect(
         "ack a batch that has raised",
-        f"{WORKER}/worker/batch_execution.py",
-        "            self._batch.discard()\n            return error",
+        f"{WORKER}/worker/executing/batch_execution.py",
+        "            self._batch.discard()\n            cut_traceback(error)\n            return error",
         "            self._batch.finish()\n            return None",
     ),
     Defect(
         "leave the children out of the ack",
         f"{WORKER}/collecting/collector.py",
-        "        if is_written and target.hashes:\n            defer_to_ack(parent, target.acked_children, child)\n",
+        "            if is_written and target.hashes:\n                defer_to_ack(parent, target.acked_children, child)\n",
         "",
     ),
     Defect(
@@ -137,7 +137,7 @@ DEFECTS = (
     Defect(
         "forget what is done above a committed offset",
         f"{WORKER}/kafka/inputs.py",
-        "return above is not None and record.error() is None and above.holds(record.offset() or 0)",
+        "return above is not None and above.holds(record.offset() or 0)",
         "return False",
     ),
     Defect(
@@ -148,9 +148,9 @@ DEFECTS = (
     ),
     Defect(
         "use the root ids of the last start again",
-        f"{WORKER}/kafka/claim.py",
-        "        run = next_run(before.run)\n        kept = before.next_offset, before.floors, before.replays\n        claim = Claim(next_epoch(before.epoch), run, *kept, before.sequence)",
-        "        run = before.run\n        kept = before.next_offset, before.floors, before.replays\n        claim = Claim(next_epoch(before.epoch), run, *kept, 0)",
+        f"{WORKER}/spouts/claim.py",
+        "        run = next_run(before.run)\n        claim = replace(before, epoch=next_epoch(before.epoch), run=run)",
+        "        run = before.run\n        claim = replace(before, epoch=next_epoch(before.epoch), run=run, sequence=0)",
     ),
     Defect(
         "send half of what belongs together",
@@ -161,36 +161,36 @@ DEFECTS = (
     Defect(
         "keep records of a revoked partition",
         f"{WORKER}/kafka/inputs.py",
-        "            self._waiting = deque(record for record in self._waiting if _place_of(record) not in cleared)",
-        "            _ = cleared",
+        "        self._waiting = deque(record for record in self._waiting if place_of(record) not in cleared)",
+        "        _ = cleared",
     ),
     Defect(
         "choose the acker by the newest version",
-        f"{WORKER}/collecting/packing.py",
+        f"{WORKER}/collecting/arithmetic/packing.py",
         "            published = self._history.at(version)\n            if not published.ackers:",
         "            published = self._history.latest\n            if not published.ackers:",
     ),
     Defect(
         "commit what was produced for lost partitions",
         f"{WORKER}/worker/loop.py",
-        "            self._commits.drop(places)\n            self.output.must_abort = True\n",
-        "            self._commits.drop(places)\n",
+        "                self._commits.drop(places)\n            self.output.must_abort = True\n",
+        "                self._commits.drop(places)\n",
     ),
     Defect(
         "one part of a joined child for all its parents",
-        f"{WORKER}/collecting/ack_sums.py",
+        f"{WORKER}/collecting/arithmetic/ack_sums.py",
         "            value ^= part\n",
         "",
     ),
     Defect(
         "commit what is emitted as the frontier",
-        f"{SPARK}/driver/spout_commits.py",
+        f"{SPARK}/driver/spouts/spout_commits.py",
         "return (source, ledger.frontier, made.text), min(made.reach, ledger.known_end), made.committed",
         "return (source, ledger.next_offset, made.text), min(made.reach, ledger.known_end), made.committed",
     ),
     Defect(
         "count results of runs before a rewind",
-        f"{SPARK}/ledger/partition.py",
+        f"{SPARK}/ledger/partitions/partition.py",
         "        counted = run_at_least(generations >> 4, self.floor)\n",
         "        counted = generations > 0\n",
         also=(
@@ -203,10 +203,28 @@ DEFECTS = (
     ),
     Defect(
         "take a failed record for a done one",
-        f"{SPARK}/ledger/partition.py",
+        f"{SPARK}/ledger/partitions/partition.py",
         "        for each in block or (offset,):\n            if self.is_open(generation, each):\n",
         "        self._finish(self._open(BitMap64(block or (offset,))))\n"
         "        for each in block or (offset,):\n            if self.is_open(generation, each):\n",
+    ),
+    Defect(
+        "finish a block by the ack of a replay of its first record",
+        f"{SPARK}/ledger/partitions/blocks.py",
+        "        if found is None or generation != generation_of(found.run, 0):\n",
+        "        if found is None:\n",
+    ),
+    Defect(
+        "replay the first record alone of a failed block",
+        f"{SPARK}/ledger/partitions/partition.py",
+        "        for each in block or (offset,):\n            if self.is_open(generation, each):\n",
+        "        for each in (offset,):\n            if self.is_open(generation, each):\n",
+    ),
+    Defect(
+        "reject all records of a block",
+        f"{SPARK}/ledger/partitions/partition.py",
+        "        if is_rejected and not is_alone:\n",
+        "        if False:\n",
     ),
     Defect(
         "commit result positions ahead of their effect",
@@ -216,9 +234,9 @@ DEFECTS = (
     ),
     Defect(
         "finish an exhausted record without a dead letter",
-        f"{SPARK}/driver/spout_results.py",
-        "        if self._dead_letters.write(record):",
-        "        if True:",
+        f"{SPARK}/driver/spouts/spout_results.py",
+        "zip(some, self._write(some), strict=True)",
+        "zip(some, [True] * len(some), strict=True)",
     ),
     Defect(
         "treat a rejected root as a plain failure",
@@ -253,19 +271,19 @@ DEFECTS = (
     ),
     Defect(
         "forget in the acker what a bolt said of a root",
-        f"{ACKER}/reasons.py",
+        f"{ACKER}/folding/reasons.py",
         "batch.reason(row)[:MAX_TEXT], int(batch.retries[row]), failed)",
         "batch.reason(row)[:MAX_TEXT], BACK_OFF, failed)",
     ),
     Defect(
         "write a rejected record twice to the dead letters",
-        f"{SPARK}/driver/spout_results.py",
-        "        if self._dead_letters.write(record):",
-        "        if self._dead_letters.write(record) and self._dead_letters.write(record):",
+        f"{SPARK}/driver/spouts/spout_results.py",
+        "        return self._dead_letters.write([record for _, record in exhausted])\n",
+        "        return self._dead_letters.write([record for _, record in exhausted] * 2)[: len(exhausted)]\n",
     ),
     Defect(
         "ignore an operator's rewind",
-        f"{SPARK}/ledger/partition.py",
+        f"{SPARK}/ledger/partitions/partition.py",
         "            self.emit_anew(offset, run)\n",
         "            pass\n",
     ),
@@ -278,8 +296,8 @@ DEFECTS = (
     Defect(
         "keep a revoked partition paused",
         f"{WORKER}/kafka/inputs.py",
-        "            self._resume(self._paused & set(places))\n",
-        "            self._paused -= set(places)\n",
+        "        self.back_pressure.resume(places)\n",
+        "        self.back_pressure.paused -= set(places)\n",
     ),
     Defect(
         "write half of the rows",
@@ -303,18 +321,18 @@ DEFECTS = (
     Defect(
         "execute again what is done above the frontier",
         f"{WORKER}/kafka/inputs.py",
-        "above is not None and record.error() is None and above.holds(record.offset() or 0)",
+        "above is not None and above.holds(record.offset() or 0)",
         "False",
     ),
     Defect(
         "begin a run without what is done above the frontier",
-        f"{SPARK}/driver/takeover.py",
+        f"{SPARK}/driver/spouts/takeover.py",
         "            ledger.done, ledger.committed_done = committed.done(), committed.done()",
         "            ledger.committed_done = committed.done()",
     ),
     Defect(
         "commit a cut only when it has moved far",
-        f"{ACKER}/ownership.py",
+        f"{ACKER}/kafka/ownership.py",
         "owned.partition.cut == owned.committed:",
         "owned.partition.cut[1] - owned.committed[1] < 3:",
     ),
@@ -346,19 +364,31 @@ DEFECTS = (
     ),
     Defect(
         "time out in half of the time",
-        f"{ACKER}/expiry.py",
+        f"{ACKER}/folding/expiry.py",
         "        return cls(1000 * message_s or inf,",
         "        return cls(500 * message_s or inf,",
     ),
     Defect(
         "time out in twice the time",
-        f"{ACKER}/expiry.py",
+        f"{ACKER}/folding/expiry.py",
         "        return cls(1000 * message_s or inf,",
         "        return cls(2000 * message_s or inf,",
     ),
     Defect(
+        "let a waiting tuple age",
+        f"{ACKER}/service.py",
+        "timed_out = partition.expire(self._wall_ms(), clocks_ms)",
+        "timed_out = partition.expire(self._wall_ms())",
+    ),
+    Defect(
+        "take the bolt that is ahead for the clock",
+        f"{ACKER}/folding/work_clock.py",
+        "min((now_ms, *(worked.get(bolt, NEVER_MS) for bolt in self._bolts[spout])))",
+        "min(now_ms, max((worked.get(bolt, NEVER_MS) for bolt in self._bolts[spout]), default=now_ms))",
+    ),
+    Defect(
         "leave the last outcome of an AsyncBolt in hand",
-        f"{WORKER}/worker/async_execution.py",
+        f"{WORKER}/worker/executing/async_execution.py",
         "        while self._ended:\n",
         "        while len(self._ended) > 1:\n",
     ),
@@ -384,8 +414,9 @@ def seeds_to_detection(defect: Defect, seeds: int, first: int) -> int | None:
             raise RuntimeError(f"{defect.name}: {done.stderr[-2000:]}")
         if not found:
             return None
-        print(f"    {found[0][1][:150]}", flush=True)
-        return min(int(seed) for seed, _ in found) - first + 1
+        number = min(int(seed) for seed, _ in found) - first + 1
+        print(f"    {number}: {found[0][1][:150]}", flush=True)
+        return number
 
 
 def main() -> int:
@@ -395,6 +426,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    known = [defect.name for defect in DEFECTS]
+    if unknown := [name for name in arguments.names if name not in known]:
+        parser.error(f"unknown defect {unknown[0]!r}: it must be one of\n  " + "\n  ".join(known))
     missed = 0
     for defect in DEFECTS:
         if arguments.names and defect.name not in arguments.names:

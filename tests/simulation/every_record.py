@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from acktree.schemas.control_records import Ack
-from acktree.schemas.header import HEADER, decode_header
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kafka.log import StoredRecord
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.log import StoredRecord
+from acktree.wire.control_records import Ack
+from acktree.wire.header import HEADER, decode_header
 from simulation.repeats import Place
 
 FIRST_VERSION = 1

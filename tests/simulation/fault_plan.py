@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from acktree.testing.kafka.log import PartitionLog
-from acktree.testing.kafka.transactions import Refused
-from acktree.testing.kernel import Process
+from acktree.testing.kafka.broker.log import PartitionLog
+from acktree.testing.kafka.broker.transactions import Refused
+from acktree.testing.virtual.kernel import Process
 from simulation.system import Role, System
 from simulation.timeouts import HARMLESS
 

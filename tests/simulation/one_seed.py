@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from acktree.schemas.world import use_world
+from acktree.core.world import use_world
 from acktree.testing.idle import fewer_idle_turns
 from simulation.checker import BrokenPromise
 from simulation.faults import (
@@ -18,9 +18,12 @@ from simulation.faults import (
 )
 from simulation.settled import AT_REST_S, unfinished
 from simulation.system import SPARK_BOLT, System
+from simulation.timeouts import SETTLE_S
 
 CALM = 8
 """Of so many seeds one has no fault that keeps ackers from their work."""
+MINUTE_S = 60.0
+"""Within what something is finished, once everything is healed and has caught up."""
 HEALED_S = 300.0
 """Within what everything must be done after that."""
 
@@ -77,6 +80,7 @@ def run_system(system: System, faults: list[Fault]) -> None:
             is_known = False
         if (changes := (cluster.offset_changes, len(checker.acked))) != seen:
             seen, is_known = changes, False
+            checker.see_commits()
             if system.is_spark:
                 checker.check_commits(system.spout_group)
         if kernel.ended:
@@ -97,10 +101,25 @@ def run_system(system: System, faults: list[Fault]) -> None:
         is_known = not is_enough()
         return not is_known
 
+    def check_threads() -> None:
+        if found := system.lost_thread():
+            raise BrokenPromise(found)
+
     run_for(FAULTY_S, lambda: system.is_done)
+    check_threads()
     system.heal()
     is_known = False
-    kernel.run(lambda: after_a_look(lambda: system.is_done), HEALED_S)
+    healed_s = kernel.now_s
+
+    def is_done_or_moves() -> bool:
+        """Whether all is done. Raises BrokenPromise if nothing was finished for a minute."""
+        idle_s = kernel.now_s - max(checker.finished_s, healed_s + SETTLE_S)
+        if idle_s > MINUTE_S and not system.is_done:
+            check_threads()
+            raise BrokenPromise(f"nothing was finished for {idle_s:.0f} s")
+        return after_a_look(lambda: system.is_done)
+
+    kernel.run(is_done_or_moves, HEALED_S)
     run_for(1.0, lambda: False)
     checker.check_exactly_once()
     limit_s = system.topology.orphan_timeout_s + AT_REST_S
@@ -110,3 +129,4 @@ def run_system(system: System, faults: list[Fault]) -> None:
         raise BrokenPromise(f"not at rest after {limit_s:g} s: {reason}")
     checker.check_exactly_once()
     checker.check_every_record()
+    check_threads()

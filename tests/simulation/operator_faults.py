@@ -6,7 +6,7 @@ Invariant: each strikes when it is called; ``System.heal`` ends what would keep 
 from dataclasses import replace
 from functools import partial
 
-from acktree.testing.kernel import Process
+from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import Fault, kind
 from simulation.system import System
 from simulation.topologies import NAME

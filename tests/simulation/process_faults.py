@@ -4,7 +4,7 @@ Invariant: each strikes when it is called; ``System.heal`` ends what would keep 
 """
 
 from acktree.producers.kafka.at_least_once import AtLeastOnce
-from acktree.testing.kernel import Process
+from acktree.testing.virtual.kernel import Process
 from simulation.actors import Mind
 from simulation.fault_plan import Fault, at_call, kind, of_process, role_of
 from simulation.system import System

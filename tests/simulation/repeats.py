@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from acktree.producers.collecting.done_above import decode_done
-from acktree.spark.ledger.done_set import decode_metadata
+from acktree.producers.collecting.arithmetic.done_above import decode_done
 from acktree.spark.ledger.logged_batch import PlannedBatch
-from acktree.testing.kafka.groups import Committed, Group
-from acktree.testing.kernel import Process
+from acktree.spark.ledger.partitions.done_set import decode_metadata
+from acktree.testing.kafka.broker.committed import Committed
+from acktree.testing.kafka.broker.groups import Group
+from acktree.testing.virtual.kernel import Process
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -36,13 +37,21 @@ class Repeats:
 
     found: list[str] = field(default_factory=list)
     """What was done again without a cause."""
+    lost: set[Place] = field(default_factory=set)
+    """What a broker has lost: other records may be in its place."""
+    refused: dict[tuple[str, int], object] = field(default_factory=dict)
+    """What an operator has committed last that nobody may take for done."""
     _done: dict[Process, dict[tuple[str, int], Done]] = field(default_factory=dict)
     _groups: dict[Process, str] = field(default_factory=dict)
 
     def begin(self, process: Process, group: Group, *, is_spout: bool) -> None:
         """Record what a process finds committed when it begins."""
         read = _done_by_spout if is_spout else done_by_bolt
-        self._done[process] = {place: read(committed) for place, committed in group.offsets.items()}
+        self._done[process] = {
+            place: read(committed)
+            for place, committed in group.offsets.items()
+            if self.refused.get(place) is not committed
+        }
         self._groups[process] = group.name
 
     def forgive(self, group: str) -> None:
@@ -58,7 +67,8 @@ class Repeats:
             return
         for topic, partition, offset in places:
             found = done.get((topic, partition))
-            if found is not None and found.holds(offset):
+            is_lost = (topic, partition, offset) in self.lost
+            if found is not None and found.holds(offset) and not is_lost:
                 self.found.append(
                     f"{who} does {topic}/{partition}@{offset} again, which was committed before"
                 )

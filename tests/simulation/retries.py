@@ -2,16 +2,17 @@
 
 Invariant: it knows the log's order only. A record may be emitted again too early, or after it was rejected,
 only if the last emission of it had failed before for another reason, an operator has moved the offsets, or a
-driver has begun without a checkpoint, which emits again whatever is not done.
+driver has begun without the newest checkpoint, which emits again whatever is not done. Nobody knows which
+record of a block was rejected, so all of them may be emitted again.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from acktree.schemas.control_records import BACK_OFF, NEVER, Ack, Failure, Result
-from acktree.schemas.ids import root_id
 from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.wire.control_records import BACK_OFF, NEVER, Ack, Failure, Result
+from acktree.wire.ids import root_id
 from simulation.repeats import Place
 
 DRAWN, DELAYED, REJECTED = "drawn", "delayed", "rejected"
@@ -47,6 +48,8 @@ class Retries:
     _failed: dict[int, _Failed] = field(default_factory=dict)
     _planned: dict[Place, int] = field(default_factory=dict)
     """The root of the last emission of each record."""
+    _records: dict[int, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    """The records of each root that a driver has planned: several in a block."""
     _dead_letters: Counter[Place] = field(default_factory=Counter)
     """Dead letters by source record."""
 
@@ -79,8 +82,10 @@ class Retries:
         """Check a result of an acker, and note how roots have failed."""
         for root in result.acked.tolist():
             self._failed.setdefault(root, _Failed(BACK_OFF, now_s))
+            self.counters["block acked"] += self._is_block(root)
         for failure in result.failed:
             self._check_failure(failure)
+            self.counters["block failed"] += self._is_block(failure.root)
             self._failed.setdefault(failure.root, _Failed(failure.retry_after_ms, now_s))
 
     def _check_failure(self, failure: Failure) -> None:
@@ -91,11 +96,23 @@ class Retries:
         """Check what a driver emits: nothing that is rejected, and what is delayed not before its time."""
         for place, root in _emitted(batch):
             if (before := self._planned.get(place)) is not None and before != root:
-                self._check_again(place, self._failed.get(before), now_s)
+                self._check_again(place, before, now_s)
             self._planned[place] = root
+            self._records[root].add(place)
 
-    def _check_again(self, place: Place, failed: _Failed | None, now_s: float) -> None:
+    def records_of(self, root: int) -> Set[Place]:
+        """Return the source records that a driver has emitted under a root; none of a Python spout's."""
+        return self._records.get(root, frozenset())
+
+    def _is_block(self, root: int) -> bool:
+        return len(self.records_of(root)) > 1
+
+    def _check_again(self, place: Place, root: int, now_s: float) -> None:
+        failed = self._failed.get(root)
         if failed is None or failed.retry_after_ms == BACK_OFF:
+            return
+        if failed.retry_after_ms == NEVER and self._is_block(root):
+            self.counters["rejected block emitted again"] += 1
             return
         if failed.retry_after_ms == NEVER and self.has_breaker:
             return
@@ -143,7 +160,7 @@ class Retries:
                 del known[place]
 
     def forgive_all(self) -> None:
-        """Let all records be emitted again at any time: a driver begins without a checkpoint."""
+        """Let all records be emitted again at any time: a driver begins without the newest checkpoint."""
         self._planned.clear()
 
 
@@ -153,11 +170,12 @@ def _record_of(value: bytes) -> bytes:
 
 
 def _emitted(batch: PlannedBatch) -> Iterator[tuple[Place, int]]:
-    """Yield each source record of a batch with its root; a block is one record here."""
+    """Yield each source record of a batch with its root, which is that of the first record of its block."""
     for range_ in (*batch.ranges, *batch.again):
         for offset in range(range_.start, range_.end):
             place = range_.topic, range_.partition, offset
-            yield place, root_id(range_.slot, range_.run << 4, offset)
+            first = max(range_.start, offset - offset % range_.block)
+            yield place, root_id(range_.slot, range_.run << 4, first)
     for replays in batch.replays:
         for offset in replays.offsets:
             place = replays.topic, replays.partition, offset

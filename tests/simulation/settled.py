@@ -5,9 +5,9 @@ Invariant: a committed offset before the last record that a reader may see means
 
 from collections.abc import Iterator
 
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kafka.groups import Group
-from acktree.testing.kafka.log import PartitionLog
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.groups import Group
+from acktree.testing.kafka.broker.log import PartitionLog
 from simulation.system import System
 from simulation.topologies import NAME
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from acktree.testing.kafka.assignors import Place
-from acktree.testing.kafka.log import PartitionLog
-from acktree.testing.kernel import Process
-from acktree.testing.spark_stub import Checkpoint, SparkApplication
+from acktree.testing.kafka.broker.assignors import Place
+from acktree.testing.kafka.broker.committed import Committed
+from acktree.testing.kafka.broker.log import PartitionLog
+from acktree.testing.spark.spark_stub import Checkpoint, SparkApplication
+from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import SECOND_BOLT_DRIVER, Fault, at_call, kind, write_transaction
 from simulation.system import Role, System
 from simulation.topologies import SOURCE
@@ -61,6 +62,7 @@ def _older_checkpoint(system: System, fault: Fault) -> None:
         system.kernel.kill(role.process)
     kept = sorted(newest.offsets)[: 1 + fault.number % (len(newest.offsets) - 1)]
     system.checker.count("older checkpoint")
+    system.checker.retries.forgive_all()
     system.checkpoints[role.name] = Checkpoint(
         newest.query,
         {batch: newest.offsets[batch] for batch in kept},
@@ -143,24 +145,38 @@ def _rewind(system: System, fault: Fault) -> None:
 
 @kind("rewind a running source")
 def _rewind_running(system: System, fault: Fault) -> None:
-    """An operator commits an older offset while the application runs: before it looks, so it must notice."""
-    before, is_due = system.cluster.on_offsets_read, True
+    """An operator commits an older offset while the application runs: before it looks, so it must notice.
+
+    If the answer is lost the offset stands, and whichever driver is given it next must notice.
+    """
+    before, set_back = system.cluster.on_offsets_read, dict[Place, Committed]()
+    is_due = True
 
     def on_offsets_read(reader: Process, group: str, places: Collection[Place]) -> Callable[[], None]:
         nonlocal is_due
-        rewound = _rewindable(system, reader, group, places) if is_due else []
-        if not rewound:
-            return before(reader, group, places)
-        is_due = False
-        place, first, frontier = rewound[fault.number % len(rewound)]
-        offset = first + fault.target % (frontier - first)
         offsets = system.cluster.group(group).offsets
-        offsets[place] = replace(offsets[place], offset=offset, metadata="")
-        system.checker.repeats.forgive(group)
+        is_healed = system.stage_temper.is_healed
+        rewound = _rewindable(system, reader, group, places) if is_due and not is_healed else []
+        if rewound:
+            is_due = False
+            place, first, frontier = rewound[fault.number % len(rewound)]
+            offset = first + fault.target % (frontier - first)
+            system.frontier_of(place, offsets[place])
+            set_back[place] = offsets[place] = replace(offsets[place], offset=offset, metadata="")
+            system.checker.repeats.forgive(group)
+        others_seen = before(reader, group, places)
+        standing = {
+            place: committed
+            for place, committed in set_back.items()
+            if group == system.spout_group and place in places and offsets.get(place) is committed
+        }
 
         def seen() -> None:
-            system.checker.count("running source rewound")
-            system.checker.rewind(*place, offset)
+            others_seen()
+            for place, committed in standing.items():
+                if set_back.pop(place, None) is not None:
+                    system.checker.count("running source rewound")
+                    system.checker.rewind(*place, committed.offset)
 
         return seen
 
@@ -187,6 +203,7 @@ def _skip(system: System, fault: Fault) -> None:
 
 
 def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], int]) -> None:
+    """Set offsets while no driver runs; of several in a row the last counts, as Kafka keeps no other."""
     role = _driver(system)
     if role is None or not role.is_wanted:
         return
@@ -204,13 +221,21 @@ def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], in
             if place[0] != SOURCE:
                 continue
             log = system.cluster.topics[SOURCE].partitions[place[1]]
-            offset = choose(committed.offset, log)
-            system.checker.count("source rewound" if offset < committed.offset else "source skipped")
-            if offset < committed.offset:
+            offset, frontier = choose(committed.offset, log), system.frontier_of(place, committed)
+            is_refused = offset > frontier and not system.allows_skip
+            if committed.offset < (known := min(offset, frontier)):  # rewound, and no driver has seen that
+                system.checker.skip(*place, known)
+            if offset < frontier:
+                system.checker.count("source rewound")
                 system.checker.rewind(*place, offset)
-            else:
+            elif not is_refused:
+                system.checker.count("source skipped")
                 system.checker.skip(*place, offset)
             group.offsets[place] = replace(committed, offset=offset, metadata="")
+            if is_refused:
+                system.checker.count("skip refused")
+                system.refused_skips[place] = offset
+                system.checker.refuse_skip(*place, group.offsets[place])
         role.is_wanted = True
         if role.process is None:
             system.kernel.call_after(0.5, lambda: system.start_again(role))
@@ -220,16 +245,11 @@ def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], in
 
 @kind("truncate the source")
 def _truncate(system: System, fault: Fault) -> None:
-    """Retention deletes what is done, and nothing else: the rest would be lost for everybody.
-
-    What an operator has skipped stays: a batch that is logged and holds it has to be read once more.
-    """
+    """Retention deletes what is done or skipped, and nothing else: the rest would be lost for everybody."""
     group = system.cluster.group(system.spout_group)
     for (topic, number), committed in group.offsets.items():
-        if topic == SOURCE and fault.number % 2:
-            skipped = [place[2] for place in system.checker.skipped if place[:2] == (topic, number)]
-            log = system.cluster.topics[topic].partitions[number]
-            log.delete_before(min([committed.offset, *skipped]))
+        if topic == SOURCE and fault.number % 2 and (topic, number) not in system.refused_skips:
+            system.cluster.topics[topic].partitions[number].delete_before(committed.offset)
 
 
 @kind("compact the source")

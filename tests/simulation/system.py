@@ -13,28 +13,36 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from acktree.acker.service import Acker
+from acktree.core.topology.file import Topology
+from acktree.core.topology.publish import apply_topology
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.worker.loop import Worker
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.control_records import BACK_OFF, NEVER
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import Topology
-from acktree.spark.ledger.logged_batch import PlannedBatch
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kernel import Kernel, Process
-from acktree.testing.spark_stub import Calls, Checkpoint, SparkApplication
+from acktree.spark.driver.spouts.spout_driver import SpoutDriver
+from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
+from acktree.spark.shared.log_bounds import DataLoss
+from acktree.testing.kafka.broker.assignors import Place
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.committed import Committed
+from acktree.testing.spark.spark_stub import Calls, Checkpoint, SparkApplication
+from acktree.testing.virtual.kernel import Kernel, Process
 from acktree.testing.world import SimulatedWorld
+from acktree.wire.control_records import BACK_OFF, NEVER
+from acktree.wire.errors import AcktreeError
 from simulation.actors import BOLTS, Mind, RetriedSpout, SearchSpout, SpoutMessages, Temper
 from simulation.checker import STAGE, Checker
 from simulation.repeats import Repeats, planned_places
 from simulation.retries import Retries, reason_for
-from simulation.topologies import NAME, SOURCE, draw_topology, with_breaker
+from simulation.topologies import NAME, SOURCE, draw_topology, with_blocks, with_breaker
 
 BOOTSTRAP = "simulated"
 RESTART_S = (0.1, 3.0)
 DEFAULT_ATTEMPTS = 10
+SLOW_BOLT = 0.15
+"""How often a bolt is slower than its backlog."""
 SPARK_BOLT = 0.15
 """How often one of the bolts that may be a Spark application is one."""
+ALLOWS_SKIP = 0.6
+"""How often the driver obeys an operator who skips records."""
 HEARTBEAT_MS = "500"
 """How often a worker of KIP-848 hears of what it has to give up: with 5 s it is often healed before."""
 UNTRACKED_S = 6.0
@@ -52,6 +60,11 @@ class WatchedApplication(SparkApplication):
         super().log_offset()
         assert self.available is not None
         self.repeats.check(self._process, "the driver", planned_places(self.available))
+        driver = self.reader._driver
+        assert isinstance(driver, SpoutDriver)
+        seen, _ = max(claim.logged for claim in driver.commits.claims.values())
+        if seen % (1 << NUMBER_BITS) == 0:  # it has begun without the newest checkpoint
+            self.retries.forgive_all()
         self.retries.check_plan(PlannedBatch.from_json(self.available), self._kernel.now_s)
 
 
@@ -68,6 +81,8 @@ class Role:
     process: Process | None = None
     service: Any = None
     is_wanted: bool = True
+    is_alone: bool = False
+    """Whether each start of a second process of its name ends the transaction of the first, to no avail."""
 
 
 @dataclass(eq=False)
@@ -84,7 +99,8 @@ class System:
         self.world = SimulatedWorld(self.kernel, self.cluster)
         self.delay_s = self.world.delay_s
         self.draw = random.Random(f"system {self.seed}")
-        self.topology = with_breaker(draw_topology(self.draw), random.Random(f"breaker {self.seed}"))
+        drawn = with_breaker(draw_topology(self.draw), random.Random(f"breaker {self.seed}"))
+        self.topology = with_blocks(drawn, random.Random(f"blocks {self.seed}"))
         readers: dict[str, tuple[str, ...]] = {}
         for bolt, table in self.topology.bolts.items():
             for topic in table.reads:
@@ -98,6 +114,7 @@ class System:
         self.retry_draw = random.Random(f"retries {self.seed}")
         self.untracked_draw = random.Random(f"untracked {self.seed}")
         self.minds = {name: self._mind(name) for name in self.topology.bolts}
+        self.checker.timeouts.has_slow_bolt = any(mind.temper.pace_s for mind in self.minds.values())
         self.is_spark = bool(self.topology.spouts["s"].topics)
         self.checker.source_topic = SOURCE if self.is_spark else ""
         self.checker.is_breaker_open = self._is_breaker_open
@@ -105,6 +122,10 @@ class System:
         self.checker.max_attempts = spout.max_attempts
         self.checker.retries.has_breaker = bool(spout.max_failure_ratio or spout.max_consecutive_failures)
         self.spout_group = f"{NAME}.s"
+        self.allows_skip = random.Random(f"skip {self.seed}").random() < ALLOWS_SKIP
+        self.refused_skips: dict[tuple[str, int], int] = {}
+        """Where an operator has set offsets that the driver must not obey."""
+        self._frontiers: dict[Place, int] = {}
         self.checkpoints: dict[str, Checkpoint] = defaultdict(Checkpoint)
         """The checkpoint of each Spark application, by its role."""
         self.spark_bolt = self._draw_spark_bolt(random.Random(f"Spark bolt {self.seed}"))
@@ -142,6 +163,10 @@ class System:
             never=draw.choice([0.0, 0.0, some / 4]),
         )
         self._draw_retries(temper)
+        pace_draw = random.Random(f"pace of {bolt} {self.seed}")
+        if pace_draw.random() < SLOW_BOLT:
+            temper.pace_s = pace_draw.choice([0.1, 0.3])
+            self.checker.count("bolt slower than its backlog")
         if temper.children:
             temper.unanchored = self.untracked_draw.choice([0.0, 0.0, 0.1, 0.3])
         names = (bolt, f"retries of {bolt}", f"unanchored of {bolt}")
@@ -192,6 +217,8 @@ class System:
                     user["group.instance.id"] = f"{bolt}-{number}"
                 group = f"{NAME}.{bolt}"
                 self._add(f"{bolt}{number}", "worker", partial(self._worker, bolt, make, user), group)
+                has_name = "group.instance.id" in user and protocol == "consumer"
+                self.roles[-1].is_alone = has_name and bolt in self.checker.exactly_once
                 self.cluster.group(group).config["consumer.heartbeat.interval.ms"] = HEARTBEAT_MS
         for name, table in self.topology.spouts.items():
             if self.is_spark:
@@ -226,8 +253,6 @@ class System:
 
     def _application(self) -> SparkApplication:
         checkpoint = self.checkpoints["spark"]
-        if not checkpoint.offsets:
-            self.checker.retries.forgive_all()
         application = WatchedApplication(*self._place("spout", "s"), self._stage, checkpoint)
         application.repeats, application.retries = self.checker.repeats, self.checker.retries
         return self._with_faults(application)
@@ -242,6 +267,7 @@ class System:
 
     def _place(self, kind: str, name: str) -> tuple[Kernel, Process, dict[str, str]]:
         options = {"kafka.bootstrap.servers": BOOTSTRAP, "topology": NAME, kind: name}
+        options |= {"allowSkip": "true"} if kind == "spout" and self.allows_skip else {}
         return self.kernel, self.kernel.current.process, options
 
     def _with_faults(self, application: SparkApplication) -> SparkApplication:
@@ -389,12 +415,35 @@ class System:
         self.checker.count(f"ended: {role.kind}: {type(error).__name__}")
         if not isinstance(error, AcktreeError | KafkaException):
             raise error
+        if isinstance(error, DataLoss) and self.refused_skips:
+            self._allow_skips()
+
+    def _allow_skips(self) -> None:
+        """Do what the driver's error text says, where nobody knows what an offset skips."""
+        self.allows_skip = True
+        for place, offset in self.refused_skips.items():
+            self.checker.skip(*place, offset)
+        self.refused_skips.clear()
+
+    def lost_thread(self) -> str:
+        """Return what has ended a thread of a process that goes on without it, "" if nothing has."""
+        for process in self.kernel.processes:
+            goes_on = process.is_alive and any(task.name == process.name for task in process.tasks)
+            if goes_on and process.error is not None:
+                return f"{process.name} goes on without a thread that has ended: {process.error!r}"
+        return ""
+
+    def frontier_of(self, place: Place, committed: Committed) -> int:
+        """Return how far a driver has committed a partition, whatever operators have set since."""
+        if committed.metadata:
+            self._frontiers[place] = committed.offset
+        return self._frontiers.get(place, committed.offset)
 
     @property
     def is_done(self) -> bool:
         """Whether every message was acked, or the frontiers have reached the ends of the source."""
         if not self.is_spark:
-            return len(self.checker.acked | self.checker.given_up) == self.message_count
+            return len(self.checker.acked | self.checker.exhausted) == self.message_count
         group = self.cluster.groups.get(self.spout_group)
         if group is None or self.source_left:
             return False
@@ -411,7 +460,6 @@ class System:
         self.world.cut_off.clear()
         self.world.delay_s = self.delay_s
         self.speculation = self.cutting = self.outlive_s = 0.0
-        self.cluster.on_offsets_read = lambda _reader, _group, _places: lambda: None
         for messages in self.messages.values():
             messages.silent_until_s = 0.0
         self.world.lose_response = lambda _process, _call: False
@@ -419,6 +467,10 @@ class System:
         self.cluster.transactions.marker_delay_s = lambda: 0.0
         for process in self.kernel.processes:
             process.is_stopped = False
+        for name, running in [(role.name, role.process) for role in self.roles if role.is_alone]:
+            # An operator ends all but one, as docs/worker.md says: the group refuses each start of another.
+            others = [each for each in self.kernel.processes if each.name == name and each is not running]
+            self.kernel.kill_all(others)
         for mind in self.minds.values():
             mind.temper.is_healed = True
         self.stage_temper.is_healed = True

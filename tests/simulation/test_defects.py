@@ -1,6 +1,8 @@
 """The seeded defects are patches of the product as it is."""
 
-from simulation.defects import DEFECTS, ROOT
+import pytest
+
+from simulation.defects import DEFECTS, ROOT, main
 
 
 def test_what_each_defect_replaces_is_in_its_file_once():
@@ -10,3 +12,13 @@ def test_what_each_defect_replaces_is_in_its_file_once():
         for path, right, _ in defect.replacements
     }
     assert {where: count for where, count in counts.items() if count != 1} == {}
+
+
+def test_a_name_that_no_defect_has_is_an_error_that_lists_the_names(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["defects.py", "time out in half"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert "unknown defect 'time out in half'" in printed
+    assert all(defect.name in printed for defect in DEFECTS)

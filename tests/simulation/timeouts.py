@@ -1,4 +1,4 @@
-"""Checks that no root times out before its time, long after it, or without a cause.
+"""Checks that no root times out before its time, long after it, without a cause, or while a tuple waits.
 
 Invariant: it compares append times of the log only. An acker times a root out at a log time up to which it
 has folded everything, so no ack appended before can be unknown to it. Where a clock was set nothing is
@@ -6,17 +6,26 @@ checked, and a delay only where no fault could have held timeouts back.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import inf
 
-from acktree.schemas.control_records import Ack, Cause, Result
-from acktree.testing.kafka.log import Outcome, Transaction
+from acktree.producers.kafka.at_least_once import AtLeastOnce
+from acktree.testing.idle import ACKER_TURN_S, IDLE_TURN_S
+from acktree.testing.kafka.broker.committed import Committed
+from acktree.testing.kafka.broker.log import Outcome, Transaction
+from acktree.wire.control_records import Ack, Cause, Result
+from simulation.repeats import Place
 
 TICK_S = 0.02
 """What the ages in an acker's table may lack."""
-SLACK_S = 1.0
-"""What an idle turn of an acker, 0.9 s here, and the way to the log may add to the latest time."""
+LOOK_S = 1.0
+"""How long an acker pauses at most between two looks at how far the bolts are."""
+COMMIT_S = AtLeastOnce.commit_interval_s + IDLE_TURN_S
+"""Within what a worker commits what it has executed."""
+SLACK_S = 0.5
+"""What all the requests of an acker may take that lead to a timeout, and the way of the result to the log."""
 LONG_TRANSACTION_S = 0.5
 """What a transaction may take from an acker's time: no log ends beyond the first record of an open one. A
 longer one counts as a fault."""
@@ -26,8 +35,6 @@ SETTLE_S = 60.0
 """Within what ackers have caught up when everything is healed: a session of KIP-848 ends after 45 s."""
 HARMLESS = frozenset(
     (
-        "another transaction",
-        "bad deploy",
         "change the message timeout",
         "compact the registry",
         "compact the source",
@@ -37,13 +44,26 @@ HARMLESS = frozenset(
         "grow the source",
         "repeat an ack",
         "repeat an init",
-        "slow bolt",
         "transactions in the source",
         "truncate the source",
         "wait for silence",
     )
 )
-"""The kinds of fault that keep no acker from its work and hold back no end of a control topic."""
+"""The kinds of fault that keep no acker and no bolt from its work and hold back no end of a control topic."""
+
+
+def _longest_age_s(timeout_s: float) -> float:
+    """Return how old a tree may be when it times out, where nothing holds timeouts back: docs/acker.md.
+
+    An acker that turns to its timeouts asks where the control logs end, and learns it in the next turn: twice
+    until it is old enough by log time, and twice until what bolts had committed when it looked is folded.
+    Between them it may pause before its look, and look again once the bolts have committed what was there.
+    Turns are longer here: a step of log time may count as a leap, which holds timeouts back by its length.
+    """
+    turn_s = min(max(timeout_s / 30, 0.1), 1.0) + ACKER_TURN_S
+    turns = 5 if turn_s > max(1.0, timeout_s / 10) else 4
+    looks_s = LOOK_S + COMMIT_S + LOOK_S
+    return timeout_s + TICK_S + turns * turn_s + looks_s + LONG_TRANSACTION_S + SLACK_S
 
 
 @dataclass(eq=False)
@@ -69,6 +89,19 @@ class Timeouts:
 
     _acked: set[int] = field(default_factory=set)
     """Roots that are acked: the next owner of a partition may fold a part of them again."""
+
+    has_slow_bolt: bool = False
+    """Whether a bolt is slower than its backlog: then a timeout is as late as its queue is long."""
+    log_start: Callable[[str, int], int] = lambda _topic, _partition: 0
+    """The first offset that is left of a partition."""
+    readers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The bolts that read each topic."""
+    lost: AbstractSet[Place] = frozenset()
+    """What a broker has lost, with what takes its place: it need not wait for a bolt."""
+    _tuples: dict[int, list[tuple[Place, float]]] = field(default_factory=dict)
+    """The tuples of each root, and when they were appended."""
+    _committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    """How far each bolt has ever committed a partition."""
 
     _open: dict[Transaction, float] = field(default_factory=dict)
     """Since when transactions hold back the end of a control topic, and so log time."""
@@ -117,6 +150,16 @@ class Timeouts:
         if is_repeated:
             self._repeated.update(roots)
 
+    def add_tuple(self, root: int, place: Place, now_s: float) -> None:
+        """Record a tuple that was appended."""
+        self._tuples.setdefault(root, []).append((place, now_s))
+
+    def see_commits(self, bolt: str, offsets: Mapping[tuple[str, int], Committed]) -> None:
+        """Record what a bolt has committed; what an operator takes back of it was worked off before."""
+        for (topic, partition), committed in offsets.items():
+            place = bolt, topic, partition
+            self._committed[place] = max(self._committed.get(place, 0), committed.offset)
+
     def check(self, result: Result, now_s: float) -> None:
         """Check the roots of a result that have timed out."""
         self._look_at_open(now_s)
@@ -131,17 +174,31 @@ class Timeouts:
         for reset_s in resets:
             if reset_s <= due_s:
                 due_s = max(due_s, reset_s + self.shortest_s)
+        last_ack_s = self._acks.get(root, (0.0, 0.0))[1]
         if now_s < due_s - TICK_S:
             self.found.append(f"root {root:x} timed out at {now_s:.3f} s, before {due_s:.3f} s")
         self._check_cause(root)
-        last_s = max([inits[-1], *resets])
-        latest_s = max(last_s, self.calm_since_s) + 1.1 * self.longest_s + 1.0 + SLACK_S + LONG_TRANSACTION_S
+        self._check_nothing_waits(root, due_s)
+        last_s = max([inits[-1], last_ack_s, *resets])
+        latest_s = max(last_s, self.calm_since_s) + _longest_age_s(self.longest_s)
         if last_s < self.calm_since_s:
             latest_s += self.longest_s  # held back, so that acks in flight arrive first
-        if now_s > latest_s:
+        if now_s > latest_s and not self.has_slow_bolt:
             self.found.append(f"root {root:x} timed out at {now_s:.3f} s, after {latest_s:.3f} s")
         if last_s >= self.calm_since_s:
             self.counters["timeout in calm"] += 1
+
+    def _check_nothing_waits(self, root: int, due_s: float) -> None:
+        """Find a tuple of a root that timed out which a bolt has not read: it is executed without a cause."""
+        for (topic, partition, offset), appended_s in self._tuples.get(root, ()):
+            if (topic, partition, offset) in self.lost:
+                continue
+            for bolt in self.readers.get(topic, ()):
+                reached = self._committed.get((bolt, topic, partition), 0)
+                is_waiting = offset >= max(reached, self.log_start(topic, partition))
+                if is_waiting and appended_s < due_s - TICK_S:
+                    text = f"root {root:x} timed out while {topic}/{partition}@{offset} waited for {bolt}"
+                    self.found.append(text)
 
     def _check_cause(self, root: int) -> None:
         inits = self._inits[root]

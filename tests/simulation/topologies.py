@@ -6,9 +6,11 @@ Invariant: they follow from the draws alone.
 import random
 from typing import Any
 
-from acktree.schemas.topology import BoltTable, SpoutTable, Topology
+from acktree.core.topology.file import BoltTable, SpoutTable, Topology
 
 NAME, SOURCE = "t", "source"
+BLOCKS = 0.3
+"""How often a Spark spout tracks by block."""
 
 
 def draw_topology(draw: random.Random) -> Topology:
@@ -40,6 +42,15 @@ def draw_topology(draw: random.Random) -> Topology:
         spouts={"s": spout},
         bolts=bolts,
     )
+
+
+def with_blocks(topology: Topology, draw: random.Random) -> Topology:
+    """Return the topology, in some seeds with a Spark spout that tracks by block."""
+    table = topology.spouts["s"]
+    if not table.topics or draw.random() >= BLOCKS:
+        return topology
+    changes = {"block": draw.choice([2, 3, 5])}  # no more than any max_pending
+    return topology.model_copy(update={"spouts": {"s": table.model_copy(update=changes)}})
 
 
 def with_breaker(topology: Topology, draw: random.Random) -> Topology:

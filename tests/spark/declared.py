@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from acktree.spark import sink
 from acktree.spark.runtime.available_now import stop_when_done
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
-from acktree.spark.sink import RowWriter
+from acktree.spark.sink import RowWriter, narrow_writer
 from acktree.spark.source import FORMAT, AcktreeSource, register
 from acktree.spark.tasks.handoff import handoff_path
 from producers.cluster import until
@@ -98,7 +98,7 @@ def run(writer: DataStreamWriter) -> StreamingQuery:
 def write(
     tester: StageTester, rows: DataFrame, *, of_sink: dict[str, str] | None = None, folder: str = "checkpoint"
 ) -> StreamingQuery:
-    written = rows.writeStream.format(FORMAT).options(**(of_sink or options(tester)))
+    written = narrow_writer(rows, of_sink or options(tester))
     return run(written.option("checkpointLocation", str(tester.folder / folder)))
 
 

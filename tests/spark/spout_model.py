@@ -9,7 +9,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acktree.schemas.control_records import (
+from acktree.core.topology.retry_policy import RetryPolicy
+from acktree.spark.driver.group_offsets import CommittedOffset
+from acktree.spark.driver.spouts.takeover import Takeover, if_newest, is_too_old
+from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
+from acktree.spark.ledger.partitions.blocks import block_firsts
+from acktree.spark.ledger.partitions.done_set import (
+    MAX_METADATA_CHARS,
+    decode_metadata,
+    encode_metadata,
+    fits,
+)
+from acktree.spark.ledger.partitions.live_replay import LiveReplay
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.result_cut import ResultCut
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.wire.control_records import (
     BACK_OFF,
     NEVER,
     Absent,
@@ -18,17 +33,7 @@ from acktree.schemas.control_records import (
     Result,
     Span,
 )
-from acktree.schemas.ids import generation_of, next_run, origin_of, root_id
-from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.driver.group_offsets import CommittedOffset
-from acktree.spark.driver.takeover import Takeover, is_too_old
-from acktree.spark.ledger.blocks import block_firsts
-from acktree.spark.ledger.done_set import MAX_METADATA_CHARS, decode_metadata, encode_metadata, fits
-from acktree.spark.ledger.live_replay import LiveReplay
-from acktree.spark.ledger.logged_batch import PlannedBatch
-from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.result_cut import ResultCut
-from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.wire.ids import generation_of, next_run, origin_of, root_id
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 LOG_END = 120
@@ -69,6 +74,11 @@ class SpoutModel:
         self.floors = [1] * LOG_END
         self.log: list[Result | Absent] = []
         self.logged: PlannedBatch | None = None
+        self.all_logged: list[PlannedBatch] = []
+        """The last batches of all checkpoints there ever were: an operator may restore any of them."""
+        self.number, self.begins = 0, False
+        self.seen = self.committed_seen = (0, 0)
+        """The last batch known to be logged, and the start that says so."""
         self.planned: PlannedBatch | None = None
         self.batches_logged = 0
         self.root_id_: set[int] = set()
@@ -95,7 +105,9 @@ class SpoutModel:
         again = self.task.emit_again(20, self.now_s)
         fresh = self.task.emit({0: self.log_end}, limit, self.now_s)
         parts = (tuple(fresh), tuple(replays), tuple(again), tuple(self.task.progress()))
-        batch = PlannedBatch(1, *parts, tuple(self.task.attempts(1_000)), tuple(self.task.blocks()))
+        self.number += 1
+        more = tuple(self.task.attempts(1_000)), tuple(self.task.blocks())
+        batch = PlannedBatch(1, *parts, *more, number=self.number)
         self.planned = batch if batch.records else self.planned
         again_from_json = PlannedBatch.from_json(json.loads(json.dumps(batch.to_json())))
         assert again_from_json == batch
@@ -146,6 +158,7 @@ class SpoutModel:
         batch = self._plan(limit, seconds)
         if batch.records:
             self.logged = batch
+            self.all_logged.append(batch)
             self.batches_logged += 1
             self._read_batch(batch)
 
@@ -177,8 +190,16 @@ class SpoutModel:
         if isinstance(result := self.log[place], Result):
             self.log.append(result)
 
+    def see(self, number: int) -> None:
+        """Note that a batch is logged."""
+        self.seen = max(self.seen, (number, self.number >> NUMBER_BITS))
+
     def read(self) -> None:
-        """Read the result topic to its end."""
+        """Read the result topic to its end; Spark has named what it has logged before."""
+        if self.begins or self.logged is not None:
+            self.see(self.number if self.begins or self.logged is None else self.logged.number)
+        if self.begins:
+            self.committed_seen, self.begins = self.seen, False
         for place in range(self.cut.next_offset, len(self.log)):
             record = self.log[place]
             if isinstance(record, Absent):
@@ -207,18 +228,23 @@ class SpoutModel:
         assert {offset for offset in self.root_id_ if offset >= led.frontier} <= set(ours.done), "taken back"
         self.committed, led.committed_done = CommittedOffset(led.frontier, ours), made.committed
         self.root_id_ = set(ours.done)
-        self.position = self.cut.cut({0: made.reach}, self.task.is_open)
+        self.position, self.committed_seen = self.cut.cut({0: made.reach}, self.task.is_open), self.seen
         led.discard_blocks(made.reach)
 
-    def restart(self, keeps: bool, unlogged: bool, block: int, runs: int = 1) -> None:
+    def restart(
+        self, keeps: bool, unlogged: bool, block: int, runs: int = 1, older: int | None = None
+    ) -> None:
         """Start a driver that was killed again, with its checkpoint or without; ``runs`` drivers at once.
 
+        ``older`` is the number of a checkpoint that is restored.
         Where the first batch was logged and not finished, Spark asks for the initial offset before.
         """
         if unlogged:
             self._plan(10, 0.0)
         if not keeps:
             self.logged, self.batches_logged = None, 0
+        if older is not None and self.all_logged:
+            self.logged, self.batches_logged = self.all_logged[older % len(self.all_logged)], 2
         self.block = block
         for _ in range(runs):
             if keeps and self.batches_logged == 1:
@@ -235,7 +261,12 @@ class SpoutModel:
             slot: LiveReplay.of(0, each.position, each.floor, each.spans, each.end)
             for slot, each in enumerate(self.applied)
         }
-        takeover = Takeover({0: self.committed}, {}, {0: self.floor}, commands, logged)
+        self.number = (self.number >> NUMBER_BITS) + 1 << NUMBER_BITS
+        newest = if_newest(logged, *self.committed_seen)
+        self.seen, self.begins = self.committed_seen, logged is None
+        if logged is not None:
+            self.see(logged.number if newest is not None else self.number)
+        takeover = Takeover({0: self.committed}, {}, {0: self.floor}, commands, newest)
         self.cut = ResultCut(self.position)
         self._open(takeover.slot(0, self.run, self.policy, self.now_s, self.block))
         self.floor = self.led.floor

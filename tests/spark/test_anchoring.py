@@ -1,31 +1,26 @@
-"""What rows say of their roots: both ways of anchoring agree, and the fold in order is the fold."""
-
-from typing import Any
+"""What rows say of their roots: edges, values and failures."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from acktree.producers.collecting.packing import fold_entries
-from acktree.schemas.control_records import BACK_OFF, ENTRY, NEVER
-from acktree.schemas.header import ANCHOR, SINGLE
-from acktree.schemas.ids import EdgeSource, emitted_values, fnv1a64, root_ids
+from acktree.core.edges import EdgeSource
+from acktree.producers.collecting.arithmetic.packing import fold_entries
 from acktree.spark.tasks.binary_rows import binary_of
-from acktree.spark.tasks.writing import anchoring
 from acktree.spark.tasks.writing.anchoring import (
     RootFailure,
     RootUpdates,
     anchor_rows,
     failed_roots,
     fold,
-    fold_in_order,
     from_arrow,
     own_values,
     to_arrow,
 )
+from acktree.wire.control_records import BACK_OFF, ENTRY, NEVER
+from acktree.wire.header import ANCHOR, SINGLE
+from acktree.wire.ids import emitted_values, fnv1a64, root_ids
 
 READERS = (fnv1a64("one"), fnv1a64("two"))
 
@@ -49,13 +44,8 @@ def folded(entries: NDArray[np.void]) -> list[tuple[int, int]]:
     return sorted(fold_entries(*(np.ascontiguousarray(entries[n]) for n in ("root", "value"))).tolist())
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("readers", [(), READERS[:1], READERS])
-def test_headers_hold_the_edges_that_are_folded(
-    compiled: bool, readers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not compiled:
-        monkeypatch.setattr(anchoring, "compiled_loops", lambda: None)
+def test_headers_hold_the_edges_that_are_folded(readers: tuple[int, ...]) -> None:
     rows = inputs([5, 5, 7, 5, 8])
     headers, said = anchor_rows(binary_of(rows), 9, EdgeSource(), readers)
     assert isinstance(headers, np.ndarray)
@@ -78,64 +68,6 @@ def test_rows_of_several_versions_are_reported_by_version() -> None:
         1: rows["root"][:2].tolist(),
         2: rows["root"][2:].tolist(),
     }
-
-
-ORDERED = st.lists(st.integers(0, 40), max_size=30).map(sorted)
-
-
-@settings(deadline=None)
-@given(read=ORDERED, data=st.data())
-@example(read=[], data=None)
-def test_the_fold_in_order_is_the_fold_where_it_folds(read: list[int], data: Any) -> None:
-    """Any rows may come out: of records that were read, in any order; in order it must not give up."""
-    said = data.draw(st.lists(st.sampled_from(read), max_size=40)) if read and data else []
-    for offsets in (said, sorted(said)):
-        rows = inputs(read)
-        parts = [updates(offsets[:7]), updates(offsets[7:])]
-        fast = fold_in_order(rows, parts)
-        slow = fold([*own_values(rows, ()), *parts])
-        if fast is not None:
-            assert [each.version for each in slow] == [fast.version]
-            assert sorted(fast.entries.tolist()) == sorted(slow[0].entries.tolist())
-            assert len(set(fast.entries["root"].tolist())) == len(fast.entries)
-        else:
-            assert not read or offsets != sorted(said)
-
-
-@pytest.mark.parametrize(
-    ("read", "said"),
-    [
-        (inputs([1, 2, 3]), [updates([2, 1])]),
-        (inputs([1, 2, 3]), [updates([1, 9])]),
-        (inputs([2, 1]), []),
-        (inputs([1, 2, 1]), []),
-        (np.concatenate([inputs([1, 2]), inputs([3], version=2)]), []),
-        (inputs([1, 2]), [updates([1], version=2)]),
-        (
-            inputs([1, 2]),
-            [RootUpdates(1, updates([1]).entries, {int(inputs([1])["root"][0]): RootFailure("bad")})],
-        ),
-        (inputs([]), []),
-    ],
-    ids=[
-        "out of order",
-        "a stranger",
-        "read backwards",
-        "read twice",
-        "two versions",
-        "another",
-        "failed",
-        "none",
-    ],
-)
-def test_unordered_rows_are_left_to_the_fold(read: NDArray[np.void], said: list[RootUpdates]) -> None:
-    assert fold_in_order(read, said) is None
-
-
-def test_without_compiled_code_every_row_is_left_to_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fold_in_order(inputs([1]), []) is not None
-    monkeypatch.setattr(anchoring, "compiled_loops", lambda: None)
-    assert fold_in_order(inputs([1]), []) is None
 
 
 def test_results_pass_through_arrow_unchanged() -> None:

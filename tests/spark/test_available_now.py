@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from acktree.schemas.ids import origin_of
 from acktree.spark import app
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL, UnsupportedSpark, check_version
 from acktree.spark.source import FORMAT, AcktreeStreamReader, AskedTooEarly, register
 from acktree.spark.stage import Stage
+from acktree.wire.ids import origin_of
 from spark.spouts import SpoutTester
 from spark.test_lost_offsets import delete_offsets
 from spark.tester import DEADLINE_S, StageTester

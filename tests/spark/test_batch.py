@@ -1,28 +1,27 @@
 """The offset JSON of a batch."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acktree.schemas.ids import OffsetTooLarge
 from acktree.spark.ledger.logged_batch import (
     MAX_ATTEMPT_SPANS,
     MAX_REPLAYS,
     Attempts,
     CheckpointMismatch,
     EmittedBlocks,
+    Liveness,
     PlannedBatch,
-    Progress,
     Range,
     Replays,
     group_attempts,
     group_replays,
 )
-from acktree.spark.ledger.retries import Replay
+from acktree.spark.ledger.partitions.retries import Replay
 from acktree.spark.shared.log_bounds import check_offsets
+from acktree.wire.ids import OffsetTooLarge
 
 EMPTY = PlannedBatch(1, ()).to_json()
 OFFSETS = st.sets(st.integers(0, 2**40), min_size=1, max_size=20).map(lambda s: tuple(sorted(s)))
@@ -35,7 +34,7 @@ def test_a_batch_survives_its_json(groups: list[tuple[int, ...]]) -> None:
         (Range("lines", 0, 0, 2, 10, 20, 100), Range("lines", 1, 1, 2, 5, 5)),
         tuple(Replays("lines", 0, 0, 33 + i, i, offsets) for i, offsets in enumerate(groups)),
         (Range("lines", 1, 1, 3, 0, 4),),
-        (Progress(0, 71, 4),),
+        (Liveness(0, 71, 4),),
         tuple(group_attempts(0, [Replay(o, 17, 0) for offsets in groups for o in offsets], 1_000)),
         (EmittedBlocks(0, 0, 150, 100, 2),),
     )
@@ -88,13 +87,6 @@ def test_a_checkpoint_of_another_source_is_a_clear_error(data: dict[str, object]
 def test_a_group_without_replays_is_logged_as_it_was_read() -> None:
     batch = PlannedBatch(1, (), (Replays("t", 0, 0, 17, 1, ()),), attempts=(Attempts(0, 17, 1, ()),))
     assert PlannedBatch.from_json(batch.to_json()) == batch
-
-
-def test_a_batch_that_checks_the_plan_is_another_one() -> None:
-    batch = PlannedBatch(1, ())
-    check = replace(batch, checks_shape=True)
-    assert PlannedBatch.from_json(check.to_json()) == check
-    assert check.to_json() == batch.to_json() | {"checks_shape": True}
 
 
 def test_offsets_too_large_for_root_ids_are_refused_before_a_batch_is_planned() -> None:

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acktree.console.demo.account import committed_offsets
 from acktree.console.demo.children import ChildProcess
-from acktree.schemas.ids import Origin, origin_of
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.wire.ids import Origin, origin_of
 from spark import crashing_jobs
 from spark.test_stage_crashes import BIG, SMALL, crash, killed_run
 from spark.tester import StageTester

@@ -6,17 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from acktree.schemas.control_records import NEVER, Cause, Failure, Result, Span
-from acktree.schemas.ids import generation_of, root_id
-from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.driver.takeover import Takeover
-from acktree.spark.ledger.blocks import MAX_BLOCK_RANGES, BlockRange
-from acktree.spark.ledger.done_set import runs
-from acktree.spark.ledger.live_replay import LiveReplay
+from acktree.core.topology.retry_policy import RetryPolicy
+from acktree.spark.driver.spouts.takeover import Takeover
 from acktree.spark.ledger.logged_batch import MAX_REPLAYS, EmittedBlocks, PlannedBatch, Range
-from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import FailureOutcome, Replay
+from acktree.spark.ledger.partitions.blocks import MAX_BLOCK_RANGES, BlockRange
+from acktree.spark.ledger.partitions.done_set import runs
+from acktree.spark.ledger.partitions.live_replay import LiveReplay
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.partitions.retries import FailureOutcome, Replay
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.wire.control_records import NEVER, Cause, Failure, Result, Span
+from acktree.wire.ids import generation_of, root_id
 from spark.spout_model import LOG_END, POLICY, SpoutModel
 
 RUN = 1

@@ -7,19 +7,24 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
-from acktree.schemas import world
-from acktree.schemas.clients import make_admin, make_consumer, make_producer
-from acktree.schemas.errors import MissingTopic
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core import world
+from acktree.core.errors import MissingTopic
+from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.producers.errors import DeliveryFailed
+from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.spark.driver.bolt_driver import BoltDriver
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
 from acktree.spark.ledger.logged_batch import PlannedBatch
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, transactional_id
+from acktree.spark.shared.bolt_claim import NewerDriver, check_claim
 from acktree.spark.shared.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.source_topics import VanishedPartition
+from acktree.spark.source import AcktreeStreamReader
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
+from acktree.spark.tasks.writing.record_transaction import RecordTransaction, TransactionLost
 from simulated_kafka import Simulation, run_in
 
 pytestmark = pytest.mark.simulated
@@ -219,6 +224,24 @@ def test_a_partition_that_is_added_is_read_from_its_beginning_by_a_live_bolt(bol
     assert [bolt.committed(partition) for partition in range(3)] == [3, 0, 2]
 
 
+def test_a_bolt_that_begins_at_the_end_commits_where_it_begins_before_it_has_read_anything(bolt: BoltTester):
+    """Else an acker takes what is there, which nobody will read, for the queue of this bolt."""
+    bolt.send(3)
+    bolt.start(startingOffsets="latest")
+    assert [bolt.committed(partition) for partition in range(2)] == [3, 0]
+
+
+def test_a_bolt_whose_offsets_have_expired_commits_where_its_logged_batch_begins(bolt: BoltTester):
+    bolt.send(3)
+    driver = bolt.start()
+    driver.written(next_batch(driver))
+    bolt.send(1)
+    batch = next_batch(driver)
+    bolt.delete_offsets()
+    bolt.start(batch)
+    assert bolt.committed() == 3
+
+
 def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(bolt: BoltTester):
     bolt.send(3)
     driver = bolt.start(startingOffsets="latest")
@@ -274,3 +297,47 @@ def test_a_recreated_topic_stops_a_live_bolt_though_it_is_long_enough(bolt: Bolt
     bolt.now_s += CHECK_INTERVAL_S
     with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         driver.service(0.0)
+
+
+@pytest.mark.promise("a second driver starts for the same bolt")
+def test_a_second_driver_of_a_bolt_fences_the_first(bolt: BoltTester):
+    """Each tuple would be acked twice, and no tree would ever be done."""
+    bolt.send(5)
+    first = bolt.start()
+    batch = next_batch(first)
+    second = bolt.start()
+    with pytest.raises(NewerDriver, match="another Spark application has started this bolt"):
+        first.written(batch)
+    bolt.now_s += RENEW_INTERVAL_S
+    with pytest.raises(NewerDriver):
+        first.service(0.0)
+    second.service(0.0)
+    second.written(next_batch(second))
+    assert bolt.committed() == 5
+
+
+def test_a_task_of_a_driver_whose_claim_is_gone_commits_nothing(bolt: BoltTester):
+    driver = bolt.start()
+    commits = BatchCommits(bolt.bootstrap, {}, f"{bolt.name}.b")
+    check_claim(commits, bolt.name, driver.claim)
+    bolt.admin.delete_consumer_groups([commits.group])[commits.group].result()
+    with pytest.raises(NewerDriver, match=r"or deleted group .*\.b\.stage"):
+        check_claim(commits, bolt.name, driver.claim)
+    commits.consumer.close()
+
+
+def test_a_start_ends_what_tasks_of_an_earlier_driver_have_left_open(bolt: BoltTester):
+    """All spouts write their inits to one topic: whatever is open there holds the trees of all."""
+    bolt.send(1)
+    bolt.start()
+    commits = BatchCommits(bolt.bootstrap, {}, f"{bolt.name}.b")
+    left = RecordTransaction(bolt.bootstrap, {}, transactional_id(f"{bolt.name}.b", bolt.out, 0))
+    assert left.begin(BatchName("query", 1), ReadTaskName(bolt.out, 0, 1, "digest"), commits)
+    left.send(f"{bolt.name}.ack", 0, b"of a killed task")
+    left.flush(DEADLINE_S)
+    reader = AcktreeStreamReader(bolt.options)
+    reader.initialOffset()
+    with pytest.raises((TransactionLost, DeliveryFailed)):
+        left.flush_and_commit()
+    reader.stop()
+    commits.consumer.close()

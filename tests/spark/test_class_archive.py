@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from acktree.spark.runtime import class_archive, spark_home
+from acktree.spark.native import spark_home
+from acktree.spark.runtime import class_archive
 from acktree.spark.runtime.class_archive import NoArchive, archive_path, make_archive, options_to_use
 
 

@@ -1,5 +1,6 @@
 """How a local Spark and its Python workers begin: with all they need loaded, and no more tasks than cores."""
 
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from acktree.spark.runtime.spark_home import plain_files
+from acktree.spark.native.spark_home import plain_files
 
 
 def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
@@ -22,15 +23,31 @@ def test_workers_begin_with_all_that_tasks_import(spark: SparkSession):
     assert {
         "acktree.spark.source",
         "acktree.spark.stage",
-        "acktree.producers.native.fold_loop",
+        "acktree.producers.collecting.arithmetic.fold_loop",
         "numba",
     } <= modules
     assert {
         "acktree.spark.tasks.writing.batch_transaction",
-        "acktree.spark.tasks.writing.batch_loop",
+        "acktree.spark.native.batch_loop",
     } <= modules
     assert not [path for path in paths if path.endswith(".zip") and Path(path).exists() and "spark" in path]
     assert frozen
+
+
+def test_a_worker_whose_socket_spark_has_closed_prints_no_stack(capsys: pytest.CaptureFixture[str]):
+    from pyspark import daemon as sparks
+
+    from acktree.spark import daemon  # noqa: F401
+
+    text = "PySpark daemon failed to flush the output to the worker process"
+    assert "print(" in inspect.getsource(sparks.worker)
+    assert text in inspect.getsource(sparks.worker)
+    for error in (BrokenPipeError(), ConnectionResetError(), OSError("no space left")):
+        try:
+            raise error
+        except OSError:
+            sparks.print(text, error)
+    assert capsys.readouterr().out == f"{text} no space left\n"
 
 
 def test_a_spark_home_set_by_the_user_is_kept(monkeypatch: pytest.MonkeyPatch):

@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 
 from acktree.console.main import main
 from acktree.console.page.app import StatusPage
-from acktree.console.page.frame import PageSettings
-from acktree.schemas.control_records import Cause
+from acktree.console.page.serving.frame import PageSettings
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
+from acktree.wire.control_records import Cause
 from spark.spouts import SpoutTester
 from unreadable import write_with_bad_name
 

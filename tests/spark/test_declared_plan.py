@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 from pyspark.sql import functions as f
 
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.spark.sink import narrow_writer
 from spark import declared
 from spark.declared import (
     RowSource,
@@ -56,6 +57,15 @@ def test_every_record_has_one_init_and_every_row_one_tuple_filtered_records_incl
     assert values(tester) == expected + Counter([b"late", b"one"])
     assert (len(tester.inits), tester.committed()) == (len(texts) + 2, [6_002, 6_000])
     assert handoff_files() == before
+
+
+def test_rows_joined_to_a_broadcast_table_are_written(tester: StageTester) -> None:
+    tester.send(["a", "b"])
+    table = f.broadcast(tester.spark.range(0, 4, 1, 4))
+    start(tester, lambda rows: same(table.crossJoin(rows).join(table.alias("keyed"), "id")))
+    tester.until_the_end()
+    assert values(tester) == Counter({b"a": 4, b"b": 4})
+    assert (len(tester.inits), tester.committed()) == (2, [2, 0])
 
 
 def full(rows: declared.DataFrame) -> declared.DataFrame:
@@ -125,9 +135,9 @@ def test_a_bolt_acks_what_it_has_read_in_the_transaction_of_its_tuples(tester: S
 def test_a_bolt_that_starts_before_there_is_a_tuple_waits_for_one(tester: StageTester) -> None:
     """Its first batch has no task that reads; Spark makes one that writes."""
     of_bolt = options(tester, bolt="two", spout="") | {"topic": f"{tester.name}.c"}
-    rows = words(declared.lines(tester, is_endless=True, bolt="two", spout="")).writeStream.format("acktree")
+    rows = words(declared.lines(tester, is_endless=True, bolt="two", spout=""))
     folder = str(tester.folder / "checkpoint")
-    tester.query = rows.options(**of_bolt).option("checkpointLocation", folder).start()
+    tester.query = narrow_writer(rows, of_bolt).option("checkpointLocation", folder).start()
     tester.until(lambda: any(each["batchId"] >= 0 for each in tester.query.recentProgress))
     roots = tester.emit({n: [b"x"] for n in range(5)})
     tester.until(lambda: len(tester.acks) == len(roots))
@@ -137,10 +147,8 @@ def test_a_bolt_that_starts_before_there_is_a_tuple_waits_for_one(tester: StageT
 def test_a_batch_is_written_for_the_newest_version_of_the_topology(tester: StageTester) -> None:
     """The query's tasks know no version that is older than their batch."""
     tester.send(["a"])
-    rows = (
-        same(declared.lines(tester, is_endless=True)).writeStream.format("acktree").options(**options(tester))
-    )
-    tester.query = rows.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
+    writer = narrow_writer(same(declared.lines(tester, is_endless=True)), options(tester))
+    tester.query = writer.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
     tester.until(lambda: len(tester.headers) == 1)
     text = TOPOLOGY.format(name=tester.name, timeout_s=60, block=1)
     apply_topology(tester.bootstrap, parse_topology(text), {})

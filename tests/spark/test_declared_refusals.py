@@ -6,10 +6,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from acktree.spark import app
 from acktree.spark.functions import merge_anchors
+from acktree.spark.sink import NotABroadcastJoin
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import Stage
 from acktree.spark.tasks.writing.anchoring import BadColumn
@@ -36,17 +37,6 @@ def check_refused(tester: StageTester, match: str, roots: int = 0) -> None:
     assert (tester.tuples, len(tester.inits), tester.committed()) == ([], roots, [0, 0])
 
 
-def joined_without_a_key(rows: DataFrame) -> DataFrame:
-    table = rows.sparkSession.createDataFrame([(n,) for n in range(4)], "n int")
-    return same(rows.crossJoin(table))
-
-
-def joined_to_a_table(rows: DataFrame) -> DataFrame:
-    """Join without a key, the table on the left: its first partition is joined in tasks that look narrow."""
-    table = rows.sparkSession.range(0, 400, 1, 4)
-    return same(table.hint("shuffle_replicate_nl").crossJoin(rows))
-
-
 def counted(rows: DataFrame) -> DataFrame:
     return rows.groupBy("value").agg(merge_anchors().alias("anchors"))
 
@@ -57,8 +47,6 @@ SHAPES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "shuffled": (lambda rows: same(rows).repartition(3), "were read by another one"),
     "remembered": (lambda rows: same(rows.dropDuplicates(["value"])), "were read by another one"),
     "limited": (lambda rows: same(rows).limit(10), "were read by another one"),
-    "joined to a table": (joined_to_a_table, "reads what task . is to read"),
-    "joined without a key": (joined_without_a_key, "reads what task . is to read"),
 }
 
 
@@ -75,6 +63,33 @@ def test_a_plan_of_another_shape_is_refused_and_stays_refused(tester: StageTeste
     for _ in range(2 if shape in ("scanned twice", "coalesced") else 1):
         start(tester, plan)
         check_refused(tester, match)
+
+
+JOINS: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+    "table first": lambda rows, table: table.crossJoin(rows),
+    "rows first": lambda rows, table: rows.crossJoin(table),
+    "as a product": lambda rows, table: table.hint("shuffle_replicate_nl").crossJoin(rows),
+    "by a key": lambda rows, table: rows.join(table, rows["offset"] == table["id"]),
+    "beside a broadcast": lambda rows, table: f.broadcast(table).crossJoin(rows).join(table.alias("t"), "id"),
+    "in a function": lambda rows, table: table.crossJoin(rows.mapInArrow(lambda each: each, rows.schema)),
+}
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_join_that_is_not_a_broadcast_is_refused_before_the_query_starts(
+    tester: StageTester, join: str
+) -> None:
+    """Its table may grow while the query runs, and be read in parts from then on."""
+    table = tester.spark.range(0, 4, 1, 1)
+    with pytest.raises(NotABroadcastJoin, match=r"may read a record in several tasks \(Join"):
+        start(tester, lambda rows: same(JOINS[join](rows, table)))
+
+
+def test_a_writer_whose_joins_nobody_has_checked_is_refused(tester: StageTester) -> None:
+    tester.send(["a"])
+    writer = same(lines(tester)).writeStream.format(FORMAT).options(**options(tester))
+    tester.query = writer.option("checkpointLocation", str(tester.folder / "checkpoint")).start()
+    check_refused(tester, "both check its joins")
 
 
 @pytest.mark.slow

@@ -9,16 +9,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from acktree.schemas.avro import varint
-from acktree.schemas.commit_metadata import seal
-from acktree.spark.ledger.done_set import (
+from acktree.spark.ledger.partitions.done_set import (
     MAX_METADATA_CHARS,
     decode_metadata,
     encode_metadata,
     first_absent,
+    fits,
     runs,
     set_of,
 )
+from acktree.spark.ledger.partitions.live_replay import LiveReplay
+from acktree.wire.avro import varint
+from acktree.wire.commit_metadata import seal
+from acktree.wire.control_records import SURE_REPLAY_SPANS, Span, command_end
 
 FRONTIERS = st.sampled_from([0, 1, 63, 2**31, 2**40 - 5_000])
 SHAPES = st.one_of(
@@ -112,6 +115,25 @@ def test_every_other_offset_of_twenty_thousand_fits() -> None:
     back = decode_metadata(text, 0)
     assert back is not None
     assert back.done == done
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1 << 14), st.integers(1, 1 << 9)), min_size=1, max_size=900),
+    st.integers(1, 1 << 20),
+)
+@example([(1 << 14, 1 << 14)] * 300, 1)
+@example([(1, 1)] * 900, 1)
+def test_what_one_replay_command_reopens_of_what_is_done_always_fits(
+    spans: list[tuple[int, int]], behind: int
+) -> None:
+    at, found = 0, []
+    for gap, length in spans:
+        found.append(Span(at + gap, at + gap + length))
+        at = found[-1].next
+    command = found[: command_end(found)]
+    assert len(command) >= min(len(found), SURE_REPLAY_SPANS)
+    live = LiveReplay.of(0, 0, 1, command, at + behind)
+    assert fits(*live.reopen(at + behind, BitMap64()))
 
 
 def test_a_hundred_thousand_done_behind_one_hole_are_a_few_characters() -> None:

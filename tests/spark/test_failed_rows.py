@@ -14,12 +14,12 @@ from pyspark.sql import functions as f
 
 from acktree.console.demo.account import committed_offsets
 from acktree.console.demo.children import ChildProcess
-from acktree.schemas.codec import decode_ack_init, decode_result_record
-from acktree.schemas.control_records import BACK_OFF, NEVER, Result
-from acktree.schemas.ids import origin_of
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from acktree.spark import app
+from acktree.wire.codec import decode_ack_init, decode_result_record
+from acktree.wire.control_records import BACK_OFF, NEVER, Result
+from acktree.wire.ids import origin_of
 from spark import declared
 from spark.declared import RowSource
 from spark.test_stages_in_a_row import consume

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.codec import encode_result
-from acktree.schemas.control_records import BACK_OFF, Cause, FailedTuple, Failure, Result
-from acktree.schemas.dead_letter import FAILED_TUPLE, FAILED_VALUE, FAILED_VALUE_NOTE, STACK
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import generation_of, root_id
+from acktree.core.kafka.clients import make_consumer
+from acktree.wire.codec import encode_result
+from acktree.wire.control_records import BACK_OFF, Cause, FailedTuple, Failure, Result
+from acktree.wire.dead_letter import FAILED_TUPLE, FAILED_VALUE, FAILED_VALUE_NOTE, STACK
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import generation_of, root_id
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated

@@ -9,14 +9,15 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from acktree.acker.service import Acker
+from acktree.core import world
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.topology.registry import read_history
 from acktree.producers import BasicBolt
-from acktree.producers.collecting.packing import InitPacker
+from acktree.producers.collecting.arithmetic.packing import InitPacker
 from acktree.producers.worker.loop import Worker
-from acktree.schemas import world
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import EdgeSource, emitted_value, root_id
-from acktree.schemas.registry import read_history
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import emitted_value, root_id
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated

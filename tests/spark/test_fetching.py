@@ -5,19 +5,23 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka.admin import NewTopic
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from acktree.producers.native.librdkafka import NoColumns
-from acktree.schemas.client_settings import producer_settings
-from acktree.schemas.clients import make_producer
-from acktree.schemas.header import HEADER, Anchor, encode_header
+from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
+from acktree.core.kafka.settings import producer_settings
+from acktree.core.topology.registry import History, read_history
+from acktree.spark.native import columns_in
+from acktree.spark.native.switch import NativeOff
 from acktree.spark.shared.options import SourceOptions
-from acktree.spark.tasks.reading import columns_in
+from acktree.spark.tasks.reading import bolt_anchors
+from acktree.spark.tasks.reading import fetching as fetching_module
 from acktree.spark.tasks.reading.bolt_anchors import BoltAnchors
 from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
-from acktree.spark.tasks.reading.read_task import SMALL_BATCH, ReadRange, read_records
+from acktree.spark.tasks.reading.read_range import MAX_ASSIGNED, SMALL_BATCH, ReadRange, read_records
+from acktree.wire.header import HEADER, Anchor, encode_header
 from producers.cluster import WorkerCluster
 
 RECORDS = 300
@@ -40,12 +44,13 @@ def header(version: int, roots: list[int]) -> bytes:
     return encode_header(version, [Anchor(1, root, root * 7) for root in roots])
 
 
-def fetch(way: Fetching) -> Fetched:
+def fetch(way: Fetching, topic: str) -> Fetched:
     """Return all records of a partition up to its end."""
-    way.assign(0)
+    place = (topic, 0)
+    way.assign({place: (0, RECORDS + 1)})
     parts: list[Fetched] = []
     for _ in range(200):
-        parts.append(way.fetch(50, 0.2))
+        parts.append(way.fetch(place, 50, 0.2))
         if parts[-1].errors:
             break
     way.close()
@@ -59,6 +64,16 @@ def fetch(way: Fetching) -> Fetched:
     )
     traces = {offset: context for part in parts for offset, context in part.traces.items()}
     return Fetched(offsets, *columns, [], traces)
+
+
+def read_all(ranges: list[ReadRange]) -> list[tuple[int, int]]:
+    """Return (partition, offset) of all rows of ranges, in their order."""
+    return [
+        (range_.partition, offset)
+        for range_, records in read_records(ranges)
+        for fetched in records
+        for offset in fetched.offsets.tolist()
+    ]
 
 
 def same(one: Fetched, other: Fetched) -> bool:
@@ -75,23 +90,23 @@ def test_both_readers_give_the_same_rows(bootstrap: str, topic: str, monkeypatch
         key, value = (None if number % each == 0 else b"%d" % number for each in (2, 5))
         producer.produce(topic, value, key, 0, timestamp=1_700_000_000_000 + number, headers=headers)
     assert producer.flush(30) == 0
-    as_columns = Fetching(options(bootstrap, topic), topic, 0)
+    as_columns = Fetching(options(bootstrap, topic))
+    fast = fetch(as_columns, topic)
     assert as_columns.reads_columns
-    fast = fetch(as_columns)
 
     def absent() -> None:
-        raise NoColumns("no numba here")
+        raise NativeOff("no numba here")
 
     monkeypatch.setattr(columns_in, "compiled_loops", absent)
-    one_by_one = Fetching(options(bootstrap, topic), topic, 0)
+    one_by_one = Fetching(options(bootstrap, topic))
+    assert same(fast, fetch(one_by_one, topic))
     assert not one_by_one.reads_columns
-    assert same(fast, fetch(one_by_one))
     assert fast.own is not None
     assert fast.own.null_count == RECORDS // 3
     assert fast.headers is None
     assert len(fast.traces) > RECORDS / 4
     assert {context.state is None for context in fast.traces.values()} == {True, False}
-    with_headers = fetch(Fetching(options(bootstrap, topic, includeHeaders="true"), topic, 0))
+    with_headers = fetch(Fetching(options(bootstrap, topic, includeHeaders="true")), topic)
     assert with_headers.headers is not None
     assert same(fast, with_headers._replace(headers=None))
 
@@ -127,6 +142,22 @@ def test_anchors_of_many_tuples_equal_those_of_single_ones(bootstrap: str, topic
     check()
 
 
+def test_many_tuples_of_unknown_versions_cost_one_look_at_the_registry(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchors = BoltAnchors(bootstrap, topic.partition(".")[0], "other", {})
+    looks: list[object] = []
+
+    def counted(*place: object) -> History:
+        looks.append(place)
+        return read_history(*place)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bolt_anchors, "read_history", counted)
+    headers = pa.array([header(version, [1]) for version in range(7, 27)], pa.binary())
+    assert anchors.of_all(headers, topic, 0, np.arange(20)).null_count == 20
+    assert len(looks) == 1
+
+
 def test_a_partition_read_to_its_end_is_released_and_one_with_more_is_kept(
     bootstrap: str, topic: str
 ) -> None:
@@ -137,9 +168,43 @@ def test_a_partition_read_to_its_end_is_released_and_one_with_more_is_kept(
     for _ in range(2 * half):
         producer.produce(topic, b"x", partition=0)
     assert producer.flush(30) == 0
-    source = fetching(of, topic, 0)
+    source = fetching(of)
     for start, end, is_kept in ((0, half, True), (half, 2 * half, False)):
-        read = read_records(ReadRange(of, topic, 0, 0, 16, 1, False, None, start, end))
-        assert [offset for fetched in read for offset in fetched.offsets.tolist()] == list(range(start, end))
+        range_ = ReadRange(of, topic, 0, 0, 16, 1, False, None, start, end)
+        assert read_all([range_]) == [(0, offset) for offset in range(start, end)]
         assert bool(source.consumer.assignment()) is is_kept
-        assert source.position == (end if is_kept else None)
+        assert source.position == (((topic, 0), end) if is_kept else None)
+
+
+PARTITIONS = MAX_ASSIGNED + 2
+
+
+@pytest.mark.parametrize("headers", ["false", "true"], ids=["columns", "one by one"])
+def test_one_consumer_reads_any_number_of_partitions(
+    bootstrap: str, unique: str, headers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client per partition takes threads, connections and logins at every trigger."""
+    admin = make_admin(bootstrap, {})  # must outlive its futures
+    admin.create_topics([NewTopic(unique, PARTITIONS)])[unique].result()
+    clients: list[Consumer] = []
+
+    def counted(settings: dict[str, object]) -> Consumer:
+        clients.append(make_consumer(settings))
+        return clients[-1]
+
+    monkeypatch.setattr(fetching_module, "make_consumer", counted)
+    of = options(bootstrap, unique, includeHeaders=headers)
+    producer = make_producer(producer_settings(bootstrap, {}))
+    for start in (0, 5):
+        for partition in range(PARTITIONS):
+            for _ in range(7):
+                producer.produce(unique, b"x", partition=partition)
+        assert producer.flush(30) == 0
+        ends = [(partition, start + 5) for partition in range(PARTITIONS)]
+        ranges = [ReadRange(of, unique, n, n, 16, 1, False, None, start, end) for n, end in ends]
+        again = [ReadRange(of, unique, n, n, 17, 1, False, None, 1, 3, (1, 2)) for n in (0, 1, 17)]
+        wanted = [(range_.partition, offset) for range_ in ranges for offset in range(start, start + 5)]
+        wanted += [(range_.partition, offset) for range_ in again for offset in (1, 2)]
+        assert read_all([*ranges, *again]) == wanted
+    assert len(clients) == 1
+    assert clients[0].assignment() == []

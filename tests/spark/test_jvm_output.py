@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.schemas.client_settings import producer_settings
-from acktree.schemas.clients import make_producer
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.kafka.clients import make_producer
+from acktree.core.kafka.settings import producer_settings
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 
 pytestmark = pytest.mark.spark
 

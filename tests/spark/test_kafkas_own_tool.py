@@ -83,10 +83,10 @@ def test_a_reset_backwards_replays_exactly_the_rewound_range(
 
 
 @pytest.mark.slow
-def test_a_reset_forwards_skips_and_the_lag_it_prints_is_the_records_not_done(
+def test_an_allowed_reset_forwards_skips_and_the_lag_it_prints_is_the_records_not_done(
     spout: Callable[..., SpoutTester],
 ) -> None:
-    t = spout(records=RECORDS)
+    t = spout(records=RECORDS, options={"allowSkip": "true"})
     emitted = t.emitted(t.next_batch(limit=4))
     t.send_result(acked=emitted[:1])
     t.until(lambda: t.committed() == 1)

@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from acktree.schemas.control_records import Span
-from acktree.schemas.ids import generation_of
-from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.ledger.done_set import runs
-from acktree.spark.ledger.live_replay import LiveReplay
-from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import FailureOutcome, Replay
+from acktree.core.topology.retry_policy import RetryPolicy
+from acktree.spark.ledger.partitions.done_set import runs
+from acktree.spark.ledger.partitions.live_replay import LiveReplay
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.partitions.retries import FailureOutcome, Replay
+from acktree.spark.ledger.slot_figures import held_s
+from acktree.wire.control_records import Span
+from acktree.wire.ids import generation_of
 
 POLICY = RetryPolicy(initial_s=1, max_s=60, max_attempts=3)
 FIRST = generation_of(1, 0)
@@ -141,6 +142,21 @@ def test_failures_that_do_not_count_are_always_replayed_under_distinct_root_ids(
         emissions.add(generation)
         assert len(emissions) == number + 1
     assert run == 5, "a run has room for sixteen emissions of a record"
+
+
+def test_a_failure_that_does_not_count_backs_off_longer_each_time_up_to_the_limit() -> None:
+    led = ledger()
+    generation, now_s, waited_s = FIRST, 0.0, []
+    for _ in range(8):
+        led.failed(generation, 4, now_s, counts=False)
+        failed_s = now_s
+        while not (replays := led.retries.emit_due(now_s, 1, 10)):
+            now_s += 1
+        generation = replays[0].generation
+        waited_s.append(now_s - failed_s)
+    assert waited_s == [1, 2, 4, 8, 16, 32, 60, 60]
+    led.failed(generation, 4, now_s, counts=True)
+    assert led.retries.emit_due(now_s + 1, 1, 10), "the first failure that counts waits as the first"
 
 
 def test_attempts_of_an_earlier_run_are_read_from_the_generation() -> None:
@@ -306,11 +322,11 @@ def test_a_replay_of_a_written_batch_is_the_newest_emission_after_a_restart(atte
 
 def test_the_age_of_the_frontier_counts_from_the_emission_of_its_record():
     ledger = PartitionLedger(0, 0, 1, RetryPolicy(1, 60, 10))
-    assert ledger.held_s(5.0) == 0.0
+    assert held_s(ledger, 5.0) == 0.0
     ledger.emit(10, 5, 10.0, 1)
     ledger.emit(20, 5, 12.0, 1)
-    assert ledger.held_s(15.0) == 5.0
+    assert held_s(ledger, 15.0) == 5.0
     ledger.finish(0, 10)
-    assert ledger.held_s(15.0) == 3.0
+    assert held_s(ledger, 15.0) == 3.0
     ledger.finish(10, 20)
-    assert ledger.held_s(15.0) == 0.0
+    assert held_s(ledger, 15.0) == 0.0

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import TopicPartition
 
-from acktree.producers.kafka.claim import Claim, next_epoch
-from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S
-from acktree.schemas import world
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.control_records import Cause
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer
+from acktree.producers.spouts.claim import Claim, next_epoch
+from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.spark.driver.group_offsets import ZombieDriver
-from acktree.spark.driver.spout_commits import SpoutCommits
-from acktree.spark.driver.spout_driver import SpoutDriver
+from acktree.spark.driver.spouts.spout_commits import SpoutCommits
+from acktree.spark.driver.spouts.spout_driver import SpoutDriver
+from acktree.wire.control_records import Cause
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -168,7 +168,7 @@ def test_without_offsets_and_checkpoint_no_ack_of_an_earlier_emission_finishes_a
     t.driver.close()
     delete_offsets(t)
     t.batch = None
-    monkeypatch.setattr("acktree.schemas.world.random_fraction", lambda: 0.5)  # it draws one run of 255
+    monkeypatch.setattr("acktree.core.world.random_fraction", lambda: 0.5)  # it draws one run of 255
     t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [0, 1, 2]
@@ -224,7 +224,7 @@ def test_the_claim_of_a_driver_that_died_before_it_had_opened_does_not_list_the_
     delete_offsets(t)
     t.write_claim(Claim(next_epoch(0), run=1, next_offset=0))
     t.batch = None
-    monkeypatch.setattr("acktree.schemas.world.random_fraction", lambda: 0.5)  # it draws one run of 255
+    monkeypatch.setattr("acktree.core.world.random_fraction", lambda: 0.5)  # it draws one run of 255
     t.start()
     again = t.emitted(t.next_batch())
     assert [offset for offset, _ in again] == [0, 1]

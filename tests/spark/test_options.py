@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acktree.schemas.topology import SpoutSparkTable, Topology, parse_topology
+from acktree.core.topology.file import SpoutSparkTable, Topology, parse_topology
 from acktree.spark.shared.options import SourceOptions
 
 TOPOLOGY = """

@@ -13,11 +13,11 @@ from starlette.testclient import TestClient
 from acktree.acker.service import Acker
 from acktree.console.main import main
 from acktree.console.page.app import StatusPage
-from acktree.console.page.frame import PageSettings
+from acktree.console.page.serving.frame import PageSettings
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer
 from acktree.producers import BasicBolt, BatchBolt, Reject
 from acktree.producers.worker.loop import Worker
-from acktree.schemas import world
-from acktree.schemas.clients import make_consumer
 from spark.spouts import DEADLINE_S, SpoutTester
 from spark.test_failing_bolt import emit
 
@@ -111,10 +111,12 @@ def test_of_ten_thousand_records_in_batches_that_raise_only_the_poison_fails(
     bolt = RefusesBatches()
     poison = {number for number in range(MANY) if number % EVERY == 7}
     with running(t, bolt):
-        emitted = t.emitted(t.next_batch())
-        assert len(emitted) == MANY
-        emit(t, emitted, padding=b"." * 100)
-        t.until(lambda: t.committed() == MANY)
+
+        def emit_or_end() -> bool:
+            emit(t, t.emitted(t.next_batch()), padding=b"." * 100)
+            return t.committed() == MANY
+
+        t.until(emit_or_end)
     assert causes(t, len(poison)) == {n: ("1", "REJECTED", f"{n} is poison") for n in poison}
     assert (t.count("failed"), t.count("timed_out"), t.count("rejected")) == (len(poison), 0, len(poison))
     assert sorted(set(bolt.passed)) == [number for number in range(MANY) if number not in poison]

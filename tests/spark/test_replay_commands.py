@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from acktree.console.main import main
-from acktree.schemas.control_records import Cause
-from acktree.schemas.ids import next_run
+from acktree.wire.control_records import Cause
+from acktree.wire.ids import next_run
 from spark.spouts import SpoutTester
 
 pytestmark = pytest.mark.simulated

@@ -2,16 +2,17 @@
 
 import pytest
 
-from acktree.schemas.breaker import Breaker, BreakerPolicy
-from acktree.schemas.control_records import BACK_OFF, Cause, Failure, Result
-from acktree.schemas.ids import generation_of, root_id
-from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.ledger.blocks import MAX_BLOCK_RANGES, BlockRange
+from acktree.core.reports.breaker import Breaker, BreakerPolicy
+from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.spark.ledger.logged_batch import Replays
 from acktree.spark.ledger.new_records import emit_new
-from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.partitions.blocks import MAX_BLOCK_RANGES, BlockRange
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.partitions.retries import REPLAY_GAP, SEEK_COST
 from acktree.spark.ledger.probes import plan_probe
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.wire.control_records import BACK_OFF, Cause, Failure, Result
+from acktree.wire.ids import generation_of, root_id
 
 RUN = 1
 FIRST = generation_of(RUN, 0)
@@ -51,6 +52,17 @@ def test_of_what_is_due_the_lowest_offsets_are_emitted_first_whenever_they_faile
     fail(task, 0, 0, 1, now_s=0.5)
     assert offsets(task.replay_due(9.0, 3)) == [0, 1, 4]
     assert offsets(task.replay_due(9.0, 3)) == [5]
+
+
+def test_records_far_apart_fill_a_batch_sooner_because_each_costs_a_seek():
+    """A task reads them in one transaction, which ends after some minutes."""
+    task, step = task_of(0, records=1_000_000), REPLAY_GAP + 1
+    fail(task, 0, *range(0, 1_000_000, step), *range(5_000), now_s=0.0)
+    near = offsets(task.replay_due(9.0, 5_000))
+    assert near == list(range(5_000))
+    far = offsets(task.replay_due(9.0, 5_000))
+    assert len(far) == 1 + 5_000 / SEEK_COST
+    assert far == list(range(5 * step, (5 + len(far)) * step, step))
 
 
 def test_what_fails_again_at_once_keeps_nothing_else_waiting():
@@ -184,3 +196,13 @@ def test_a_slot_with_too_many_ranges_of_blocks_in_flight_is_probed_by_records_al
     breaker = open_breaker(task)
     probed = [probe([task], breaker, {0: behind + 100}, 1_000.0 * turn) for turn in range(1, 5)]
     assert probed == [[(0, behind)], [(0, behind + 1)], [(0, behind)], [(0, behind + 2)]]
+
+
+def test_where_no_new_record_has_room_a_probe_is_one_that_failed():
+    """What is in flight waits for a bolt that is away; a new probe would have to wait for it."""
+    task = task_of(0, records=2)
+    fail(task, 0, 0, now_s=1.0)
+    task.slots[0].limit.bound(1)
+    breaker = open_breaker(task)
+    breaker.probes_sent = 1  # the next one is new
+    assert probe([task], breaker, {0: 20}, 1_000.0) == [(0, 0)]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from acktree.schemas import world
-from acktree.schemas.control_records import NEVER, Cause
-from acktree.spark.driver import result_topics
+from acktree.core import world
+from acktree.spark.driver.spouts import result_topics
+from acktree.wire.control_records import NEVER, Cause
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -26,6 +26,7 @@ def test_nothing_is_replayed_before_all_results_are_read_which_may_reject_it(
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [1]
     t.start()
     monkeypatch.setattr(result_topics, "MAX_RESULTS_PER_POLL", 1)  # one failure
+    monkeypatch.setattr(result_topics, "MAX_READ_S", -DEADLINE_S - 1.0)
     t.driver.service(DEADLINE_S)
     assert t.count("failed") == 1
     assert not t.driver.has_caught_up

@@ -6,8 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from acktree.producers.errors import MissingKey
-from acktree.schemas.ids import origin_of
 from acktree.spark.tasks.writing.row_limits import RowLimit
+from acktree.wire.ids import origin_of
 from spark.tester import StageTester
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

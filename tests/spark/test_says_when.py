@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from acktree.schemas.control_records import BACK_OFF, NEVER, Cause, Failure, Result
-from acktree.schemas.ids import generation_of, root_id
-from acktree.schemas.retry_policy import RetryPolicy
-from acktree.spark.ledger.partition import PartitionLedger
-from acktree.spark.ledger.retries import Replay
+from acktree.core.topology.retry_policy import RetryPolicy
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.partitions.retries import Replay
 from acktree.spark.ledger.task import Effect, SourceSlot, TaskLedger
+from acktree.wire.control_records import BACK_OFF, NEVER, Cause, Failure, Result
+from acktree.wire.ids import generation_of, root_id
 from spark.spout_model import SpoutModel
 
 RUN = 1

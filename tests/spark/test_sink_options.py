@@ -4,10 +4,17 @@ import pytest
 from pyspark.sql.types import StructType
 
 from acktree.spark.shared.options import BadOption
-from acktree.spark.sink import stream_writer
+from acktree.spark.sink import JOINS_CHECKED, stream_writer
 from acktree.spark.tasks.writing.anchoring import BadColumn
 
-GIVEN = {"kafka.bootstrap.servers": "x", "topology": "t", "spout": "in", "plan": "narrow", "topic": "t.a"}
+GIVEN = {
+    JOINS_CHECKED: "true",
+    "kafka.bootstrap.servers": "x",
+    "topology": "t",
+    "spout": "in",
+    "plan": "narrow",
+    "topic": "t.a",
+}
 ROWS = {"value": "binary", "anchors": "binary"}
 
 WRONG: dict[str, tuple[dict[str, str], dict[str, str], type[Exception], str]] = {
@@ -20,6 +27,7 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], type[Exception], str]] = 
         BadColumn,
         "'retry' of type int; it must be boolean",
     ),
+    "unchecked": (ROWS, {JOINS_CHECKED: ""}, BadOption, "both check its joins"),
     "undeclared": (
         ROWS,
         {"plan": "", "topic": ""},

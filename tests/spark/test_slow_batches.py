@@ -17,16 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acktree.acker.service import Acker
 from acktree.console.demo.account import committed_offsets
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from acktree.producers import BasicBolt, Emit, Tuple
-from acktree.producers.collecting.packing import InitPacker
+from acktree.producers.collecting.arithmetic.packing import InitPacker
 from acktree.producers.worker.loop import Worker
-from acktree.schemas.codec import decode_ack, decode_result
-from acktree.schemas.control_records import Result
-from acktree.schemas.ids import origin_of, root_id
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
 from acktree.spark import app
 from acktree.spark.driver.timeout_resets import resetting
+from acktree.wire.codec import decode_ack, decode_result
+from acktree.wire.control_records import Result
+from acktree.wire.ids import origin_of, root_id
 from producers.cluster import RunningWorker, WorkerCluster, until
 from spark.tester import StageTester
 

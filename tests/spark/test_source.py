@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
 from acktree.spark.runtime.available_now import stop_when_done
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
 from acktree.spark.shared.options import BadOption, SourceOptions

@@ -1,30 +1,36 @@
 """What happens to a source topic while and between drivers: growth is followed, loss is said."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from acktree.producers.kafka.claim import decode_claim
-from acktree.schemas import world
-from acktree.schemas.clients import make_producer
-from acktree.schemas.control_records import Cause
-from acktree.schemas.errors import AcktreeError, MissingTopic
-from acktree.schemas.ids import generation_of
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.topology import parse_topology
+from acktree.core import world
+from acktree.core.errors import BrokerRefused, MissingTopic
+from acktree.core.kafka.clients import make_producer
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.plan import Plan
+from acktree.core.topology.publish import apply_topology
+from acktree.producers.spouts.claim import decode_claim
+from acktree.spark.driver import source_watch
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S, check_source
 from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.shared.log_bounds import DataLoss, OffsetOutOfRange
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.reading.read_task import read_offsets, read_tasks
+from acktree.wire.control_records import Cause
+from acktree.wire.errors import AcktreeError
+from acktree.wire.ids import generation_of
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
 
 FORGIVING = {"failOnDataLoss": "false"}
+SKIPPING = {"allowSkip": "true"}
 
 
 def grow(t: SpoutTester, partitions: int) -> None:
@@ -85,6 +91,27 @@ def test_a_partition_that_is_added_is_found_published_and_read_from_its_beginnin
     t.send_result(acked=first)
     t.until(lambda: t.committed() == 3)
     assert t.place(f"{t.name}.source", 1).offset == 0
+
+
+def test_a_partition_that_is_found_takes_no_version_of_an_operator_back(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = spout(records=1)
+    grow(t, 2)
+    operators = [f'{t.text}[bolts.second]\nreads = ["{t.name}.out"]\n']
+
+    def publish_behind_an_operator(*arguments: Any, **more: Any) -> Plan:
+        if operators:
+            apply_topology(t.bootstrap, parse_topology(operators.pop()), {})
+        return apply_topology(*arguments, **more)
+
+    monkeypatch.setattr(source_watch, "apply_topology", publish_behind_an_operator)
+    t.now_s += CHECK_INTERVAL_S + 1
+    t.until(lambda: len(t.driver.topics.partitions) == 2)
+    assert set(t.driver.topology.bolts) == {"b", "second"}
+    batch = t.next_batch()
+    assert batch is not None
+    assert batch.version == t.driver.topology.version == 2
 
 
 def test_a_partition_added_while_no_driver_ran_is_read_from_its_beginning(
@@ -232,11 +259,22 @@ def test_a_smaller_partition_count_is_an_error_at_the_next_trigger_of_a_live_dri
     t.send(5)
     with pytest.raises(DataLoss, match=r"recreated.*failOnDataLoss=false"):
         until(lambda: bool(t.next_batch()))
-    t.driver.close()
+    with suppress(BrokerRefused):  # a partition that it would commit is gone
+        t.driver.close()
     t.batch, t.more = None, FORGIVING
     t.apply()
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == list(range(5))
+
+
+def test_a_refused_partition_keeps_the_result_position_back(spout: Callable[..., SpoutTester]) -> None:
+    t = spout(records=3, partitions=2)
+    t.send_result(acked=t.emitted(t.next_batch()))
+    until(lambda: bool(t.driver.service(0.1)) or t.count("completed") == 3)
+    recreate(t)
+    with pytest.raises(BrokerRefused):
+        t.driver.close()
+    assert t.result_position() == 0
 
 
 def test_an_expired_next_offset_is_noticed_before_it_is_read(
@@ -284,12 +322,29 @@ def read_alone(
     return [offset for rows in read_offsets(task) for offset in rows.column("offset").to_pylist()]
 
 
+@pytest.mark.parametrize("offset", [4, 7])
+def test_a_batch_of_records_that_an_operator_has_skipped_ends_without_those_that_are_gone(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """Spark runs the batch that it has logged again; what the group's offset has passed is not lost."""
+    t = spout(records=10, options=SKIPPING)
+    batch = t.next_batch()
+    assert batch is not None
+    t.operator_commits(offset)
+    t.until(lambda: t.committed() == offset)
+    remove_before(t, 4)
+    assert read_alone(t, batch, monkeypatch) == [4, 5, 6, 7, 8, 9]
+    remove_before(t, 8)
+    with pytest.raises(OffsetOutOfRange, match="holds offsets 8 to 9 and no longer 0 to 7"):
+        read_alone(t, batch, monkeypatch)
+
+
 @pytest.mark.parametrize(("at_once", "there"), [(10, [0, 1]), (5, [])])
 def test_a_batch_whose_topic_was_recreated_meanwhile_ends_where_loss_is_allowed(
     spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch, at_once: int, there: list[int]
 ) -> None:
     """Spark reads the batch that it has logged before anything else, again and again until it ends."""
-    monkeypatch.setattr("acktree.spark.tasks.reading.read_task.STALL_S", 1.0)
+    monkeypatch.setattr("acktree.spark.tasks.reading.read_range.STALL_S", 1.0)
     t = spout(records=10)
     batch = t.next_batch(limit=at_once)
     batch = t.next_batch(limit=at_once) or batch
@@ -321,20 +376,20 @@ def test_expired_records_are_an_error_or_counted_as_done(
 def test_an_offset_beyond_the_end_of_the_topic_is_an_error_or_reset_to_the_end(
     spout: Callable[..., SpoutTester],
 ) -> None:
-    t = spout(records=10)
+    t = spout(records=10, options=SKIPPING)
     t.driver.close()
     t.batch = None
     t.operator_commits(50)
     with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* is at 50"):
         t.start()
-    t.more = FORGIVING
+    t.more = FORGIVING | SKIPPING
     t.start()
     t.send(1)
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [10]
 
 
 def test_an_offset_set_beyond_the_end_while_running_is_an_error(spout: Callable[..., SpoutTester]) -> None:
-    t = spout(records=10)
+    t = spout(records=10, options=SKIPPING)
     t.next_batch()
     t.operator_commits(50)
     with pytest.raises(DataLoss, match=r"ends at offset 10, but group .* is at 50"):
@@ -344,7 +399,7 @@ def test_an_offset_set_beyond_the_end_while_running_is_an_error(spout: Callable[
 def test_acks_from_before_a_live_driver_reset_to_the_end_finish_nothing_beyond_it(
     spout: Callable[..., SpoutTester],
 ) -> None:
-    t = spout(records=10, options=FORGIVING)
+    t = spout(records=10, options=FORGIVING | SKIPPING)
     (_, generation), *_ = t.emitted(t.next_batch())
     t.operator_commits(12)
     t.until(lambda: [stands.end for stands in t.driver.position().ranges] == [12])
@@ -391,7 +446,7 @@ def test_a_truncated_log_is_read_from_its_end_or_from_the_frontier_where_loss_is
 def test_a_commit_with_foreign_metadata_counts_as_an_operators(spout: Callable[..., SpoutTester]) -> None:
     t = spout(records=10)
     t.driver.close()
-    t.batch = None
+    t.batch, t.more = None, SKIPPING
     t.operator_commits(7, "1|5|not ours|Rxx|00000000")
     t.start()
     assert [offset for offset, _ in t.emitted(t.next_batch())] == [7, 8, 9]
@@ -402,3 +457,20 @@ def test_fail_on_data_loss_must_be_true_or_false(spout: Callable[..., SpoutTeste
         SourceOptions.parse(
             {"kafka.bootstrap.servers": "x", "topology": "t", "spout": "s", "failOnDataLoss": "maybe"}
         )
+
+
+@pytest.mark.parametrize("options", [{}, FORGIVING])
+def test_a_source_partition_without_a_leader_has_lost_nothing(
+    spout: Callable[..., SpoutTester], simulation, options: dict[str, str]
+) -> None:
+    """What is answered for it is not an end below all that was emitted."""
+    t = spout(records=3, options=options)
+    t.send_result(acked=t.emitted(t.next_batch()))
+    t.until(lambda: t.committed() == 3)
+    simulation.cluster.leaderless = {f"{t.name}.source"}
+    with pytest.raises(BrokerRefused, match="no leader"):
+        t.driver.next_batch(t.driver.log_ends(), None)
+    simulation.cluster.leaderless = set()
+    assert t.count("lost") == 0
+    t.send(1)
+    assert [offset for offset, _ in t.emitted(t.next_batch())] == [3]

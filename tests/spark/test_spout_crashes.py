@@ -1,7 +1,7 @@
 """One schedule each: where a record of a spout could be lost, stuck for hours or counted as done."""
 
-from acktree.schemas.ids import generation_of
-from acktree.schemas.retry_policy import RetryPolicy
+from acktree.core.topology.retry_policy import RetryPolicy
+from acktree.wire.ids import generation_of
 from spark.spout_model import SpoutModel
 
 FIRST = generation_of(1, 0)

@@ -20,8 +20,9 @@ MOST_RUNS = 112
 class Walk:
     """A schedule; failures come in bursts, so that records are in their back-off when the driver dies."""
 
-    def __init__(self, seed: int, model: SpoutModel) -> None:
-        self.model, self.random = model, random.Random(seed)
+    def __init__(self, seed: int, model: SpoutModel, older: float = 0.0) -> None:
+        """``older`` is how often an operator restores an older checkpoint at a start."""
+        self.model, self.random, self.older = model, random.Random(seed), older
         self.steps = [
             *[self.batch] * 6,
             *[self.finish] * 8,
@@ -57,7 +58,9 @@ class Walk:
         runs = self.random.choice([1, 1, 1, 1, 1, 60])
         if self.model.run + 2 * runs < MOST_RUNS:
             keeps, unlogged = self.random.random() < 0.85, self.random.random() < 0.3
-            self.model.restart(keeps, unlogged, self.random.choice([1, 3, 5, 8]), runs)
+            is_older = self.older and self.random.random() < self.older
+            older = self.random.randrange(1_000) if is_older else None
+            self.model.restart(keeps, unlogged, self.random.choice([1, 3, 5, 8]), runs, older)
 
     def rewind(self) -> None:
         if self.random.random() < 0.3:
@@ -85,5 +88,16 @@ def test_every_record_is_done_eventually_after_any_schedule_with_crashes(
     for seed in range(part * SCHEDULES, (part + 1) * SCHEDULES):
         try:
             Walk(seed, model()).walk()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}") from error
+
+
+@pytest.mark.parametrize("model", [SpoutModel, ScheduledShortOfMetadata])
+def test_every_record_is_done_eventually_whatever_checkpoint_a_driver_begins_with(
+    model: type[SpoutModel],
+) -> None:
+    for seed in range(2 * SCHEDULES):
+        try:
+            Walk(seed, model(), older=0.4).walk()
         except AssertionError as error:
             raise AssertionError(f"schedule {seed}") from error

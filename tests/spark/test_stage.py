@@ -16,11 +16,11 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from acktree.schemas.ids import consumer_edge, fnv1a64, origin_of
 from acktree.spark import app
 from acktree.spark.functions import join_anchors, merge_anchors
 from acktree.spark.runtime.plan_shape import is_narrow
 from acktree.spark.tasks.reading.read_task import SMALL_BATCH
+from acktree.wire.ids import consumer_edge, fnv1a64, origin_of
 from producers.cluster import WorkerCluster
 from spark.tester import StageTester
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from acktree.schemas.ids import origin_of
 from acktree.spark import app
 from acktree.spark.shared.batch_commits import BatchName, commit_of_batch
 from acktree.spark.source import FORMAT
 from acktree.spark.stage import Stage, Transform
+from acktree.wire.ids import origin_of
 from producers.cluster import until
 from spark import crashing_jobs
 from spark.committed import times_committed

@@ -13,8 +13,8 @@ import pyspark
 import pytest
 
 from acktree.console.devbroker import ports
-from acktree.schemas.ids import origin_of
 from acktree.spark import app
+from acktree.wire.ids import origin_of
 from spark.tester import StageTester
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]

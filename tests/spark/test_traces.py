@@ -8,9 +8,9 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from acktree.schemas.header import decode_header, find_header
-from acktree.schemas.ids import origin_of
-from acktree.schemas.trace_context import TraceContext, context_of, span_of_emission, span_of_execution
+from acktree.wire.header import decode_header, find_header
+from acktree.wire.ids import origin_of
+from acktree.wire.trace_context import TraceContext, context_of, span_of_emission, span_of_execution
 from spark import declared
 from spark.test_handoff import handoff_files
 from spark.tester import DEADLINE_S, StageTester

@@ -12,18 +12,19 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from acktree.console.devbroker.broker import LocalBroker
+from acktree.core.errors import BrokerUnreachable, RefusedSetting
+from acktree.core.kafka.clients import make_consumer
+from acktree.producers.columns import Rows
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
-from acktree.producers.native.columns import Rows
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.errors import BrokerUnreachable, RefusedSetting
-from acktree.schemas.header import HEADER, single_headers
+from acktree.spark.native.aiokafka_client import batch_client_settings
+from acktree.spark.native.switch import NativeOff
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.writing import batch_transaction, transactions
-from acktree.spark.tasks.writing.aiokafka_client import NoBatches, batch_client_settings
 from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction, TransactionLost
 from acktree.spark.tasks.writing.transactions import begin_transaction
+from acktree.wire.header import HEADER, single_headers
 
 READ_TASK = ReadTaskName("source", 0, 7, "digest")
 BATCH = BatchName("query", 3)
@@ -321,7 +322,7 @@ def test_a_setting_that_breaks_a_guarantee_is_refused():
     ],
 )
 def test_settings_that_batches_do_not_support_are_left_to_librdkafka(user: dict[str, str], said: str):
-    with pytest.raises(NoBatches, match=said):
+    with pytest.raises(NativeOff, match=said):
         BatchTransaction("127.0.0.1:9", user, "x")
 
 
@@ -331,6 +332,25 @@ def kept() -> Iterator[PerProcess[Transaction]]:
     yield transactions.open_transactions
     for transaction in transactions.open_transactions.pop_oldest():
         transaction.close()
+
+
+def test_a_process_keeps_the_transactions_of_many_partitions(
+    bootstrap: str, unique: str, kept: PerProcess[Transaction]
+):
+    admin, partitions = AdminClient({"bootstrap.servers": bootstrap}), 20
+    admin.create_topics([NewTopic(unique, partitions)])[unique].result()
+
+    def write_all(number: int) -> list[Transaction | None]:
+        batch = BatchName("query", number)
+        tasks = (ReadTaskName(unique, partition, number, "digest") for partition in range(partitions))
+        begun = [begin_transaction(bootstrap, {}, unique, batch, task) for task in tasks]
+        for transaction in begun:
+            assert transaction is not None
+            transaction.flush_and_commit()
+        return begun
+
+    first = write_all(1)
+    assert write_all(2) == first
 
 
 def test_consumer_settings_change_nothing():

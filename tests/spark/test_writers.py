@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from pyspark import SparkContext
 
-from acktree.spark.tasks.writing.writers import WRITERS, writers
+from acktree.spark.driver.writers import WRITERS, writers
 
 ROUNDS = 3_000
 

@@ -12,15 +12,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
-from acktree.schemas.codec import decode_ack, decode_ack_init, encode_result
-from acktree.schemas.control_records import Cause, Failure, Result
-from acktree.schemas.header import HEADER, Anchor, TupleHeader, decode_header, encode_header, find_header
-from acktree.schemas.ids import EdgeSource, consumer_edge, fnv1a64, origin_of, root_id
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import read_history
-from acktree.schemas.topology import parse_topology
+from acktree.core.edges import EdgeSource
+from acktree.core.topology.file import parse_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import read_history
 from acktree.spark import app
 from acktree.spark.stage import CUT_OFF
+from acktree.wire.codec import decode_ack, decode_ack_init, encode_result
+from acktree.wire.control_records import Cause, Failure, Result
+from acktree.wire.header import HEADER, Anchor, TupleHeader, decode_header, encode_header, find_header
+from acktree.wire.ids import consumer_edge, fnv1a64, origin_of, root_id
 
 DEADLINE_S = 240
 A_FEW = 5_000
@@ -34,6 +35,7 @@ message_timeout_s = {timeout_s}
 topics = ["{name}.source"]
 emits = ["{name}.a", "{name}.b"]
 retry_initial_s = 0
+max_pending = 10000000
 block = {block}
 [bolts.one]
 reads = ["{name}.a"]

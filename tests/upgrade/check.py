@@ -36,9 +36,9 @@ from acktree.console.demo.children import ChildProcess
 from acktree.console.demo.run import wordcount_folder
 from acktree.console.demo.text import count_words, library_lines
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.schemas.client_settings import consumer_settings, producer_settings
-from acktree.schemas.clients import make_consumer, make_producer
-from acktree.schemas.temporary_folder import temporary_folder
+from acktree.core.kafka.clients import make_consumer, make_producer
+from acktree.core.kafka.settings import consumer_settings, producer_settings
+from acktree.core.temporary_folder import temporary_folder
 
 HOUSE = Path(__file__).parents[2]
 SOURCES = ("schemas", "producers", "acker_consumer", "spark_app", "console")
@@ -155,9 +155,7 @@ class Side:
 
     def check_version(self, house: Path) -> None:
         """Fail unless Python finds the version's own packages."""
-        code = (
-            "import acktree.schemas, acktree.spark; print(acktree.schemas.__file__, acktree.spark.__file__)"
-        )
+        code = "import acktree.core, acktree.spark; print(acktree.core.__file__, acktree.spark.__file__)"
         environment = {**os.environ, **self._environment}
         found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
         files = found.stdout.split()

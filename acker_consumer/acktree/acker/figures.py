@@ -5,9 +5,12 @@ Invariant: totals never decrease, although the states they come from are dropped
 
 from collections import Counter
 from collections.abc import Mapping
+from heapq import nlargest
+from itertools import chain
 
-from acktree.acker.partition import Partition
-from acktree.schemas.stats import Value
+from acktree.acker.folding.partition import Partition
+from acktree.acker.folding.work_clock import Limit
+from acktree.core.reports.stats import BEHIND, LIMITED_AT, LIMITED_BY, OLDEST_ROOTS, ROOT_AGE, STILL, Value
 
 TABLE_TOTALS = ("folded", "duplicated_inits", "late", "dropped_orphans", "refused_orphans", "renewed_orphans")
 
@@ -41,10 +44,25 @@ class Figures:
         }
 
     def oldest(self, partitions: Mapping[int, Partition]) -> dict[str, Value]:
-        """Return the oldest pending root, in hexadecimal, and its age; for the loop's own thread only."""
-        states = (partition.oldest_pending() for partition in partitions.values())
-        age_s, root = max(states, default=(0.0, 0))
-        return {"oldest_root": f"{root:016x}" if root else "", "oldest_root_age_s": age_s}
+        """Return the ages of the oldest pending roots, OLDEST_ROOTS at most, by ``root_age_s.ROOT``.
+
+        For the loop's own thread only.
+        """
+        found = chain.from_iterable(each.oldest_pending(OLDEST_ROOTS) for each in partitions.values())
+        oldest = nlargest(OLDEST_ROOTS, found)
+        ages: dict[str, Value] = {f"{ROOT_AGE}{root:016x}": age_s for age_s, root in oldest}
+        return {"oldest_root_age_s": oldest[0][0] if oldest else 0.0, **ages}
+
+
+def limit_figures(limits: Mapping[str, Limit]) -> dict[str, Value]:
+    """Return what holds the clock of each spout, and how far behind the last of them is."""
+    figures: dict[str, Value] = {"behind_s": max((each.behind_s for each in limits.values()), default=0.0)}
+    for spout, limit in limits.items():
+        figures[f"{LIMITED_BY}{spout}"] = limit.bolt
+        figures[f"{LIMITED_AT}{spout}"] = limit.partition
+        figures[f"{BEHIND}{spout}"] = round(limit.behind_s, 3)
+        figures[f"{STILL}{spout}"] = round(limit.still_s, 3)
+    return figures
 
 
 def _totals_of(partition: Partition) -> dict[str, int]:

@@ -7,33 +7,37 @@ Invariant: a result is with the broker before a cut that no longer covers its ro
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 
-from acktree.acker.clock import TopicClock
-from acktree.acker.expiry import AgeLimits
-from acktree.acker.figures import Figures
-from acktree.acker.log_ends import LogEnds
-from acktree.acker.membership import Member, group_settings, shorten_session
-from acktree.acker.ownership import Ownership
-from acktree.acker.partition import Partition
-from acktree.acker.rejected import RejectedRecords
-from acktree.acker.result_producer import ResultProducer
-from acktree.acker.results import EncodedResult, encode_finished, encode_timed_out
-from acktree.acker.slices import PolledBatch, Slice, slice_messages
-from acktree.acker.validation import RecordValidator
-from acktree.acker.waiting_tuples import WaitingTuples
+from acktree.acker.figures import Figures, limit_figures
+from acktree.acker.folding.clock import TopicClock
+from acktree.acker.folding.expiry import AgeLimits
+from acktree.acker.folding.invalid import InvalidRecord, InvalidRecords
+from acktree.acker.folding.partition import Partition
+from acktree.acker.folding.validation import RecordValidator
+from acktree.acker.folding.work_clock import WorkClock
+from acktree.acker.kafka.bolt_positions import BoltPositions
+from acktree.acker.kafka.log_ends import LogEnds
+from acktree.acker.kafka.membership import Member, group_settings, shorten_session
+from acktree.acker.kafka.ownership import Ownership
+from acktree.acker.kafka.result_producer import ResultProducer
+from acktree.acker.kafka.results import EncodedResult, encode_finished, encode_timed_out
+from acktree.acker.kafka.slices import Place, PolledBatch, Slice, slice_messages
 from acktree.acker.warm_up import warm_up
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, is_kip_848, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
-from acktree.schemas.group_offsets import read_committed
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.schemas.progress import Progress, stuck_after_of
-from acktree.schemas.registry import Published, Registry
-from acktree.schemas.standstill import RoleReports, StandstillReports
-from acktree.schemas.stats import STATS_INTERVAL_S, Value
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin, make_producer, refuse_missing
+from acktree.core.kafka.errors import clear_errors, is_transient
+from acktree.core.kafka.group_offsets import read_committed
+from acktree.core.kafka.outages import log_retry
+from acktree.core.kafka.settings import Settings, is_kip_848, producer_settings
+from acktree.core.kafka.unreadable import find_continuation
+from acktree.core.reports.liveness import Liveness, stuck_after_of
+from acktree.core.reports.stall_reports import ReportSender, RoleReports
+from acktree.core.reports.stats import STATS_INTERVAL_S, Value
+from acktree.core.topology.registry import Published, Registry
 
 BATCH = 2000
 IDLE_WAIT_S = 0.1
@@ -84,11 +88,12 @@ class Acker:
         self._topics = (latest.ack_init_topic, latest.ack_topic)
         self._partition_counts()
         self._limits = _limits_of(latest)
-        self.progress = Progress(stuck_after_of(self._user) if stuck_after_s is None else stuck_after_s)
+        self.progress = Liveness(stuck_after_of(self._user) if stuck_after_s is None else stuck_after_s)
         self.reports = RoleReports("acker", "acker", world.process_name(), self.progress)
-        self.rejected, self._figures = RejectedRecords(self.reports.last_error.failed), Figures()
-        self._validator = RecordValidator(self._registry.history, self._look_up, self.rejected)
+        self.invalid, self._figures = InvalidRecords(self.reports.last_error.failed), Figures()
+        self._validator = RecordValidator(self._registry.history, self._look_up, self.invalid)
         settings = group_settings(bootstrap, latest.acker_group, self._user)
+        self._find_continuation = partial(find_continuation, bootstrap, self._user, latest.acker_group)
         is_incremental = is_kip_848(self._user)
         if is_incremental:
             shorten_session(self._admin, latest.acker_group)
@@ -114,12 +119,17 @@ class Acker:
         self._producer = ResultProducer(producer, self.progress)
         self._ends = LogEnds(self._admin, self._wall_ms)
         self._end_sums: dict[int, int] = {}
-        self._standstill = StandstillReports(
-            bootstrap, self._user, latest.stats_topic, self.progress, self.reports.of_standstill
+        self._sender = ReportSender(
+            bootstrap, self._user, latest.stats_topic, self.progress, self.reports.of_stall
         )
-        self._waiting = WaitingTuples(
-            bootstrap, self._user, self._registry.history, lambda: 0 in self.ownership.partitions
+        self._work = WorkClock()
+        self._work.follow(self._registry.history)
+        self._positions = BoltPositions(
+            bootstrap, self._user, self._registry.history, self._wall_ms, self.reports.last_error.failed
         )
+        self._unreadable: set[Place] = set()
+        with clear_errors(bootstrap):
+            self._positions.check()
         self._due: dict[str, float] = {}
         self._is_ready = self._is_stopping = self._is_crashing = False
         warm_up()
@@ -147,8 +157,8 @@ class Acker:
         with clear_errors(self._bootstrap):
             self._member.join()
             joined_s = self._now_s()
-            self._standstill.start()
-            self._waiting.start()
+            self._sender.start()
+            self._positions.start()
             try:
                 while not self._is_stopping:
                     self._round()
@@ -161,10 +171,10 @@ class Acker:
                 raise
             finally:
                 self.progress.end()
-                self._standstill.stop()
-                self._waiting.stop()
+                self._sender.stop()
+                self._positions.stop()
                 self._close()
-                self._waiting.join()
+                self._positions.join()
 
     def _round(self) -> None:
         self.progress.begin_turn()
@@ -172,6 +182,7 @@ class Acker:
         if messages:
             messages += self._consumer.consume(BATCH - 1, 0)
         self._fold(slice_messages(messages))
+        self._continue_reading()
         self.ownership.seek_pending(self._consumer)
         self.ownership.align_topics(self._consumer)
         self._producer.poll()
@@ -196,6 +207,7 @@ class Acker:
     def _fold(self, batch: PolledBatch) -> None:
         for error in batch.errors:
             self._member.handle_error(error)
+        self._unreadable |= batch.unreadable
         partitions = self.ownership.partitions
         for topic, number in sorted(batch.slices, key=lambda place: place[0] != self._topics[0]):
             if number in partitions:
@@ -225,21 +237,51 @@ class Acker:
         for result in encode_finished(number, finished):
             self._send(result)
 
+    def _continue_reading(self) -> None:
+        """Continue behind what is lost or damaged; what was folded stays, so its trees end or time out."""
+        owned = self.ownership.partitions
+        for topic, number in sorted(place for place in self._unreadable if place[1] in owned):
+            partition = owned[number]
+            clock = self._clock(topic, partition)
+            try:
+                with self.progress.waiting():
+                    there = self._find_continuation(topic, number, clock.next_offset)
+            except KafkaException as error:
+                if not is_transient(error.args[0]):
+                    raise
+                log_retry(log, "%s cannot be read yet: %s", topic, error.args[0].str(), action="ask_again")
+                continue
+            self._unreadable.discard((topic, number))
+            if there.is_below:
+                partition.go_back(clock, there.next_offset)
+                self._ends.forget()
+            clock.reach(there.next_offset)
+            for offset in there.damaged:
+                self.invalid.add(InvalidRecord(topic, number, offset, "damaged in the log"), self._wall_ms())
+            if text := there.describe(topic, number):
+                log.warning("action=%s %s", there.action, text)
+                self.reports.last_error.failed(text)
+            self.ownership.continue_at(self._consumer, topic, number, there.next_offset)
+
     def _expire(self) -> None:
         """Collect where the logs end, and time out the roots that expired."""
         partitions = self.ownership.partitions
         ends = self._ends.collect()
+        for look in self._positions.take():
+            self._work.see(look)
         for number, partition in partitions.items():
             halves = [ends.get((topic, number)) for topic in self._topics]
             inits, acks = halves
             if inits is not None and acks is not None:
                 partition.observe(inits, acks)
                 self._end_sums[number] = inits.high + acks.high
-            timed_out = partition.expire(self._wall_ms())
+            clocks_ms = self._work.clocks(partition.clock.time_ms, partition.clock.folded_ms)
+            timed_out = partition.expire(self._wall_ms(), clocks_ms)
             if timed_out is not None:
                 self._figures.totals["timed_out"] += len(timed_out.roots)
                 for result in encode_timed_out(number, timed_out):
                     self._send(result)
+        self._positions.want(any(partition.may_time_out for partition in partitions.values()))
         self._ends.ask((topic, number) for topic in self._topics for number in partitions)
 
     def _send(self, result: EncodedResult) -> None:
@@ -264,6 +306,7 @@ class Acker:
 
     def _apply_latest(self) -> None:
         self._limits = _limits_of(self.latest)
+        self._work.follow(self._registry.history)
         for partition in self.ownership.partitions.values():
             partition.change_limits(self._limits)
 
@@ -294,16 +337,16 @@ class Acker:
         own = self.ownership
         return {
             **self._figures.values(own.partitions, self._end_sums),
-            "set_aside": self.rejected.total,
+            "invalid": self.invalid.total,
             "refolds": own.refolds,
             "rebalances": own.assignments,
             "failed_commits": own.failed_commits,
-            "kept_open": self._waiting.kept_open,
+            **limit_figures(self._work.limits(self._wall_ms()) if self._positions.is_wanted else {}),
         }
 
     def _report(self) -> None:
         values = {**self.figures(), **self._figures.oldest(self.ownership.partitions)}
-        self._producer.send_report(self.latest.stats_topic, self.reports.of_loop(values))
+        self._sender.send(self.reports.of_loop(values))
 
     def _close(self) -> None:
         """Leave the group; the revocation that follows commits the cuts."""

@@ -10,12 +10,12 @@ from typing import Any
 from acktree.console.flow import no_such_spout
 from acktree.console.operator_records import OperatorRecord, write_records, written_or_raised
 from acktree.console.view.breakers import BreakerStatus
-from acktree.schemas import world
-from acktree.schemas.breaker import breaker_policy
-from acktree.schemas.breaker_close import encode_breaker_close
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.registry import Published
+from acktree.core import world
+from acktree.core.kafka.settings import Settings
+from acktree.core.reports.breaker import breaker_policy
+from acktree.core.topology.breaker_close import encode_breaker_close
+from acktree.core.topology.registry import Published
+from acktree.wire.errors import AcktreeError
 
 
 class NoBreaker(AcktreeError):

@@ -115,6 +115,11 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
+def count(number: int | None) -> int | str:
+    """Return a number; `-` where it is not known."""
+    return "-" if number is None else number
+
+
 def rate(per_s: float | None) -> str:
     """Return a rate a second in three digits.
 

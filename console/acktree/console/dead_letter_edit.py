@@ -6,25 +6,26 @@ So a dead letter is replaced at most once, and whatever dies leaves it open or r
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from acktree.console.view.cluster import Cluster
-from acktree.console.view.dead_letters import (
+from acktree.console.view.records.dead_letters import (
     DeadLetter,
     dead_letter_of,
     find_closing,
     spouts_by_topic,
 )
-from acktree.console.view.search import headers_of
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
-from acktree.schemas.dead_letter import CLOSES, CORRECTED_AS, CORRECTS, source_headers
-from acktree.schemas.errors import AcktreeError, BrokerUnreachable, NotAuthorized
-from acktree.schemas.header import HEADER
-from acktree.schemas.kafka_errors import as_clear_error, clear_errors
+from acktree.console.view.records.tree_reader import headers_of
+from acktree.core.errors import BrokerUnreachable, NotAuthorized
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
+from acktree.core.kafka.errors import as_clear_error, clear_errors
+from acktree.core.kafka.settings import ANY_SIZE, Settings, producer_settings
+from acktree.wire.dead_letter import CLOSES, CORRECTED_AS, CORRECTS, source_headers
+from acktree.wire.errors import AcktreeError
+from acktree.wire.header import HEADER
 
 SHOWN_BYTES = 500
 
@@ -35,7 +36,7 @@ class NotCorrectable(AcktreeError):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A new value for the source record of a dead letter; ``record`` is the dead letter as it was read."""
+    """A new value for the source record of a dead letter; ``record`` is what holds its content."""
 
     letter: DeadLetter
     record: Message
@@ -58,7 +59,11 @@ class Correction:
 
 
 def read_open_dead_letter(cluster: Cluster, partition: int, offset: int) -> tuple[DeadLetter, Message]:
-    """Return a dead letter that can be corrected, and its record. Raises NotCorrectable."""
+    """Return a dead letter that can be corrected, and the record that holds the content of its source record.
+
+    Raises:
+        NotCorrectable: it is closed, or its content is nowhere.
+    """
     topic = cluster.topology.dead_letter_topic
     record = cluster.record(topic, partition, offset)
     if record is None:
@@ -72,7 +77,13 @@ def read_open_dead_letter(cluster: Cluster, partition: int, offset: int) -> tupl
         raise NotCorrectable(f"topic {letter.topic} has no partition {letter.source_partition}")
     if closed := find_closing(cluster, letter):
         raise NotCorrectable(f"dead letter {letter.name} is closed: it was corrected as {closed}")
-    return letter, record
+    if not letter.left_out:
+        return letter, record
+    if (source := cluster.record(letter.topic, letter.source_partition, letter.source_offset)) is None:
+        raise NotCorrectable(
+            f"dead letter {letter.name} holds no content, and its source record {letter.source} is gone"
+        )
+    return replace(letter, value_bytes=len(source.value() or b"")), source
 
 
 def is_source_gone(cluster: Cluster, letter: DeadLetter) -> bool:
@@ -105,7 +116,7 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
     topology, letter = cluster.topology, correction.letter
     name = f"{topology.dead_letter_topic}.editor"
     ours = {"transactional_id": name, "delivery_report_only_error": False}
-    producer = make_producer(producer_settings(cluster.bootstrap, user, **ours))
+    producer = make_producer(producer_settings(cluster.bootstrap, {**user, **ANY_SIZE}, **ours))
     with clear_errors(cluster.bootstrap, f"transactional id {name}"):
         producer.init_transactions(BROKER_TIMEOUT_S)
         again, record = read_open_dead_letter(cluster, letter.partition, letter.offset)
@@ -126,7 +137,8 @@ def carry_out(cluster: Cluster, correction: Correction, user: Settings) -> str:
 
 def _write(cluster: Cluster, producer: Producer, correction: Correction) -> str:
     letter, record = correction.letter, correction.record
-    kept = [each for each in source_headers(headers_of(record)) if each[0] not in (HEADER, CORRECTS)]
+    of_source = headers_of(record) if letter.left_out else source_headers(headers_of(record))
+    kept = [each for each in of_source if each[0] not in (HEADER, CORRECTS)]
     place = {"topic": letter.topic, "partition": letter.source_partition}
     headers = [*kept, (CORRECTS, letter.source.encode())]
     written = _send(cluster, producer, **place, key=record.key(), value=correction.value, headers=headers)

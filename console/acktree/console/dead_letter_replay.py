@@ -18,11 +18,11 @@ from acktree.console.replay import (
     state_of,
 )
 from acktree.console.view.cluster import Cluster, Place
-from acktree.console.view.dead_letter_filter import reason_of
-from acktree.console.view.dead_letters import DeadLetter, UnknownDeadLetter, why_without_source
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.control_records import Span
-from acktree.schemas.registry import Published
+from acktree.console.view.records.dead_letter_filter import reason_of
+from acktree.console.view.records.dead_letters import DeadLetter, UnknownDeadLetter, why_without_source
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.registry import Published
+from acktree.wire.control_records import Span
 
 
 @dataclass(frozen=True, slots=True)

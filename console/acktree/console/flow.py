@@ -11,11 +11,11 @@ from typing import Any
 from acktree.console.operator_records import OperatorRecord, write_records, written_or_raised
 from acktree.console.view.breakers import NO_BREAKER, BreakerStatus, breaker_of
 from acktree.console.view.reports import Reports
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.flow import Flow, encode_flow
-from acktree.schemas.registry import History, Published
+from acktree.core import world
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.flow import Flow, encode_flow
+from acktree.core.topology.registry import History, Published
+from acktree.wire.errors import AcktreeError
 
 _EFFECTS = {
     Flow.RUNNING: "emits",

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import click
 
 from acktree.console.columns import LINES, printable
-from acktree.schemas.errors import AcktreeError
+from acktree.core.errors import how_to_install
+from acktree.wire.errors import AcktreeError
 
 EXIT_CRASH, EXIT_ERROR = 1, 2
 UNUSABLE = (
@@ -39,31 +40,62 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "acl": Command("acktree.console.commands.acl:acl", "List or give the rights that each role needs."),
-    "acker": Command("acktree.console.commands.acker:acker", "Fold acks, send results to spouts.", "acker"),
-    "bolt": Command("acktree.console.commands.bolt:bolt", "Run a bolt written in Python."),
-    "broker": Command("acktree.console.commands.broker:broker", "Run a Kafka for development.", "broker"),
-    "describe": Command("acktree.console.commands.describe:describe", "Show the state of a topology.", "ui"),
+    "acl": Command(
+        "acktree.console.commands.changing.acl:acl", "List or give the rights that each role needs."
+    ),
+    "acker": Command(
+        "acktree.console.commands.running.acker:acker", "Fold acks, send results to spouts.", "acker"
+    ),
+    "bolt": Command("acktree.console.commands.running.bolt:bolt", "Run a bolt written in Python."),
+    "broker": Command(
+        "acktree.console.commands.running.broker:broker", "Run a Kafka for development.", "broker"
+    ),
+    "describe": Command(
+        "acktree.console.commands.watching.describe:describe", "Show the state of a topology.", "ui"
+    ),
     "dead-letter": Command(
-        "acktree.console.commands.dead_letter:dead_letter", "List, show and replay dead letters.", "ui"
+        "acktree.console.commands.changing.dead_letter:dead_letter",
+        "List, show and replay dead letters.",
+        "ui",
     ),
-    "doctor": Command("acktree.console.commands.doctor:doctor", "Ask a broker for what acktree relies on."),
+    "doctor": Command(
+        "acktree.console.commands.watching.doctor:doctor", "Ask a broker for what acktree relies on."
+    ),
     "export-traces": Command(
-        "acktree.console.commands.export_traces:export_traces", "Send trees as OpenTelemetry spans.", "otel"
+        "acktree.console.commands.watching.export_traces:export_traces",
+        "Send trees as OpenTelemetry spans.",
+        "otel",
     ),
-    "demo": Command("acktree.console.commands.demo:demo", "Run a whole topology here and watch it.", "spark"),
-    "breaker": Command("acktree.console.commands.breaker:breaker", "Close breakers of spouts.", "ui"),
-    "drain": Command("acktree.console.commands.flow:drain", "Stop new records, wait for the rest.", "ui"),
-    "pause": Command("acktree.console.commands.flow:pause", "Stop what spouts emit.", "ui"),
-    "pending": Command("acktree.console.commands.pending:pending", "List records that are not done.", "ui"),
-    "replay": Command("acktree.console.commands.replay:replay", "Emit source records again."),
-    "resume": Command("acktree.console.commands.flow:resume", "Let spouts emit again.", "ui"),
-    "spark": Command("acktree.console.commands.spark:spark", "Run a Spark stage of a topology.", "spark"),
-    "spout": Command("acktree.console.commands.spout:spout", "Run a spout written in Python."),
-    "trace": Command("acktree.console.commands.trace:trace", "Show the tree of a source record.", "ui"),
-    "topics": Command("acktree.console.commands.topics:topics", "Make the topics of a topology."),
-    "topology": Command("acktree.console.commands.topology:topology", "Publish and show topologies."),
-    "ui": Command("acktree.console.commands.ui:ui", "Serve the status page of a topology.", "ui"),
+    "demo": Command(
+        "acktree.console.commands.running.demo:demo", "Run a whole topology here and watch it.", "spark"
+    ),
+    "breaker": Command(
+        "acktree.console.commands.changing.breaker:breaker", "Close breakers of spouts.", "ui"
+    ),
+    "drain": Command(
+        "acktree.console.commands.changing.flow:drain", "Stop new records, wait for the rest.", "ui"
+    ),
+    "pause": Command("acktree.console.commands.changing.flow:pause", "Stop what spouts emit.", "ui"),
+    "pending": Command(
+        "acktree.console.commands.watching.pending:pending", "List records that are not done.", "ui"
+    ),
+    "replay": Command("acktree.console.commands.changing.replay:replay", "Emit source records again."),
+    "resume": Command("acktree.console.commands.changing.flow:resume", "Let spouts emit again.", "ui"),
+    "rewind": Command(
+        "acktree.console.commands.changing.rewind:rewind", "Emit all from an earlier place on again.", "ui"
+    ),
+    "spark": Command(
+        "acktree.console.commands.running.spark:spark", "Run a Spark stage of a topology.", "spark"
+    ),
+    "spout": Command("acktree.console.commands.running.spout:spout", "Run a spout written in Python."),
+    "trace": Command(
+        "acktree.console.commands.watching.trace:trace", "Show the tree of a source record.", "ui"
+    ),
+    "topics": Command("acktree.console.commands.changing.topics:topics", "Make the topics of a topology."),
+    "topology": Command(
+        "acktree.console.commands.changing.topology:topology", "Publish and show topologies."
+    ),
+    "ui": Command("acktree.console.commands.running.ui:ui", "Serve the status page of a topology.", "ui"),
 }
 
 
@@ -103,7 +135,7 @@ def _as_sentence(error: Exception) -> str | None:
         return f"cannot use {error.filename}: {(error.strerror or str(error)).lower()}"
     kafka = sys.modules.get("confluent_kafka")  # not imported here: --help does without
     if kafka is not None and isinstance(error, kafka.KafkaException):
-        from acktree.schemas.kafka_errors import as_clear_error
+        from acktree.core.kafka.errors import as_clear_error
 
         return str(as_clear_error(error.args[0], "its address"))
     return None
@@ -118,7 +150,7 @@ def load(name: str, command: Command) -> click.Command:
         if command.extra is None or (missing.name or "").split(".")[0] == "acktree":
             raise
         raise CommandUnavailable(
-            f"acktree {name} needs {missing.name}: pip install 'acktree[{command.extra}]'"
+            f"acktree {name} needs {missing.name}: {how_to_install(command.extra)}"
         ) from missing
     assert isinstance(loaded, click.Command), f"{command.target} is not a command"
     return loaded

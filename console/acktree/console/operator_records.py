@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
-from acktree.schemas.errors import AcktreeError, BrokerUnreachable
-from acktree.schemas.kafka_errors import as_clear_error, clear_errors
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_producer, wait_until_delivered
+from acktree.core.kafka.errors import as_clear_error, clear_errors
+from acktree.core.kafka.settings import Settings, producer_settings
+from acktree.wire.errors import AcktreeError
 
 
 class OperatorRecord(NamedTuple):

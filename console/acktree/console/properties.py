@@ -4,28 +4,19 @@ A secret on a command line can be read by everyone who may list processes, so th
 the environment carries it. A property passes through untouched, and no value appears in any error's text.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from acktree.schemas.client_settings import OAUTH_CALLBACK
-from acktree.schemas.errors import AcktreeError
+from acktree.core.kafka.settings import OAUTH_CALLBACK
+from acktree.wire.errors import AcktreeError
 
 ENVIRONMENT = "ACKTREE_KAFKA_"
-SECRETS = frozenset(
-    (
-        "schema.registry.basic.auth.user.info",
-        "schema.registry.bearer.auth.client.secret",
-        "schema.registry.bearer.auth.token",
-        "schema.registry.ssl.key.password",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.assertion.private.key.passphrase",
-        "sasl.oauthbearer.assertion.private.key.pem",
-        "sasl.password",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.password",
-    )
+SECRET = re.compile(
+    r"(^|\.)(password|passphrase|secret|token|user\.info|key\.pem|jaas\.config)$", re.IGNORECASE
 )
+"""The end of a property that is a secret, by any of its names: librdkafka knows some by several."""
+PASSWORD_IN_URL = re.compile("://[^/@]*:.*@")
 
 
 class BadProperties(AcktreeError):
@@ -40,11 +31,12 @@ def client_properties(
     Raises:
         BadProperties: a secret is given as a flag, or the file cannot be read.
     """
-    if shown := sorted(SECRETS & flags.keys()):
-        raise BadProperties(
-            f"{shown[0]} is refused on the command line, where other users can read it; put it into the "
-            f"environment as {variable_of(shown[0])}, or into a file for --command-config"
-        )
+    for key in sorted(flags):
+        if SECRET.search(key) or PASSWORD_IN_URL.search(flags[key]):
+            raise BadProperties(
+                f"{key} is refused on the command line, where other users can read it; put it into the "
+                f"environment as {variable_of(key)}, or into a file for --command-config"
+            )
     given = {
         _key_of(variable): value
         for variable, value in environment.items()

@@ -1,10 +1,11 @@
-"""All topologies that are published on a cluster."""
+"""All topologies that are published on a cluster, and what no two of them may have in common."""
 
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.schemas.registry import Published, read_histories
-from acktree.schemas.topology import registry_topic
+from acktree.core.errors import BadTopology
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.file import Topology, registry_topic
+from acktree.core.topology.registry import Published, read_histories
 
 
 def all_published(bootstrap: str, settings: Settings) -> list[Published]:
@@ -21,3 +22,22 @@ def all_published(bootstrap: str, settings: Settings) -> list[Published]:
     ending = registry_topic("")
     names = sorted(topic.removesuffix(ending) for topic in topics if topic.endswith(ending))
     return [history.latest for history in read_histories(bootstrap, names, settings)]
+
+
+def refuse_shared_topics(wanted: Topology, bootstrap: str, settings: Settings) -> None:
+    """Raise BadTopology where another topology emits to a topic of tuples of this one.
+
+    Bolts of both would read the tuples of both: they ack to their own ackers, where the root id of the other
+    topology may be that of another record.
+
+    Raises:
+        NotAuthorized: a registry may not be read, so nothing is known.
+    """
+    emitted = wanted.emitted_topics()
+    for other in all_published(bootstrap, settings):
+        shared = [topic for topic in other.emitted_topics() if topic in emitted]
+        if shared and other.name != wanted.name:
+            raise BadTopology(
+                f"topic {shared[0]!r} has the tuples of topology {other.name!r}, and no two may "
+                f"share one: emit to a topic of its own, such as {wanted.name}.{shared[0]}"
+            )

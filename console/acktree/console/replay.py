@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from acktree.console.operator_records import OperatorRecord, write_records, written_or_raised
 from acktree.console.view.cluster import Cluster, CommittedOffset, Place
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.clients import make_admin
-from acktree.schemas.codec import encode_replay_command
-from acktree.schemas.control_records import MAX_REPLAY_SPANS, ReplayCommand, Span
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.publish import describe
-from acktree.schemas.registry import Published, Slot
+from acktree.core.kafka.clients import make_admin
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.publish import describe
+from acktree.core.topology.registry import Published, Slot
+from acktree.wire.codec import encode_replay_command
+from acktree.wire.control_records import ReplayCommand, Span, command_end
+from acktree.wire.errors import AcktreeError
 
 
 class NotReplayable(AcktreeError):
@@ -114,8 +114,10 @@ def plan_replay(
         state = state_of(published, slot, states)
         here = _clip(topic, partition, _merge(spans), state, notes)
         result_topic = published.result_topic(published.task_of(slot))
-        for at in range(0, len(here), MAX_REPLAY_SPANS):
-            part = tuple(here[at : at + MAX_REPLAY_SPANS])
+        end = 0
+        while end < len(here):
+            start, end = end, command_end(here, end)
+            part = tuple(here[start:end])
             commands.append(PlannedCommand(topic, partition, slot.slot, result_topic, state.frontier, part))
     return ReplayPlan(
         published.name, published.version, published.control_retention_s, tuple(commands), tuple(notes)

@@ -2,15 +2,15 @@
 
 Invariant: the lists are what the tests run each role with, against an authorizer that denies the rest. Read
 and Write imply Describe. Whoever may write to `T.ack` or `T.ack-init` can forge a "done": only workers and
-stages may, and ackers, who decide what is done, to keep trees open; never a reader of figures.
+stages may; never a reader of figures.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.topology import Topology
+from acktree.core.topology.file import Topology
+from acktree.wire.errors import AcktreeError
 
 
 class Role(StrEnum):
@@ -65,7 +65,7 @@ def rights(topology: Topology, role: Role, component: str | None) -> tuple[Right
     elif role is Role.EDITOR:
         given = [*_editor(topology)]
     elif role is Role.ACKER:
-        given = [*_everybody(topology), *_acker(topology), *waiting_tuples(topology)]
+        given = [*_everybody(topology), *_acker(topology)]
     else:
         given = [*_everybody(topology)]
         for name in _components(topology, role, component):
@@ -119,14 +119,8 @@ def _acker(topology: Topology) -> Iterator[Right]:
     yield from _topic("Read", topology.ack_init_topic, topology.ack_topic)
     yield _results(topology, "Write")
     yield Right("group", topology.acker_group, "Read")
-
-
-def waiting_tuples(topology: Topology) -> Iterator[Right]:
-    """Keep trees open while their tuples wait for a bolt; without this they time out, and the log says so."""
-    yield from _topic("Read", topology.stats_topic)
-    yield from _topic("Write", topology.ack_topic)
     for name, bolt in topology.bolts.items():
-        yield from _topic("Read", *bolt.reads)
+        yield from _topic("Describe", *bolt.reads)
         yield Right("group", topology.group_of(name), "Describe")
 
 
@@ -185,17 +179,22 @@ def _editor(topology: Topology) -> Iterator[Right]:
 
 
 def _operator(topology: Topology) -> Iterator[Right]:
-    """Apply the topology, read everything, replay."""
+    """Apply the topology, read everything, replay and rewind."""
     control = (topology.ack_init_topic, topology.ack_topic)
     own = (topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control)
     yield from _topic("Create", *own, *topology.emitted_topics())
     yield _results(topology, "Create")
     yield from _topic("Alter", *control)
     yield from _topic("AlterConfigs", *own)
+    for spout in topology.spouts.values():
+        yield from _topic("DescribeConfigs", *(spout.topics or spout.emits))
     yield _results(topology, "AlterConfigs")
     yield from _topic("Write", topology.registry_topic)
     yield Right("transactional-id", f"{topology.registry_topic}.publisher", "Write")
     yield _results(topology, "Write")
+    for name, spout in topology.spouts.items():
+        if spout.topics:  # a rewind is a commit of its group
+            yield Right("group", topology.group_of(name), "Read")
     yield from _ui(topology)
 
 

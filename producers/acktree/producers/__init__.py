@@ -1,9 +1,9 @@
 """The library for workers: bolts and spouts in Python, and their acks."""
 
 from acktree.producers.bolt import AsyncBolt, BasicBolt, BatchBolt, Bolt, Context, Emit
+from acktree.producers.collecting.arithmetic.pending import Message
 from acktree.producers.collecting.batch import BatchCollector
 from acktree.producers.collecting.collector import Collector
-from acktree.producers.collecting.pending import Message
 from acktree.producers.collecting.spout_emitter import SpoutEmitter
 from acktree.producers.errors import (
     AckedTwice,
@@ -38,11 +38,11 @@ from acktree.producers.idempotency import NoLastingKey, WriteOnce
 from acktree.producers.serdes.schema_registry import Avro, JsonSchema, Protobuf
 from acktree.producers.serdes.serde import Json, Raw, Serde, Text
 from acktree.producers.spout import Failure, Spout, SpoutContext
+from acktree.producers.spouts.spout_loop import SpoutWorker
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import SourceOrigin, Tuple
 from acktree.producers.worker.loop import Worker
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 __all__ = [
     "AckedTwice",

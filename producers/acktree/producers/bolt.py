@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from acktree.core.topology.registry import Published
 from acktree.producers.collecting.batch import BatchCollector
 from acktree.producers.collecting.collector import Collector, UserHeaders
 from acktree.producers.errors import NotInHand
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import Tuple
-from acktree.schemas.registry import Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class AnyBolt:
     execute_timeout_s: ClassVar[float] = 0.0
     """How long ``execute`` may take for a tuple, or for a batch; 0: for ever. The topology's comes first.
 
-    An AsyncBolt's is cancelled and fails; a process that is in any other ends with exit code 4.
+    The tuple fails. An AsyncBolt's is cancelled; in any other bolt the process ends if it does not return.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -94,7 +94,10 @@ class AnyBolt:
 
 
 class SyncBolt(AnyBolt):
-    """A bolt that is called in the worker's one loop."""
+    """A bolt that is called in a thread of its own, one call after the other."""
+
+    finish_timeout_s: ClassVar[float] = 30.0
+    """How long a stop or a rebalance waits for ``execute`` before it leaves the tuple to the next worker."""
 
     def prepare(self, context: Context) -> None:
         """Open what ``execute`` needs; called once, before the first tuple."""
@@ -174,7 +177,10 @@ class AsyncBolt(AnyBolt):
     """
 
     max_concurrent: ClassVar[int] = 1_000
-    """How many tuples may be executed at once."""
+    """How many tuples may be executed at once; as many again wait in memory."""
+
+    order: ClassVar[str] = "any"
+    """"key": tuples of one topic and key are executed one after the other, those of others at once."""
 
     finish_timeout_s: ClassVar[float] = 5.0
     """How long a stop or a rebalance waits for tuples that are being executed before it cancels them."""

@@ -1,8 +1,8 @@
 """The errors of workers and spouts. Each message says what is wrong and what to do."""
 
-from acktree.schemas import world
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.user_code import text_of
+from acktree.core import world
+from acktree.core.user_code import text_of
+from acktree.wire.errors import AcktreeError
 
 MAX_SHOWN_CHARS = 80
 
@@ -111,6 +111,10 @@ class UnknownSchema(AcktreeError):
 
 class RegistryUnavailable(AcktreeError):
     """The schema registry does not answer: no tuple's fault; the worker stops, its inputs are read again."""
+
+
+class ExecuteHangs(AcktreeError):
+    """``execute`` has not returned long after its limit: its tuple has failed, and the worker stops."""
 
 
 class UnknownComponent(AcktreeError):

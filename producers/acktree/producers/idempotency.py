@@ -9,7 +9,7 @@ in Python or one that tracks by block.
 from typing import Any, Protocol
 
 from acktree.producers.tuples import Tuple
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 
 class NoLastingKey(AcktreeError):
@@ -65,10 +65,11 @@ class WriteOnce:
         """Create the table unless it exists."""
         cursor.execute(self._create)
 
-    def first(self, cursor: Cursor, tup: Tuple, part: str | int = "") -> bool:
+    def first(self, cursor: Cursor, tup: Tuple, part: str | int) -> bool:
         """Insert the key of a write, and return whether it is the first one; only then write.
 
-        Both belong in one transaction, which must be committed before the tuple is acked.
+        Both belong in one transaction, which must be committed before the tuple is acked. ``part`` has no
+        default: with one ``part``, of all that one source record leads to only the first is written.
 
         Raises:
             NoLastingKey: see there.

@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from acktree.core.user_code import clear_user_errors, load_callable
 from acktree.producers.errors import BadHandler
 from acktree.producers.functions import bolt_class_of
-from acktree.schemas.user_code import clear_user_errors, load_callable
 
 Made = TypeVar("Made")
 

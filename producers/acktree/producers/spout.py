@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from acktree.producers.bolt import Context
-from acktree.producers.collecting.pending import Message
+from acktree.producers.collecting.arithmetic.pending import Message
 from acktree.producers.collecting.spout_emitter import SpoutEmitter
-from acktree.schemas import control_records
-from acktree.schemas.control_records import NEVER, Cause
+from acktree.wire import control_records
+from acktree.wire.control_records import NEVER, Cause
 
 Retry = Callable[[int, str], float | None]
 """Of a failed attempt, counted from 1, and its reason: the seconds until the next one, None to give up."""
@@ -61,7 +61,7 @@ class Failure(_Why):
         made.retry, made.retry_after_s, made.attempts = self.retry, self.retry_after_s, self.attempts
         return made
 
-    def given_up(self, attempts: int) -> "Failure":
+    def exhausted(self, attempts: int) -> "Failure":
         """Return the last failure of a message that is given up; the cause is REJECTED if a bolt says so."""
         made = Failure(self.cause if self.retry else Cause.REJECTED, self.task, self.reason)
         made.retry, made.attempts, made.failed_tuple = False, attempts, self.failed_tuple

@@ -8,27 +8,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
+from acktree.core import world
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.file import BoltTable
+from acktree.core.topology.registry import History, Published, Slot
 from acktree.producers.bolt import AnyBolt, Context
+from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.collecting.counters import Counters
-from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.columns import NO_TIMESTAMP
 from acktree.producers.functions import as_bolt
-from acktree.producers.native.columns import NO_TIMESTAMP
 from acktree.producers.serdes.payloads import topics_of
 from acktree.producers.tuples import IN_HAND, Hand, Record
-from acktree.producers.worker.bolt_kinds import check_bolt, collector_of, configure, make_execution
-from acktree.producers.worker.intake import Intake
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.codec import decode_ack
-from acktree.schemas.control_records import BACK_OFF, NEVER
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import HEADER, Anchor, decode_header, encode_header, find_header
-from acktree.schemas.ids import EdgeSource, emitted_value, generation_of, origin_of, root_id
-from acktree.schemas.registry import History, Published, Slot
-from acktree.schemas.topology import BoltTable
+from acktree.producers.worker.executing.bolt_kinds import check_bolt, collector_of, configure, make_execution
+from acktree.producers.worker.executing.intake import Intake
+from acktree.wire.codec import decode_ack
+from acktree.wire.control_records import BACK_OFF, NEVER
+from acktree.wire.header import HEADER, Anchor, decode_header, encode_header, find_header
+from acktree.wire.ids import emitted_value, generation_of, origin_of, root_id
 
 END_TIMEOUT_S = 10.0
 """How long an AsyncBolt may take for the given values."""
@@ -104,8 +104,9 @@ class BoltDouble:
         self._collector = collector_of(bolt, exactly_once)(name, self._history, packer, self._on_emission)
         configure(self._collector, bolt, topology.bolts[name], name, settings or {})
         intake = Intake(name, self._history)
-        check, find_hand = _raise_broker_error, lambda *_: self._hand
-        self._execution = make_execution(bolt, self._collector, intake, check, find_hand)
+        self._execution = make_execution(
+            bolt, self._collector, intake, lambda *_: self._hand, exactly_once=exactly_once
+        )
         self._execution.prepare(Context(topology, name, f"{name}@test"))
 
     def give(
@@ -252,10 +253,6 @@ def _as_bytes(part: object) -> bytes | None:
     if part is None or isinstance(part, bytes):
         return part
     raise TypeError(f"a record's key, value and headers are bytes, str or None, not {part!r}")
-
-
-def _raise_broker_error(error: KafkaError) -> None:
-    raise AcktreeError(f"the double has no broker, but got a broker's error: {error.str()}")
 
 
 def _topology(name: str, reads: tuple[str, ...], emits: tuple[str, ...]) -> Published:

@@ -7,6 +7,7 @@ accessed; a bolt that works on columns never pays for them.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from acktree.core.errors import how_to_install
 from acktree.producers.errors import MissingExtra
 from acktree.producers.tuples import ACKED, IN_HAND, Owner, Record, Tuple
 
@@ -68,7 +69,7 @@ class TupleBatch(Sequence[Tuple]):
         try:
             import pyarrow
         except ImportError as error:
-            raise MissingExtra("tuples.table() needs pyarrow: pip install 'acktree[arrow]'") from error
+            raise MissingExtra(f"tuples.table() needs pyarrow: {how_to_install('arrow')}") from error
         records = self._records
         columns = {
             "row": (range(len(records)), pyarrow.int32()),
@@ -133,3 +134,5 @@ class TupleBatch(Sequence[Tuple]):
         for tup in self._tuples or ():
             if tup._state is IN_HAND:
                 tup._state = ACKED
+                if tup._hand is not None:
+                    del tup._hand[tup.offset]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
-from acktree.schemas.header import HEADER, Anchor, decode_header, first_anchor
+from acktree.wire.header import HEADER, Anchor, decode_header, first_anchor
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -165,6 +165,15 @@ class Tuple:
 def is_over(tup: Tuple) -> bool:
     """Return whether the worker dropped or failed a tuple: its bolt's later calls for it do nothing."""
     return tup._state is DROPPED or (tup._state is FAILED and tup._fault is not None)
+
+
+Place = tuple[str, int]
+"""The topic and the number of a partition."""
+
+
+def place_of(record: Record) -> Place:
+    """Return the partition of a record."""
+    return record.topic() or "", record.partition() or 0
 
 
 Hand = dict[int, Tuple]

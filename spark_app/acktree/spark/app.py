@@ -16,24 +16,29 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from acktree.producers.native.librdkafka import is_native_off
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.durations import parse_duration_s
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.temporary_folder import temporary_folder
-from acktree.schemas.user_code import load_callable
+from acktree.core.durations import parse_duration_s
+from acktree.core.kafka.settings import Settings
+from acktree.core.temporary_folder import temporary_folder
+from acktree.core.topology.file import stats_topic
+from acktree.core.user_code import load_callable
+from acktree.spark.driver.reporter import reports_of_start
 from acktree.spark.driver.source_watch import check_source
+from acktree.spark.native.spark_home import plain_files
+from acktree.spark.native.switch import why_off
 from acktree.spark.runtime import available_now
 from acktree.spark.runtime.class_archive import options_to_use
 from acktree.spark.runtime.jvm_output import begin_stop, launch_jvm, silence_lost_jvm
 from acktree.spark.runtime.short_errors import TRACEBACK, last_error
-from acktree.spark.runtime.spark_home import plain_files
 from acktree.spark.runtime.spark_version import HAS_ADMISSION_CONTROL
 from acktree.spark.shared.options import BadOption, SourceOptions
-from acktree.spark.sink import target_of
+from acktree.spark.sink import narrow_writer, target_of
 from acktree.spark.source import FORMAT, register
 from acktree.spark.stage import BadTransform, Stage, Transform
 from acktree.spark.tasks.writing.row_columns import check_columns
+from acktree.spark.tasks.writing.transactions import BATCHES
+from acktree.wire.errors import AcktreeError
+
+log = logging.getLogger("acktree.spark")
 
 AVAILABLE_NOW = "available-now"
 LONGEST_SCRATCH = 60
@@ -118,7 +123,7 @@ def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = No
     is_local = "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        if not is_native_off():
+        if not why_off():
             settings["spark.python.daemon.module"] = "acktree.spark.daemon"
         settings["spark.master"] = f"local[{os.cpu_count() or 2},4]"
     if is_local and "SPARK_CONF_DIR" not in os.environ:
@@ -135,7 +140,7 @@ def make_session(app_name: str, jvm_options: str = "", scratch: Path | None = No
     settings |= _SESSION
     with (
         _own_interrupts(),
-        plain_files() if is_local and not is_native_off() else contextlib.nullcontext(),
+        plain_files() if is_local and not why_off() else contextlib.nullcontext(),
     ):
         launch_jvm(settings)
         session = SparkSession.builder.config(map={**settings}).getOrCreate()
@@ -192,6 +197,8 @@ def start(
         BadTrigger: it is none of these.
         BadTransform, BadColumn: the transform raises, or returns what cannot be sent; tried on no rows.
     """
+    if reason := why_off(BATCHES):
+        log.info("tasks write record by record: %s", reason, extra={"action": "no_batches"})
     interval_ms = None if trigger in ("", AVAILABLE_NOW) else trigger_ms(trigger)
     ends_by_itself = trigger == AVAILABLE_NOW and not HAS_ADMISSION_CONTROL
     if ends_by_itself:
@@ -230,7 +237,7 @@ def _staged(spark: SparkSession, transform: Transform, options: Mapping[str, str
 
 
 def _declared(spark: SparkSession, transform: Transform, options: Mapping[str, str]) -> DataStreamWriter:
-    """Return what writes a query whose plan is declared narrow. Raises BadColumn."""
+    """Return what writes a query whose plan is declared narrow. Raises BadColumn, NotABroadcastJoin."""
     register(spark)
     output = transform(spark.readStream.format(FORMAT).options(**options).load())
     if isinstance(output, Mapping):
@@ -241,7 +248,7 @@ def _declared(spark: SparkSession, transform: Transform, options: Mapping[str, s
         ((topic, output),) = output.items()
         options = {**options, "topic": topic}
     check_columns(output.schema, target_of(options.get("topic", "")))
-    return output.writeStream.format(FORMAT).options(**options)
+    return narrow_writer(output, options)
 
 
 def run(
@@ -269,9 +276,10 @@ def run(
             checkpoint = stack.enter_context(temporary_folder("checkpoint"))
         try:
             scratch = stack.enter_context(temporary_folder("spark"))
-            spark = make_session(f"acktree {checked.group}", scratch=scratch)
-            stack.callback(_stop_session, spark)
-            query = start(spark, transform or load_function(place), options, checkpoint, trigger)
+            with reports_of_start(checked, stats_topic(checked.topology)):
+                spark = make_session(f"acktree {checked.group}", scratch=scratch)
+                stack.callback(_stop_session, spark)
+                query = start(spark, transform or load_function(place), options, checkpoint, trigger)
         except Exception:
             if stopping:
                 return  # a signal to the whole process group also ends the JVM

@@ -8,21 +8,34 @@ those that numpy and Arrow start support a fork.
 """
 
 import gc
+import sys
 from contextlib import suppress
 
-import pyspark.worker  # noqa: F401 (what workers import first)
-from pyspark.daemon import manager
+import pyspark.daemon
+import pyspark.worker
 
-from acktree.producers.native.librdkafka import NoColumns
 from acktree.spark import source, stage  # noqa: F401 (what tasks import)
-from acktree.spark.warm_up import load, load_batches
+from acktree.spark.native.switch import NativeOff
+from acktree.spark.warm_up import load, load_batches, load_columns
+
+
+def print_unless_closed(*values: object, **more: object) -> None:
+    """Print what Spark's daemon reports, but no stack where the JVM has closed the socket of a worker first.
+
+    It does so with each worker whose output it no longer needs. Whether a task had all of its input does not
+    depend on it: see ``runtime/whole_input.py``.
+    """
+    if not isinstance(sys.exception(), BrokenPipeError | ConnectionResetError):
+        print(*values, **more)  # type: ignore[call-overload]
+
+
+pyspark.daemon.print = print_unless_closed  # type: ignore[attr-defined]
 
 if __name__ == "__main__":
-    with suppress(NoColumns):  # each worker says so once it has no columns
-        load()
-    with suppress(ImportError, RuntimeError):  # and of batches
-        from acktree.spark.tasks.writing import batch_transaction  # noqa: F401
-
+    load()
+    with suppress(NativeOff):  # each worker says so once it has no columns
+        load_columns()
+    with suppress(NativeOff):  # and of batches
         load_batches()
     gc.freeze()  # a worker collects garbage after each task; nothing loaded here is garbage
-    manager()
+    pyspark.daemon.manager()

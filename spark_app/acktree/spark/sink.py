@@ -3,25 +3,36 @@
 Takes the place of ``foreachBatch`` and its stage, and needs no part of Spark's JVM, so it also works in
 Spark Connect. Whether the plan is narrow is seen by its tasks (``tasks/handoff.py``) and, once a batch has
 ended, by the source (``driver/written_batches.py``).
+Invariant: a query starts only if every join in it is a broadcast join. Spark may run any other one as a
+Cartesian product: it reads each record in several tasks, and the first ones look like those of a narrow plan.
 """
 
+import contextlib
+import io
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Row, datasource
+from pyspark.sql import DataFrame, Row, datasource
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from acktree.spark.shared.options import NARROW, BadOption, SourceOptions
 from acktree.spark.tasks.writing.declared_task import write_declared
 from acktree.spark.tasks.writing.row_columns import check_columns
+from acktree.wire.errors import AcktreeError
 
 ROWS = 10_000
 """Rows that are laid out together where Spark hands them over one by one."""
 OF_SPARK = ("checkpointlocation", "queryname", "path")
 """Options of ``writeStream`` that Spark hands on to a sink."""
+JOINS_CHECKED = "joinschecked"
+"""The option by which ``narrow_writer`` tells the sink that it has looked at the plan."""
+_OPTIMIZED = re.compile(r"^== Optimized Logical Plan ==$(.*)^== Physical Plan ==$", re.MULTILINE | re.DOTALL)
+_JOIN = re.compile(r"^[^\w\n]*(\w*Join\b.*)", re.MULTILINE)
 _PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _KINDS = {
     "binary": pa.binary(),
@@ -35,6 +46,28 @@ _KINDS = {
 }
 
 
+class NotABroadcastJoin(AcktreeError):
+    """A plan that is declared narrow holds a join that Spark need not run as a broadcast join."""
+
+
+def narrow_writer(rows: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
+    """Return what writes the rows of a narrow plan; ``options`` are those of its source.
+
+    Raises:
+        NotABroadcastJoin: the plan has a join without the hint to broadcast a side.
+    """
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        rows.explain(extended=True)
+    plan = _OPTIMIZED.search(printed.getvalue())
+    assert plan is not None, f"Spark explains this plan in another form: {printed.getvalue()}"
+    if joins := [join for join in _JOIN.findall(plan[1]) if "strategy=broadcast" not in join]:
+        raise NotABroadcastJoin(
+            f"the plan has a join that may read a record in several tasks ({joins[0]}): with plan=narrow "
+            "give the table the hint broadcast, or leave plan=narrow out and write with a stage"
+        )
+    return rows.writeStream.format("acktree").options(**options).option(JOINS_CHECKED, "true")
+
+
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """Return the writer of a query: of Arrow batches where Spark has such writers (4.1), else of rows.
 
@@ -43,11 +76,18 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         BadColumn: columns are missing or of a type that cannot be written.
     """
     # Life of a record, step 4.
-    checked = SourceOptions.parse({name: options[name] for name in options if name.lower() not in OF_SPARK})
+    given = {name.lower(): value for name, value in options.items() if name.lower() not in OF_SPARK}
+    is_checked = given.pop(JOINS_CHECKED, "") == "true"
+    checked = SourceOptions.parse(given)
     if not checked.plan:
         raise BadOption(
             f"writeStream.format('acktree') needs option plan={NARROW}, and the source needs it, too; for a "
             "plan of another shape use foreachBatch and a stage"
+        )
+    if not is_checked:
+        raise BadOption(
+            f"start a query with plan={NARROW} by acktree.spark.app.start(), or make its writer by "
+            "acktree.spark.sink.narrow_writer(rows, options): both check its joins"
         )
     if overwrite:
         raise BadOption("writeStream.format('acktree') has output modes append and update, not complete")

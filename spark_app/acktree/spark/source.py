@@ -5,6 +5,7 @@ builds the reader in several processes, so nothing is opened before the first of
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +18,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.registry import History, Published, read_history
+from acktree.core.topology.registry import History, Published, read_history
 from acktree.spark.driver.bolt_driver import BoltDriver
-from acktree.spark.driver.spout_driver import IDLE_WAIT_S, SpoutDriver
+from acktree.spark.driver.spouts.spout_driver import IDLE_WAIT_S, SpoutDriver
+from acktree.spark.driver.task_fencing import fence_tasks
 from acktree.spark.driver.written_batches import WrittenBatches
 from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.runtime.begun_batch import BegunBatch
@@ -41,6 +42,7 @@ from acktree.spark.tasks.reading.read_task import (
     read_offsets,
     read_tasks,
 )
+from acktree.wire.errors import AcktreeError
 
 FORMAT = "acktree"
 
@@ -110,6 +112,9 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             options = self._settled()
             self._driver = (SpoutDriver if options.spout else BoltDriver)(options)
+            if options.transactions:
+                places = [(source.topic, source.partition) for source in self._driver.topics.partitions]
+                fence_tasks(options.bootstrap, options.group, places, options.kafka)
         return self._driver
 
     def _opened(self, logged: PlannedBatch | None) -> SpoutDriver | BoltDriver:
@@ -154,12 +159,9 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_written(logged)
         if not self._has_begun and self._first not in (None, logged):
             self.stop()  # Spark has finished a first batch that it logged before a crash: go on behind it
-        is_first, self._has_begun = not self._has_begun, True
+        self._has_begun = True
         driver = self._opened(logged)
         driver.written(logged)
-        if is_first and self._must_check_shape(logged):
-            self._begun.planned(end := driver.shape_check().to_json())
-            return end
         if self._options.available_now and self._targets is None:
             self._targets = driver.log_ends()
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -185,15 +187,6 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return what the query's progress shows as the source's ``latestOffset``: how far the spout is."""
         return self._driver.progress(self._ends) if self._driver is not None else None
-
-    def _must_check_shape(self, logged: PlannedBatch) -> bool:
-        """Return whether a start tries the plan on a batch without records: if it is declared.
-
-        A join without a key reads the first partition of a table in the tasks that a narrow plan has: these
-        would commit their part of the rows before a later task is refused. Not twice in a row, or a query
-        that Spark gives one batch a run would read nothing.
-        """
-        return bool(self._options.plan) and not logged.checks_shape
 
     def _check_written(self, logged: PlannedBatch) -> None:
         """Check that a batch which Spark has ended was written. Raises NotWritten."""
@@ -221,7 +214,10 @@ class AcktreeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(declared_tasks(tasks or [ReadTask(())], self._options.group))
 
     def _tasks(self, batch: PlannedBatch) -> list[ReadTask]:
-        return read_tasks(self._settled(), self._published(batch.version), batch)
+        tasks = read_tasks(self._settled(), self._published(batch.version), batch)
+        if self._options.spout or not isinstance(driver := self._connected(), BoltDriver):
+            return tasks
+        return [replace(task, claim=driver.claim) for task in tasks]
 
     def _check_begin(self, logged: PlannedBatch) -> None:
         """Check what Spark has logged after it has asked for an offset: nothing behind it is skipped.

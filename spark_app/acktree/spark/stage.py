@@ -21,16 +21,17 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.schemas.registry import Registry
-from acktree.schemas.topology import registry_topic
-from acktree.schemas.user_code import described
-from acktree.spark.driver.timeout_resets import Resets, resetting
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.topology.file import BoltTable, SpoutTable
+from acktree.core.topology.registry import Registry
+from acktree.core.user_code import described
+from acktree.spark.driver.timeout_resets import Resets, read_tasks_of, resetting
+from acktree.spark.driver.writers import writers
 from acktree.spark.runtime.plan_shape import is_narrow, is_straight, rdds_before, tasks_of
 from acktree.spark.runtime.short_errors import with_short_errors
 from acktree.spark.runtime.task_runs import TaskRuns
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, commit_of_batch, commit_of_task
+from acktree.spark.shared.bolt_claim import check_claim
 from acktree.spark.shared.options import BadOption, SourceOptions
 from acktree.spark.tasks.handoff import handoff_wanted
 from acktree.spark.tasks.reading.read_task import ReadTask
@@ -50,7 +51,7 @@ from acktree.spark.tasks.writing.write_task import (
     write_tuples,
     write_whole,
 )
-from acktree.spark.tasks.writing.writers import writers
+from acktree.wire.errors import AcktreeError
 
 log = logging.getLogger("acktree.spark")
 
@@ -168,8 +169,10 @@ class Stage:
     def _guarded(self, batch: DataFrame, plan: StagePlan, write: Callable[[TaskRuns], int]) -> int:
         """Write without transactions, once: the roots of a batch that was cut off are failed."""
         context = batch.sparkSession.sparkContext
-        commit_record = commit_of_batch(plan.batch, registry_topic(self.options.topology))
+        commit_record = commit_of_batch(plan.batch, self._source_topic())
         with clear_errors(self.options.bootstrap):
+            for claim in {task.claim for task in read_tasks_of(batch)} - {""}:
+                check_claim(self._batch_commits, plan.history.name, claim)
             is_begun = self._batch_commits.is_set(commit_record)
         self._batch_commits.set(commit_record)  # even if it is already set: Kafka expires old offsets
         if is_begun:
@@ -202,12 +205,19 @@ class Stage:
         failures = batch.select("anchors").mapInArrow(partial(input_failures, reason=CUT_OFF), VALUES_SCHEMA)
         return _count(failures.mapInArrow(write, COUNT_SCHEMA))
 
-    def _emits(self) -> tuple[str, ...]:
+    def _table(self) -> SpoutTable | BoltTable:
         latest, options = self._registry.history.latest, self.options
         table = latest.spouts.get(options.spout) if options.spout else latest.bolts.get(options.bolt)
         if table is None:
             raise BadTransform(f"topology {latest.name} has no spout or bolt {options.component!r}")
-        return table.emits
+        return table
+
+    def _source_topic(self) -> str:
+        table = self._table()
+        return (self.options.subscribe or (table.topics if isinstance(table, SpoutTable) else table.reads))[0]
+
+    def _emits(self) -> tuple[str, ...]:
+        return self._table().emits
 
     def _limits(self) -> StageLimits:
         """Return the limits of the topics it emits to, read once."""

@@ -6,10 +6,12 @@ Invariant: importing this imports nothing of the extra ``testing``; using it doe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from acktree.core.errors import how_to_install
+
 if TYPE_CHECKING:
     from acktree.testing.faults import MOMENTS, Fault
     from acktree.testing.results import FailedRecord, TopicRecord
-    from acktree.testing.spark_stage import StageRow
+    from acktree.testing.spark.spark_stage import StageRow
     from acktree.testing.tester import TopologyTester
 
 __all__ = ["MOMENTS", "FailedRecord", "Fault", "StageRow", "TopicRecord", "TopologyTester"]
@@ -18,7 +20,7 @@ _HOMES = {
     "MOMENTS": "faults",
     "FailedRecord": "results",
     "Fault": "faults",
-    "StageRow": "spark_stage",
+    "StageRow": "spark.spark_stage",
     "TopicRecord": "results",
     "TopologyTester": "tester",
 }
@@ -33,6 +35,6 @@ def __getattr__(name: str) -> Any:
         if (missing.name or "").startswith("acktree"):
             raise
         raise ModuleNotFoundError(
-            f"acktree.testing needs {missing.name!r}; install it with: pip install 'acktree[testing]'",
+            f"acktree.testing needs {missing.name!r}; install it with: {how_to_install('testing')}",
             name=missing.name,
         ) from missing

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
-from acktree.schemas.topology import Topology
-from acktree.testing.errors import UnknownFault
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kafka.transactions import Refused
-from acktree.testing.kernel import Kernel, Process
+from acktree.core.topology.file import Topology
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.transactions import Refused
 from acktree.testing.services import RESTART_S, Service, Services
+from acktree.testing.virtual.errors import UnknownFault
+from acktree.testing.virtual.kernel import Kernel, Process
 from acktree.testing.world import SimulatedWorld
 
 COMMIT_CALLS = ("consumer.commit", "producer.commit_transaction")

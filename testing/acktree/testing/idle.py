@@ -17,11 +17,11 @@ _TURNS = {
     ("acktree.acker.service", "IDLE_WAIT_S"): ACKER_TURN_S,
     ("acktree.producers.worker.loop", "IDLE_WAIT_S"): IDLE_TURN_S,
     ("acktree.producers.worker.loop", "BUSY_WAIT_S"): BUSY_TURN_S,
-    ("acktree.producers.worker.spout_loop", "IDLE_WAIT_S"): BUSY_TURN_S,
-    ("acktree.producers.worker.spout_loop", "BUSY_WAIT_S"): BUSY_TURN_S,
-    ("acktree.spark.driver.spout_driver", "IDLE_WAIT_S"): BUSY_TURN_S,
+    ("acktree.producers.spouts.spout_loop", "IDLE_WAIT_S"): BUSY_TURN_S,
+    ("acktree.producers.spouts.spout_loop", "BUSY_WAIT_S"): BUSY_TURN_S,
+    ("acktree.spark.driver.spouts.spout_driver", "IDLE_WAIT_S"): BUSY_TURN_S,
     ("acktree.spark.source", "IDLE_WAIT_S"): BUSY_TURN_S,
-    ("acktree.testing.spark_stub", "POLLING_DELAY_S"): BUSY_TURN_S,
+    ("acktree.testing.spark.spark_stub", "POLLING_DELAY_S"): BUSY_TURN_S,
 }
 
 

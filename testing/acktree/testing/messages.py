@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from acktree.producers.collecting.pending import Message
+from acktree.producers.collecting.arithmetic.pending import Message
 from acktree.producers.spout import Failure, Spout
 from acktree.testing.results import FailedRecord
 
@@ -18,7 +18,7 @@ class Messages:
 
     acked: list[Hashable] = field(default_factory=list)
     failed: list[FailedRecord] = field(default_factory=list)
-    given_up: list[Hashable] = field(default_factory=list)
+    exhausted: list[Hashable] = field(default_factory=list)
 
     def watch(self, spout: Spout) -> None:
         """Record what a spout is told from now on."""
@@ -37,7 +37,7 @@ class Messages:
         self.failed.append(found)
 
     def _record_end(self, message: Message, failure: Failure) -> None:
-        self.given_up.append(message.id)
+        self.exhausted.append(message.id)
 
 
 def _recorded(record: Callable[..., None], tell: Callable[..., None]) -> Callable[..., None]:

@@ -10,19 +10,19 @@ from functools import partial
 from typing import Any
 
 from acktree.acker.service import Acker
+from acktree.core.topology.file import Topology
+from acktree.core.user_code import load_callable
 from acktree.producers.bolt import AnyBolt
 from acktree.producers.functions import bolt_class_of
 from acktree.producers.loading import make_handler
 from acktree.producers.spout import Spout
-from acktree.producers.worker.bolt_kinds import BOLTS
+from acktree.producers.spouts.spout_loop import SpoutWorker
+from acktree.producers.worker.executing.bolt_kinds import BOLTS
 from acktree.producers.worker.loop import Worker
-from acktree.producers.worker.spout_loop import SpoutWorker
-from acktree.schemas.topology import Topology
-from acktree.schemas.user_code import load_callable
-from acktree.testing.errors import MissingPart
-from acktree.testing.kernel import Kernel
 from acktree.testing.messages import Messages
 from acktree.testing.services import Runner, Service
+from acktree.testing.virtual.errors import MissingPart
+from acktree.testing.virtual.kernel import Kernel
 
 BOOTSTRAP = "simulated"
 Make = Callable[[Service], Runner]
@@ -101,7 +101,7 @@ class Parts:
         return SpoutWorker(*place, spout, task=task, name=name, user=self.user, ready=service.set_ready)
 
     def _application(self, name: str, stage: Any, service: Service) -> Runner:
-        from acktree.testing.spark_stub import Checkpoint, SparkApplication
+        from acktree.testing.spark.spark_stub import Checkpoint, SparkApplication
 
         role = {"spout": name} if name in self.topology.spouts else {"bolt": name}
         kafka = {f"kafka.{key}": value for key, value in self.user.items()}

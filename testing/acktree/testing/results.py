@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from acktree.console.view.dead_letters import DeadLetter, dead_letter_of, spouts_by_topic
+from acktree.console.view.records.dead_letters import DeadLetter, dead_letter_of, spouts_by_topic
+from acktree.core.topology.registry import Published
 from acktree.producers.spout import Failure
-from acktree.schemas.codec import decode_ack_init, decode_result
-from acktree.schemas.control_records import Cause
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.header import HEADER, decode_header, find_header
-from acktree.schemas.ids import origin_of
-from acktree.schemas.registry import Published
-from acktree.spark.ledger.done_set import decode_metadata
-from acktree.testing.errors import UnknownName
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kafka.log import Header, PartitionLog, StoredRecord
-from acktree.testing.kafka.message import SimulatedMessage
+from acktree.spark.ledger.partitions.done_set import decode_metadata
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.log import Header, PartitionLog, StoredRecord
+from acktree.testing.kafka.clients.message import SimulatedMessage
+from acktree.testing.virtual.errors import UnknownName
+from acktree.wire.codec import decode_ack_init, decode_result
+from acktree.wire.control_records import Cause
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import HEADER, decode_header, find_header
+from acktree.wire.ids import origin_of
 
 Decoded = TypeVar("Decoded")
 Place = tuple[str, int, int]

@@ -9,19 +9,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from acktree.schemas.errors import BrokerUnreachable
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import Published, read_history
-from acktree.schemas.topology import Topology, load_topology
-from acktree.schemas.world import use_world
-from acktree.testing.errors import FaultNeverStruck, NothingCanHappen, NotStarted, TookTooLong
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.topology.file import Topology, load_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.core.topology.registry import Published, read_history
+from acktree.core.world import use_world
 from acktree.testing.faults import Faults
 from acktree.testing.idle import fewer_idle_turns
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kernel import Kernel
+from acktree.testing.kafka.broker.cluster import Cluster
 from acktree.testing.parts import BOOTSTRAP, Parts
 from acktree.testing.results import Results
 from acktree.testing.services import Service, Services
+from acktree.testing.virtual.errors import FaultNeverStruck, NothingCanHappen, NotStarted, TookTooLong
+from acktree.testing.virtual.kernel import Kernel
 from acktree.testing.world import SimulatedWorld
 
 Answer = TypeVar("Answer")

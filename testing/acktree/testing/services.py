@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from acktree.testing.errors import UnknownFault
-from acktree.testing.kernel import Kernel, Process
+from acktree.testing.virtual.errors import UnknownFault
+from acktree.testing.virtual.kernel import Kernel, Process
 
 RESTART_S = 1.0
 """How long it takes by default until a killed process is started again."""

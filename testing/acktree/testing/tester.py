@@ -9,26 +9,26 @@ from typing import Any
 
 from acktree.console.flow import execute_flow, plan_flow
 from acktree.console.replay import PartitionState, Wanted, execute_replay, plan_replay
-from acktree.console.view.dead_letters import DeadLetter
-from acktree.schemas.control_records import Span
-from acktree.schemas.flow import Flow
-from acktree.schemas.registry import History
-from acktree.schemas.world import use_world
-from acktree.testing.errors import UnknownName
+from acktree.console.view.records.dead_letters import DeadLetter
+from acktree.core.topology.flow import Flow
+from acktree.core.topology.registry import History
+from acktree.core.world import use_world
 from acktree.testing.faults import Fault
-from acktree.testing.kafka.log import Header
-from acktree.testing.kafka.murmur2 import murmur2
+from acktree.testing.kafka.broker.log import Header
+from acktree.testing.kafka.clients.murmur2 import murmur2
 from acktree.testing.parts import BOOTSTRAP
 from acktree.testing.results import FailedRecord, TopicRecord, decoded
 from acktree.testing.running import RunningTopology
 from acktree.testing.services import RESTART_S, Service
+from acktree.testing.virtual.errors import UnknownName
+from acktree.wire.control_records import Span
 
 
 class TopologyTester(RunningTopology):
     """Runs a topology in virtual time; use it in a ``with`` block.
 
     >>> from acktree.producers import BasicBolt
-    >>> from acktree.schemas.topology import parse_topology
+    >>> from acktree.core.topology.file import parse_topology
     >>> class Upper(BasicBolt):
     ...     def execute(self, tuple, emit):
     ...         emit(tuple.value.upper())

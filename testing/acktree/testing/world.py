@@ -1,4 +1,4 @@
-"""The simulated world: what acktree.schemas.world offers, answered by a kernel and a simulated cluster.
+"""The simulated world: what acktree.core.world offers, answered by a kernel and a simulated cluster.
 
 Invariant: it is asked only by tasks of simulated processes, and every answer follows from the seed.
 """
@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from acktree.schemas.world import ClientLogger, Event, Thread
-from acktree.testing.kafka.admin import SimulatedAdmin
-from acktree.testing.kafka.cluster import Cluster
-from acktree.testing.kafka.consumer import SimulatedConsumer
-from acktree.testing.kafka.network import Network
-from acktree.testing.kafka.producer import SimulatedProducer
-from acktree.testing.kafka.properties import refuse_unknown
-from acktree.testing.kernel import START_S, Kernel, Process, Task
-from acktree.testing.virtual_loop import VirtualLoop, wait_for
+from acktree.core.world import ClientLogger, Event, Lock, Thread
+from acktree.testing.kafka.broker.cluster import Cluster
+from acktree.testing.kafka.broker.network import Network
+from acktree.testing.kafka.clients.admin import SimulatedAdmin
+from acktree.testing.kafka.clients.consumer import SimulatedConsumer
+from acktree.testing.kafka.clients.producer import SimulatedProducer
+from acktree.testing.kafka.clients.properties import refuse_unknown
+from acktree.testing.virtual.kernel import START_S, Kernel, Process, Task
+from acktree.testing.virtual.virtual_loop import VirtualLoop, wait_for
 
 Answer = TypeVar("Answer")
 
@@ -41,6 +41,10 @@ class SimulatedEvent:
         for task in self._waiting:
             self._kernel.wake(task)
 
+    def clear(self) -> None:
+        """Unset it."""
+        self._is_set = False
+
     def is_set(self) -> bool:
         """Return whether it is set."""
         return self._is_set
@@ -48,9 +52,45 @@ class SimulatedEvent:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set."""
         if not self._is_set:
-            self._waiting.append(self._kernel.current)
+            self._waiting.append(task := self._kernel.current)
             self._kernel.wait_until(self.is_set, timeout, "an event")
+            self._waiting.remove(task)
         return self._is_set
+
+
+class SimulatedLock:
+    """A lock in virtual time, which its owner may acquire again."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._owner: Task | None = None
+        self._holds = 0
+        self._waiting: list[Task] = []
+
+    def acquire(self) -> bool:
+        """Wait until no other task holds it, and hold it."""
+        task = self._kernel.current if self._kernel.is_in_task else None
+        if self._holds and self._owner is not task:
+            assert task is not None, "nobody outside of tasks can wait"
+            self._waiting.append(task)
+            self._kernel.wait_until(lambda: not self._holds, None, "a lock")
+            self._waiting.remove(task)
+        self._owner = task
+        self._holds += 1
+        return True
+
+    def release(self) -> None:
+        """Hold it once less."""
+        self._holds -= 1
+        if not self._holds:
+            for task in self._waiting:
+                self._kernel.wake(task)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class SimulatedWorld:
@@ -70,7 +110,7 @@ class SimulatedWorld:
         self.lose_response: Callable[[Process, str], bool] = lambda _process, _call: False
 
     def monotonic_s(self) -> float:
-        """See acktree.schemas.world, as all below."""
+        """See acktree.core.world, as all below."""
         return self.kernel.now_s
 
     def wall_s(self) -> float:
@@ -95,7 +135,10 @@ class SimulatedWorld:
     def event(self) -> Event:
         return SimulatedEvent(self.kernel)
 
-    def event_loop(self) -> asyncio.AbstractEventLoop:
+    def lock(self) -> Lock:
+        return SimulatedLock(self.kernel)
+
+    def event_loop(self, max_calls: int | None) -> asyncio.AbstractEventLoop:
         return VirtualLoop(self.kernel)
 
     def wait_for(self, future: Future[Answer], timeout_s: float) -> Answer:

@@ -11,7 +11,7 @@ import numpy as np
 from acktree.acker.kernels.machine_code import compiled
 from acktree.acker.kernels.prefetch import prefetch
 from acktree.acker.kernels.slots import BUFFERED, FINISHED, NOTHING, ONE, TableState, home_of
-from acktree.schemas.ids import IdArray
+from acktree.wire.ids import IdArray
 
 
 @compiled

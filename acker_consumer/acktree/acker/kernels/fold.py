@@ -35,8 +35,8 @@ from acktree.acker.kernels.slots import (
     remove,
     task_in,
 )
-from acktree.schemas.batch_codec import AckBatch, InitBatch, Integers
-from acktree.schemas.ids import IdArray
+from acktree.wire.batch_codec import AckBatch, InitBatch, Integers
+from acktree.wire.ids import IdArray
 
 _ROWS_AHEAD = 48
 
@@ -154,6 +154,9 @@ def fold_acks(
                 remove(state, slot)
             else:
                 slots[slot, 1] = value
+                word = slots[slot, 2]
+                if word & INIT_SEEN and age_in(ticks[record], word) > 0:
+                    slots[slot, 2] = (word & ~TICK_MASK) | (np.uint64(ticks[record]) & TICK_MASK)
         for row in range(first_reset, behind_resets):
             _fold_reset(state, may_insert, orphan, ticks[record], batch.resets[row])
     insert_buffered(state)

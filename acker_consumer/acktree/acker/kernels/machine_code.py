@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from acktree.schemas import batch_codec
-from acktree.schemas.compiled_code import Compiler
+from acktree.wire import batch_codec
+from acktree.wire.compiled_code import Compiler
 
 compiled = Compiler(batch_codec.__file__, *sorted(Path(__file__).parent.glob("*.py")))

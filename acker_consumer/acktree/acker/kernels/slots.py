@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from acktree.acker.kernels.machine_code import compiled
 from acktree.acker.kernels.prefetch import prefetch
-from acktree.schemas.batch_codec import Integers
-from acktree.schemas.ids import IdArray
+from acktree.wire.batch_codec import Integers
+from acktree.wire.ids import IdArray
 
 Slots = NDArray[np.uint64]
 BucketCounts = NDArray[np.int32]
@@ -25,8 +25,8 @@ NO_LIMIT = 1 << 62
 
 # Rows of ``counts``, the counters that the loops keep beside their results.
 ENTRIES, PENDING, ACKED, FAILED, DUPLICATED_INITS, DROPPED_ORPHANS, REFUSED_ORPHANS = range(7)
-FOLDED, TIMED_OUT, OLDEST_PENDING, OLDEST_ORPHAN, OLDEST_ROOT, FINISHED, LATE = range(7, 14)
-RENEWED_ORPHANS, BUFFERED, COUNTS = range(14, 17)
+FOLDED, TIMED_OUT, OLDEST_PENDING, OLDEST_ORPHAN, FINISHED, LATE = range(7, 13)
+RENEWED_ORPHANS, BUFFERED, COUNTS = range(13, 16)
 
 INIT_SEEN = np.uint64(1 << 63)
 HAS_FAILED = np.uint64(1 << 62)

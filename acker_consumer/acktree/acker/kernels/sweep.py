@@ -1,4 +1,4 @@
-"""The compiled scans of the whole table: expire entries, renew orphans, return ages."""
+"""The compiled scans of the whole table: expire entries, find the oldest, renew orphans, return ages."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ from acktree.acker.kernels.slots import (
     NOTHING,
     OLDEST_ORPHAN,
     OLDEST_PENDING,
-    OLDEST_ROOT,
     ONE,
     RENEWED_ORPHANS,
     TICK_MASK,
@@ -27,14 +26,15 @@ from acktree.acker.kernels.slots import (
     signed,
     task_in,
 )
-from acktree.schemas.batch_codec import Integers
-from acktree.schemas.ids import IdArray
+from acktree.wire.batch_codec import Integers
+from acktree.wire.ids import IdArray
 
 
 @compiled
 def expire(
     state: TableState,
     now: int,
+    clocks: Integers,
     message_ticks: int,
     orphan_ticks: int,
     oldest_bucket: int,
@@ -45,11 +45,13 @@ def expire(
 ) -> Any:
     """Remove expired entries from slot ``at`` on; return the slot where the output was full, or the end.
 
+    A pending root ages by its task's of the ``clocks``, in ticks; by the last one if there are fewer, not at
+    all by a negative one. ``now`` is log time, by which orphans age.
     Entries of the ``expired_buckets`` buckets from ``oldest_bucket`` on are removed at any age.
     ``counts[TIMED_OUT]`` is the number of output rows filled; OLDEST_* are the greatest ages left, in ticks.
     """
     slots, counts, slot = state.slots, state.counts, np.uint64(at)
-    capacity = np.uint64(slots.shape[0])
+    capacity, last_clock = np.uint64(slots.shape[0]), len(clocks) - 1
     while slot < capacity:
         if slots[slot, 0] == NOTHING:
             slot += ONE
@@ -57,11 +59,15 @@ def expire(
         word = slots[slot, 2]
         is_pending = word & INIT_SEEN != NOTHING
         age = age_in(now, word)
+        if is_pending:
+            clock = clocks[min(task_in(word), last_clock)]
+            is_old = clock >= 0 and age_in(clock, word) > message_ticks
+        else:
+            is_old = age > orphan_ticks
         distance = ((word >> BUCKET_SHIFT) - np.uint64(oldest_bucket)) & BUCKET_MASK
-        limit = message_ticks if is_pending else orphan_ticks
-        if age <= limit and distance >= np.uint64(expired_buckets):
+        if not is_old and distance >= np.uint64(expired_buckets):
             if is_pending and age > counts[OLDEST_PENDING]:
-                counts[OLDEST_PENDING], counts[OLDEST_ROOT] = age, signed(slots[slot, 0])
+                counts[OLDEST_PENDING] = age
             elif not is_pending and age > counts[OLDEST_ORPHAN]:
                 counts[OLDEST_ORPHAN] = age
             slot += ONE
@@ -77,6 +83,30 @@ def expire(
         remove(state, slot)
     insert_buffered(state)
     return signed(slot)
+
+
+@compiled
+def oldest_pending(slots: Slots, now: int, roots: IdArray, ages: Integers) -> Any:
+    """Fill in the pending roots that are the oldest, oldest first, with their ages; return how many.
+
+    One pass: a root is looked at twice only if it is among the oldest of those before it.
+    """
+    count, limit = 0, len(roots)
+    for slot in range(slots.shape[0]):
+        word = slots[slot, 2]
+        if slots[slot, 0] == NOTHING or word & INIT_SEEN == NOTHING:
+            continue
+        age = age_in(now, word)
+        if count < limit:
+            count += 1
+        elif age <= ages[limit - 1]:
+            continue
+        at = count - 1
+        while at > 0 and ages[at - 1] < age:
+            roots[at], ages[at] = roots[at - 1], ages[at - 1]
+            at -= 1
+        roots[at], ages[at] = slots[slot, 0], age
+    return count
 
 
 @compiled

@@ -7,13 +7,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from acktree.console.properties import client_properties
-from acktree.schemas.durations import parse_duration_s
+from acktree.core import world
+from acktree.core.durations import parse_duration_s
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 MAX_OFFSET_DIGITS = 18
@@ -91,12 +93,28 @@ def format_option(command: Decorated) -> Decorated:
     )(command)
 
 
+PLAN_HEAD = "plan, nothing is changed yet:"
+"""The first line of a plan that is not carried out: its lines read like what was done."""
+
+
 def parse_seconds(text: str) -> float:
     """Return a duration in seconds, for an option."""
     try:
         return parse_duration_s(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def parse_time_ms(text: str) -> int:
+    """Return a time in ms since 1970: a duration ago, or a date."""
+    try:
+        return int(1000 * datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        pass
+    try:
+        return int(1000 * (world.wall_s() - parse_duration_s(text)))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither a duration, as in 2h, nor a date and time") from error
 
 
 def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:
@@ -111,13 +129,6 @@ def duration_option(flag: str, help: str) -> Callable[[Decorated], Decorated]:
         )(command)
 
     return add
-
-
-def time_limit_option(command: Decorated) -> Decorated:
-    """Add `--time-limit DURATION` of a snapshot; the command gets `time_limit: float | None`, in seconds."""
-    return duration_option(
-        "--time-limit", "Stop reading control records after this long and say what is missing. Default: 3s."
-    )(command)
 
 
 def metrics_options(command: Decorated) -> Decorated:

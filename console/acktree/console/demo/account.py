@@ -11,9 +11,9 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
-from acktree.schemas.kafka_errors import clear_errors
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import consumer_settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from acktree.console.devbroker.owner import die_with_owner
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0

@@ -8,10 +8,10 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.stats import Report, decode_report
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import consumer_settings
+from acktree.core.reports.stats import Report, decode_report
+from acktree.wire.errors import MalformedRecord
 
 COUNTS = ("completed", "replayed", "pending")
 LINE_INTERVAL_S = 5.0

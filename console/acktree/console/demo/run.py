@@ -16,13 +16,13 @@ from acktree.console.demo.children import ChildFailed, ChildProcess
 from acktree.console.demo.progress import ProgressView
 from acktree.console.demo.text import count_words, library_lines, split
 from acktree.console.devbroker.broker import LocalBroker
-from acktree.schemas.client_settings import producer_settings
-from acktree.schemas.clients import make_admin, make_producer
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.temporary_folder import temporary_folder
-from acktree.schemas.topology import Topology, load_topology
+from acktree.core.kafka.clients import make_admin, make_producer
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import producer_settings
+from acktree.core.temporary_folder import temporary_folder
+from acktree.core.topology.file import Topology, load_topology
+from acktree.core.topology.publish import apply_topology
+from acktree.wire.errors import AcktreeError
 
 TOPIC = "lines"
 CHECKPOINT = "checkpoint"

@@ -24,8 +24,8 @@ from acktree.console.devbroker.jars import broker_jars
 from acktree.console.devbroker.java import find_java
 from acktree.console.devbroker.owner import die_with_owner
 from acktree.console.devbroker.ports import LOOPBACK, PortUnavailable
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.temporary_folder import temporary_folder
+from acktree.core.temporary_folder import temporary_folder
+from acktree.wire.errors import AcktreeError
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from acktree.console.devbroker.ports import LOOPBACK
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 LOG_TAIL_BYTES = 4_000
 LOG_READ_BYTES, LOG_LINE_CHARS = 200_000, 300

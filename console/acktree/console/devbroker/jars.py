@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from acktree.schemas.cache_folder import cache_folder
-from acktree.schemas.errors import AcktreeError
+from acktree.core.cache_folder import cache_folder
+from acktree.core.errors import how_to_install
+from acktree.wire.errors import AcktreeError
 
 KAFKA_VERSION = "4.1.0"
 # slf4j-simple prints Kafka's log to stderr; without a binding Kafka would die in silence.
@@ -69,7 +70,7 @@ def _fetch() -> list[Path]:
     try:
         import jgo
     except ModuleNotFoundError as cause:
-        raise JarsUnavailable("fetching Kafka needs jgo: pip install 'acktree[broker]'") from cause
+        raise JarsUnavailable(f"fetching Kafka needs jgo: {how_to_install('broker')}") from cause
     try:
         return [_complete_file(artifact) for artifact in jgo.resolve("+".join(COORDINATES))]
     except Exception as cause:  # jgo lets RuntimeError, OSError and errors of its HTTP library through

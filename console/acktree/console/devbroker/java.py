@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 OLDEST_JAVA = 17
 ANSWER_TIMEOUT_S = 30

@@ -4,7 +4,7 @@ import random
 import socket
 from contextlib import ExitStack
 
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 LOOPBACK = "127.0.0.1"
 # Below the range from which systems give ports to outgoing connections: a client that tries a port of that

@@ -18,13 +18,13 @@ from acktree.console.doctor import conclusions
 from acktree.console.doctor.answers import Answer, Conclusion, worst
 from acktree.console.doctor.checks import Check, Unknown
 from acktree.console.doctor.scratch import PREFIX, REQUEST_S, Scratch
+from acktree.core import world
+from acktree.core.kafka.clients import listed_offset, metadata_of
+from acktree.core.kafka.errors import is_forbidden, is_missing, is_producer_lost
+from acktree.core.topology.file import Topology
+from acktree.core.topology.plan import control_config
 from acktree.producers.kafka.fencing import TRANSACTION_TIMEOUT_MS as WORKER_TRANSACTION_MS
 from acktree.producers.kafka.record_limits import FRAME_BYTES
-from acktree.schemas import world
-from acktree.schemas.clients import metadata_of
-from acktree.schemas.kafka_errors import is_forbidden, is_missing, is_producer_lost
-from acktree.schemas.topology import Topology
-from acktree.schemas.topology_plan import control_config
 
 TRANSACTION_MS = 300_000
 """The longest transaction that acktree asks for: that of a Spark task."""
@@ -179,7 +179,7 @@ class BrokerChecks:
         self.scratch.write(topic, b"one more")
         place = TopicPartition(topic, 0)
         ends = [
-            world.wait_for(future, REQUEST_S).offset
+            listed_offset(future, REQUEST_S)
             for spec in (OffsetSpec.latest(), OffsetSpec.for_timestamp(1))  # type: ignore[no-untyped-call]
             for future in self.scratch.admin.list_offsets({place: spec}, request_timeout=REQUEST_S).values()
         ]

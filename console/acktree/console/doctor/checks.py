@@ -10,10 +10,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from acktree.console.doctor.answers import Answer, Conclusion, Finding
+from acktree.core import world
+from acktree.core.errors import BrokerUnreachable, NotAuthorized
+from acktree.core.kafka.errors import is_forbidden, is_outcome_unknown, is_transient
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
-from acktree.schemas import world
-from acktree.schemas.errors import AcktreeError, BrokerUnreachable, NotAuthorized
-from acktree.schemas.kafka_errors import is_forbidden, is_outcome_unknown, is_transient
+from acktree.wire.errors import AcktreeError
 
 CHECK_S = 30.0
 """How long one check may take."""

@@ -175,14 +175,14 @@ def of_own_limits(found: Mapping[str, str]) -> Conclusion:
 
 
 def of_dead_letters(limit: int | None, sources: Mapping[str, int | None]) -> Conclusion:
-    """A spout stops at a failed record that its dead-letter topic refuses; limits are max.message.bytes."""
+    """A dead letter holds a record only if its topic takes it; limits are max.message.bytes."""
     known = {topic: size for topic, size in sources.items() if size is not None}
     if limit is None or len(known) < len(sources):
         return Conclusion(Answer.NO_ANSWER, "the broker does not say max.message.bytes of each topic")
     larger = [f"{topic} accepts {size:,}" for topic, size in known.items() if size > limit]
     if not larger:
         return Conclusion(Answer.WORKS, "the dead-letter topic accepts what source topics accept")
-    text = f"the dead-letter topic accepts {limit:,} bytes, {', '.join(larger)}: a spout may stop at one"
+    text = f"the dead-letter topic accepts {limit:,} bytes, {', '.join(larger)}: without its content"
     return Conclusion(
         Answer.AT_RISK, text, f"max.message.bytes={max(known.values())} on the dead-letter topic"
     )

@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from acktree.console.doctor.answers import Answer
 from acktree.console.doctor.checks import Unknown
+from acktree.core import world
+from acktree.core.kafka.clients import NEW_TOPIC_S, make_consumer, make_producer, wait_until_delivered
+from acktree.core.kafka.errors import is_missing, is_transient
+from acktree.core.kafka.settings import Settings, consumer_settings, producer_settings
+from acktree.core.topology.publish import BROKER_DEFAULT
 from acktree.producers.kafka.deadline_call import close_consumer
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, consumer_settings, producer_settings
-from acktree.schemas.clients import NEW_TOPIC_S, make_consumer, make_producer, wait_until_delivered
-from acktree.schemas.kafka_errors import is_missing, is_transient
-from acktree.schemas.publish import BROKER_DEFAULT
 
 PREFIX = "acktree-doctor-"
 REQUEST_S = 10.0

@@ -21,10 +21,10 @@ from acktree.console.doctor.answers import Answer, Conclusion, worst
 from acktree.console.doctor.checks import Check, Unknown
 from acktree.console.doctor.scratch import REQUEST_S, Scratch
 from acktree.console.rights import NoSuchRole, Right, Role, rights
-from acktree.schemas import world
-from acktree.schemas.kafka_errors import is_missing
-from acktree.schemas.registry import Published
-from acktree.schemas.topology_plan import control_config, wanted_topics
+from acktree.core import world
+from acktree.core.kafka.errors import is_missing
+from acktree.core.topology.plan import control_config, wanted_topics
+from acktree.core.topology.registry import Published
 
 _APPLY = "acktree topology apply FILE, or kafka-configs"
 _DESCRIBE_ACLS = "Describe on the cluster"

@@ -5,6 +5,7 @@ form act, and then as its plan said. One topology has the server to itself; seve
 one login is for all of them.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,12 +21,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from acktree.console.page.access import Access, own_path
-from acktree.console.page.forms import read_form
-from acktree.console.page.frame import Frame, PageSettings, wants_json
-from acktree.console.page.index_page import IndexPage
-from acktree.console.page.topology_pages import TopologyPages
-from acktree.console.page.watcher import PageState
+from acktree.console.page.routes.index_page import IndexPage
+from acktree.console.page.routes.topology_pages import TopologyPages
+from acktree.console.page.serving.access import Access, own_path
+from acktree.console.page.serving.forms import read_form
+from acktree.console.page.serving.frame import Frame, PageSettings, wants_json
+from acktree.console.page.serving.watcher import PageState
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -34,7 +35,8 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-_OPEN_PATHS = ("/login", "/static/", "/health")
+OPEN_PATH = re.compile("/login|/static/.+")
+"""What needs no token; `/health` answers everybody, and in full those who may enter."""
 
 
 class StatusPage:
@@ -91,11 +93,14 @@ class StatusPage:
         ]
 
     async def _guard(self, request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        path = request.url.path
-        if not path.startswith(_OPEN_PATHS) and not self._access.may_enter(request):
-            response = self._refuse(request)
-        else:
+        # What the router decides by; request.url can be what the Host header says.
+        path = request.scope["path"]
+        if OPEN_PATH.fullmatch(path) or self._access.may_enter(request):
             response = await call(request)
+        elif path == "/health":
+            response = JSONResponse({"alive": True})
+        else:
+            response = self._refuse(request)
         response.headers.update(_HEADERS)
         return response
 
@@ -105,7 +110,8 @@ class StatusPage:
             return PlainTextResponse(text, 403)
         if wants_json(request):
             return JSONResponse({"error": "a token is needed: Authorization: Bearer TOKEN"}, 401)
-        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        path, query = quote(request.scope["path"]), request.scope["query_string"].decode("latin-1")
+        asked = path + (f"?{query}" if query else "")
         wanted = "" if asked == "/" or request.method != "GET" else f"?{urlencode({'next': asked})}"
         return RedirectResponse(f"/login{wanted}", 303)
 

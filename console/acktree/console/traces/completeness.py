@@ -5,10 +5,10 @@ with times of their own, compaction and retention hide tuples from a search by t
 Invariant: says nothing of what does not add up for a reason of its own, such as a tuple in work.
 """
 
-from acktree.console.view.tree import RootFindings
-from acktree.schemas.errors import UnknownVersion
-from acktree.schemas.ids import consumer_edge, emitted_value, fnv1a64
-from acktree.schemas.registry import History, Published
+from acktree.console.view.records.tree import RootFindings
+from acktree.core.errors import UnknownVersion
+from acktree.core.topology.registry import History, Published
+from acktree.wire.ids import consumer_edge, emitted_value, fnv1a64
 
 
 def what_is_missing(gathered: RootFindings, history: History, spout: str, is_acked: bool) -> list[str]:
@@ -22,11 +22,11 @@ def what_is_missing(gathered: RootFindings, history: History, spout: str, is_ack
     if gathered.inits and spout in emitted and gathered.inits[0][0] != emitted[spout]:
         missing.append(f"not all tuples of spout {spout} were found")
     for bolt, table in topology.bolts.items():
-        acks = [value for value, each in gathered.messages or () if _is_ack_of(bolt, each.kind, each.task)]
+        acks = [value for value, each in gathered.messages if _is_ack_of(bolt, each.kind, each.task)]
         total = 0
         for value in acks:
             total ^= value
-        for found in gathered.tuples or ():
+        for found in gathered.tuples:
             if found.at.topic in table.reads and bolt in history.at(found.version).readers_of(found.at.topic):
                 total ^= consumer_edge(found.edge, fnv1a64(bolt))
         if is_acked and bolt in emitted and total != emitted[bolt]:
@@ -48,7 +48,7 @@ def _emitted(gathered: RootFindings, history: History, topology: Published) -> d
             emitters.setdefault(topic, []).append(name)
     shared = {name for names in emitters.values() if len(names) > 1 for name in names}
     sums = dict.fromkeys(emits, 0)
-    for found in gathered.tuples or ():
+    for found in gathered.tuples:
         hashes = history.readers(found.version, found.at.topic).hashes
         for name in emitters.get(found.at.topic, ()):
             sums[name] ^= emitted_value(found.edge, hashes)

@@ -16,15 +16,18 @@ from acktree.console.traces.otlp import OtlpSender, Sent
 from acktree.console.traces.spans import Span, make_spans, other_roots
 from acktree.console.traces.trees import ReadTree, read_sources, read_trees
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, consumer_settings
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.codec import decode_ack_init
-from acktree.schemas.errors import BrokerUnreachable, MalformedRecord
-from acktree.schemas.kafka_errors import as_clear_error, is_membership_lost, is_transient
-from acktree.schemas.progress import Progress
+from acktree.core import world
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.errors import as_clear_error, is_membership_lost, is_transient
+from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.reports.liveness import Liveness
+from acktree.wire.codec import decode_ack_init
+from acktree.wire.errors import MalformedRecord
 
 GROUP = "traces"
+KEPT_ROOTS = 100_000
+"""Of how many exported trees it is known that they are: an acker that folds again sends results again."""
 MAX_TREES = 200
 """How many trees share one reading of the log, and a request."""
 MAX_WAITING = 1_000
@@ -67,7 +70,7 @@ class TraceExport:
         slow_s: float | None = None,
         selection: Selection | None = None,
         ready: Callable[[str], object] = lambda _text: None,
-        progress: Progress | None = None,
+        progress: Liveness | None = None,
     ) -> None:
         """``slow_s``: also export trees that took longer from init to result.
 
@@ -76,7 +79,7 @@ class TraceExport:
         """
         self.selection = selection or Selection()
         self.counters: Counter[str] = Counter()
-        self.progress = progress or Progress()
+        self.progress = progress or Liveness()
         self._bootstrap, self._sender, self._ready = bootstrap, sender, ready
         self._cluster = Cluster(bootstrap, topology, user)
         group = self._cluster.topology.group_of(GROUP)
@@ -85,6 +88,8 @@ class TraceExport:
         self._inits = None if slow_s is None else RecentInits(slow_s)
         self._init_positions: dict[Place, int] = {}
         self._waiting, self._topics = Waiting(), list[str]()
+        self._exported: dict[int, None] = {}
+        """The roots of the last KEPT_ROOTS trees that were exported, oldest first."""
         self._is_stopped = False
         self._omitted_logged: dict[tuple[str, str], int] = {}
 
@@ -150,12 +155,15 @@ class TraceExport:
             place = message.topic() or "", message.partition() or 0
             failed, acked = read_result(message)
             for finished in failed:
-                if finished.root not in waiting.failed and self.selection.takes(finished):
+                if finished.root not in waiting.failed and self._takes(finished):
                     waiting.failed[finished.root] = finished
             if acked is not None and self._inits is not None:
                 waiting.acked.append(acked)
             waiting.next_offsets[place] = (message.offset() or 0) + 1
             waiting.since_s = waiting.since_s or world.monotonic_s()
+
+    def _takes(self, finished: FinishedRoot) -> bool:
+        return finished.root not in self._exported and self.selection.takes(finished)
 
     def _check(self, error: KafkaError) -> None:
         if not (error.retriable() or is_transient(error)):
@@ -166,7 +174,7 @@ class TraceExport:
         began_s = world.monotonic_s()
         if waiting.acked and self._inits is not None:
             self._read_inits(self._inits, waiting.acked)
-            slow = [each for each in self._inits.slow_of(waiting.acked) if self.selection.takes(each)]
+            slow = [each for each in self._inits.slow_of(waiting.acked) if self._takes(each)]
             waiting.acked.clear()
             waiting.failed |= {each.root: each for each in slow}
         due = list(waiting.failed.values())
@@ -247,6 +255,9 @@ class TraceExport:
             if each:
                 self.counters[f"exported {tree.finished.kind}"] += 1
                 self.counters["spans"] += len(each)
+                self._exported[tree.finished.root] = None
+        while len(self._exported) > KEPT_ROOTS:
+            del self._exported[next(iter(self._exported))]
 
     def _log_failed(self, count: int) -> None:
         self.counters["failed_exports"] += 1

@@ -12,11 +12,12 @@ import numpy as np
 from confluent_kafka import Message as Record
 from numpy.typing import NDArray
 
-from acktree.console.view.tree import At
-from acktree.schemas.codec import decode_result_record
-from acktree.schemas.control_records import Result
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.ids import IdArray, mix, origin_of
+from acktree.console.view.records.tree import At
+from acktree.console.view.records.tree_reader import at_of
+from acktree.wire.codec import decode_result_record
+from acktree.wire.control_records import Result
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.ids import IdArray, mix, origin_of
 
 MINUTE_MS = 60_000
 KEPT_MINUTES = 100
@@ -42,11 +43,6 @@ class AckedRoots:
     acker: int
     roots: IdArray
     at: At
-
-
-def at_of(record: Record) -> At:
-    """Return the coordinates of a record."""
-    return At(record.topic() or "", record.partition() or 0, record.offset() or 0, record.timestamp()[1])
 
 
 def read_result(record: Record) -> tuple[list[FinishedRoot], AckedRoots | None]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from acktree.console.traces.finished import ACKED
 from acktree.console.traces.trees import ReadTree, SourceRecord
-from acktree.console.view.tree import ControlEntry, TracedTuple, TupleReader
-from acktree.schemas.errors import UnknownVersion
-from acktree.schemas.ids import origin_of
-from acktree.schemas.registry import History, Published
-from acktree.schemas.trace_context import (
+from acktree.console.view.records.tree import ControlEntry, TracedTuple, TupleReader
+from acktree.core.errors import UnknownVersion
+from acktree.core.topology.registry import History, Published
+from acktree.wire.ids import origin_of
+from acktree.wire.trace_context import (
     TraceContext,
     span_of_emission,
     span_of_execution,

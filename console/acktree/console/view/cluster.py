@@ -19,15 +19,24 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 
 from acktree.console.view.wire_format import Schemas
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, consumer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, existing_topics, make_admin, make_consumer, metadata_of
-from acktree.schemas.errors import BrokerUnreachable
-from acktree.schemas.kafka_errors import as_clear_error, clear_errors, is_missing
-from acktree.schemas.publish import describe
-from acktree.schemas.registry import History, Published, Registry
+from acktree.core import world
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.kafka.clients import (
+    BROKER_TIMEOUT_S,
+    existing_topics,
+    listed_offset,
+    make_admin,
+    make_consumer,
+    metadata_of,
+)
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_missing
+from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.topology.publish import describe
+from acktree.core.topology.registry import History, Published, Registry
 
-BATCH = 10_000
+BATCH = 1_000
+QUEUED_KB = 16_384
+"""So much a scan reads ahead; with records at their largest memory is a multiple of it."""
 SILENCE_S = 0.5
 
 Place = tuple[str, int]
@@ -70,7 +79,12 @@ class Cluster:
         self._registry = Registry(bootstrap, topology, user)
         self._group = f"{topology}.console"
         settings = consumer_settings(
-            bootstrap, self._group, user, enable_partition_eof=True, fetch_wait_max_ms=50
+            bootstrap,
+            self._group,
+            user,
+            enable_partition_eof=True,
+            fetch_wait_max_ms=50,
+            queued_max_messages_kbytes=QUEUED_KB,
         )
         self._consumer: Consumer = make_consumer(settings)
 
@@ -139,7 +153,7 @@ class Cluster:
             answers = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
             for place, future in answers.items():
                 try:
-                    found[place.topic, place.partition] = world.wait_for(future, BROKER_TIMEOUT_S).offset
+                    found[place.topic, place.partition] = listed_offset(future)
                 except KafkaException as error:
                     if not is_missing(error.args[0]):
                         raise

@@ -28,10 +28,14 @@ class WindowFigures:
 
 @dataclass(frozen=True, slots=True)
 class PendingRecord:
-    """A source record that is emitted and not done; `root` and `attempt` are those of its newest emission.
+    """A source record that is emitted and not done; `root`, `attempt`, `root_age_s`: its newest emission's.
 
     `age_s` is the time since its first emission. Where that is not known, `at_least_s` is a lower bound, None
-    if no emission is known at all. `attempts` is how often it is known to have been emitted.
+    if nobody reports one. `attempts` is how often it is known to have been emitted. `root_age_s` is the time
+    since the last message of its tree. Ages are those of the newest reports.
+
+    Of one at a frontier that a task has failed, `reason` says why, `next_attempt_s` in how long it is emitted
+    again, None while it is in flight, and `idle_s` for how long it has been in flight or overdue.
     """
 
     spout: str
@@ -43,11 +47,13 @@ class PendingRecord:
     age_s: float | None
     at_least_s: float | None
     first_emission_ms: int | None
-    latest_emission_ms: int | None
-    attempts: int | None
+    attempts: int
     root: str | None
     attempt: int | None
+    root_age_s: float | None
     reason: str | None = None
+    next_attempt_s: float | None = None
+    idle_s: float | None = None
 
     @property
     def known_age_s(self) -> float | None:
@@ -69,7 +75,7 @@ class PartitionStatus:
     frontier: int | None
     next_offset: int | None
     done_above: int
-    pending: int
+    pending: int | None
     lag: int
     held_by: PendingRecord | None
     held_s: float | None
@@ -77,13 +83,17 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class SpoutStatus:
-    """A spout, by the reports of its processes and the sum of its partitions."""
+    """A spout, by the reports of its processes and the sum of its partitions.
+
+    `is_starting`: processes of it report, and none is at work yet.
+    """
 
     name: str
     flow: str
     tasks: int
     processes: int
-    pending: int
+    pending: int | None
+    pending_limit: int
     lag: int
     oldest_pending_s: float | None
     emitted_per_s: float | None
@@ -94,6 +104,13 @@ class SpoutStatus:
     dead_lettered: int
     windows: dict[str, WindowFigures]
     breaker: BreakerStatus = field(default_factory=BreakerStatus)
+    is_starting: bool = False
+
+    @property
+    def state(self) -> str:
+        """What it does, in words."""
+        more = ", starting" if self.is_starting else ", breaker open" if self.breaker.state == "open" else ""
+        return f"{self.flow}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +153,7 @@ class AckerStatus:
     folded_per_s: float | None
     lag: int
     cut_lag: int
-    set_aside: int
+    invalid: int
     table_bytes: int
     oldest_root: str | None
     oldest_root_age_s: float
@@ -175,7 +192,7 @@ class TopicRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class Stall:
     """A process whose loop stands still, by its report: what its user code executes, and since when.
 
     `executing` is TOPIC/PARTITION/OFFSET of the input, None outside `execute`; `calling` is another method.
@@ -184,7 +201,7 @@ class Standstill:
     role: str
     component: str
     instance: str
-    standstill_s: float
+    stalled_s: float
     stuck_after_s: float | None
     executing: str | None
     root: str | None
@@ -201,6 +218,21 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """The bolt that a spout's trees wait for, and how far it is behind; `text` says so in one line.
+
+    `still_s` is for how long it has committed nothing of the partition that holds it.
+    """
+
+    spout: str
+    bolt: str
+    partition: str
+    behind_s: float
+    still_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """The strip at the top of the page."""
 
@@ -209,7 +241,7 @@ class Totals:
     failed_per_s: float | None
     timed_out: int
     replayed: int
-    pending: int
+    pending: int | None
     oldest_pending_s: float | None
     dead_letters: int
 
@@ -224,6 +256,7 @@ class Status:
     message_timeout_s: float
     time_ms: int
     stuck: tuple[Stuck, ...]
+    limits: tuple[Limit, ...]
     totals: Totals
     spouts: tuple[SpoutStatus, ...]
     partitions: tuple[PartitionStatus, ...]
@@ -233,21 +266,20 @@ class Status:
     acker_lag: int
     ackers: tuple[AckerStatus, ...]
     processes: tuple[ProcessStatus, ...]
-    standstills: tuple[Standstill, ...]
+    stalls: tuple[Stall, ...]
     edges: tuple[TopicRate, ...]
     oldest: tuple[PendingRecord, ...]
     reports: int
     garbage: int
+    unreported: tuple[str, ...]
+    """What is not known, because no process reports it: sentences."""
     notes: tuple[str, ...] = field(default=())
-    complete: bool = True
 
 
-def pending_document(
-    topology: str, found: Sequence[PendingRecord], notes: Sequence[str], is_complete: bool
-) -> dict[str, Any]:
+def pending_document(status: Status, found: Sequence[PendingRecord]) -> dict[str, Any]:
     """Return what `pending list` says as JSON."""
-    about = {"topology": topology, "complete": is_complete}
-    return {**about, "pending": to_json(found), "notes": list(notes)}
+    about = {"topology": status.topology, "total": status.totals.pending, "pending": to_json(found)}
+    return {**about, "unreported": list(status.unreported), "notes": list(status.notes)}
 
 
 def to_json(document: Any) -> Any:

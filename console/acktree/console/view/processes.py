@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from acktree.console.view.documents import ProcessStatus, Status
-from acktree.console.view.reports import SILENT_AFTER_S, Process, Reports
-from acktree.schemas.last_error import facts_of
+from acktree.console.view.reports import SILENT_AFTER_S, Process, Reports, is_starting
+from acktree.core.reports.last_error import facts_of
 
 SILENT_SHOWN_S = 600.0
 MAX_ROWS = 200
@@ -39,13 +39,17 @@ def needed_processes(status: Status) -> list[Needed]:
 
 
 def make_processes(reports: Reports, now_ms: int) -> tuple[ProcessStatus, ...]:
-    """Return the processes that reported within SILENT_SHOWN_S, MAX_ROWS at most, by role and component."""
+    """Return the processes that reported within SILENT_SHOWN_S, MAX_ROWS at most, by role and component.
+
+    One that has started reports under another name from then on.
+    """
     since_ms = now_ms - 1000 * SILENT_SHOWN_S
+    started_ms = now_ms - 1000 * SILENT_AFTER_S
     shown = [
         process
         for role in ROLES
         for process in reports.processes_of(role)
-        if process.latest.time_ms >= since_ms
+        if process.latest.time_ms >= (started_ms if is_starting(process) else since_ms)
     ]
     newest = sorted(shown, key=lambda process: -process.latest.time_ms)[:MAX_ROWS]
     rows = [_process(process, now_ms) for process in newest]

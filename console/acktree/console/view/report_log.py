@@ -6,7 +6,7 @@ longer than TURN_S, so the figures of a page stay fresh meanwhile, and it is sai
 
 from acktree.console.view.cluster import Cluster, OffsetRange, Place
 from acktree.console.view.reports import Reports
-from acktree.schemas import world
+from acktree.core import world
 
 REPORTS_SPAN_S = 60.0
 """So far back a command reads: enough to know what reports, and its rates."""

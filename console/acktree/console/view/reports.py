@@ -8,14 +8,13 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.stats import STATS_INTERVAL_S, Report, decode_report
+from acktree.core.reports.stats import STARTING, STATS_INTERVAL_S, Report, decode_report
+from acktree.wire.errors import MalformedRecord
 
 SILENT_AFTER_S = 10 * STATS_INTERVAL_S
 RATE_WINDOW_S = 20.0
 MIN_RATE_SPAN_S = STATS_INTERVAL_S / 2
 MAX_PROCESSES = 2_000
-LARGEST = 1e18
 THIN_EACH = 64
 NUMBER = (int, float)
 WINDOWS_S: Mapping[str, float | None] = {"10m": 600.0, "3h": 10_800.0, "1d": 86_400.0, "all": None}
@@ -99,11 +98,27 @@ class Process:
         return {name: max(0.0, value - base.get(name, 0.0)) / seconds for name, value in newest.items()}
 
 
+def figure(process: Process, name: str) -> float | None:
+    """Return a figure of the newest report, None if it is missing or not a number; what is below 0 is 0."""
+    value = process.latest.values.get(name)
+    return max(0.0, float(value)) if isinstance(value, NUMBER) else None
+
+
+def whole(process: Process, name: str) -> int:
+    """Return a figure of the newest report as a whole number, 0 if there is none."""
+    return int(figure(process, name) or 0)
+
+
+def is_starting(process: Process) -> bool:
+    """Return whether a process only says that it is starting."""
+    return whole(process, STARTING) > 0
+
+
 COUNTED = frozenset(
     (
         *("emitted", "completed", "acked", "failed", "timed_out", "replayed", "dead_lettered", "absent"),
         "rejected",
-        *("overdue", "set_aside", "rewinds", "pending_s", "executed", "busy_s", "process_s", "dropped"),
+        *("overdue", "invalid", "rewinds", "pending_s", "executed", "busy_s", "process_s", "dropped"),
         *("never_acked", "folded", "late", "duplicated_inits", "dropped_orphans", "refused_orphans"),
         *("refolds", "rebalances", "failed_commits"),
     )
@@ -188,9 +203,7 @@ def add_up(parts: Iterable[tuple[Totals, float]]) -> tuple[Totals, float]:
 
 
 def _counts(values: Mapping[str, object]) -> Totals:
-    """Return what is counted and a finite number; anything else in a report is no count."""
+    """Return what is counted; text in a report is no count."""
     return {
-        name: float(value)
-        for name, value in values.items()
-        if name in COUNTED and isinstance(value, NUMBER) and abs(value) < LARGEST
+        name: float(value) for name, value in values.items() if name in COUNTED and isinstance(value, NUMBER)
     }

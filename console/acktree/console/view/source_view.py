@@ -1,174 +1,109 @@
-"""The state of a spout's records, from what its driver has made durable: commit, results since, open roots.
+"""What is pending of the source partitions, as spouts commit and report it, and the roots that ackers report.
 
-Invariant: what is called done is done; a result that the driver has not committed yet is counted from the
-result topic. Pure: bytes and offsets come in as values.
+Invariant: what is done is done by a commit; nothing follows from what no report says. Ages are as reported,
+by the clock of the process that counts them. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from acktree.console.view.cluster import CommittedOffset
 from acktree.console.view.documents import PendingRecord
-from acktree.console.view.first_emissions import Emissions
-from acktree.console.view.open_roots import OpenArray
-from acktree.schemas.control_records import Absent, Failure, Result
-from acktree.schemas.ids import origin_of, origins_of, run_at_least
-from acktree.schemas.registry import Slot
-from acktree.spark.ledger.done_set import decode_metadata, first_absent
+from acktree.console.view.reports import Process, figure, whole
+from acktree.core.reports.last_error import one_line
+from acktree.core.reports.stats import ROOT_AGE
+from acktree.core.topology.registry import Slot
+from acktree.spark.ledger.partitions.done_set import decode_metadata
+from acktree.wire.ids import origin_of
 
-IN_FLIGHT, WAITING, EMITTED, OVERDUE = "in flight", "waiting for replay", "emitted", "overdue"
+IN_FLIGHT, WAITING, EMITTED = "in flight", "waiting for replay", "emitted"
+ROOT = re.compile("[0-9a-f]{16}")
+
+
+class RootAge(NamedTuple):
+    """A pending root, and the time since the last message of its tree."""
+
+    root: int
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class OpenEmission:
-    """The newest emission of an offset that has no result."""
-
-    root: int
-    attempt: int
-    init_ms: int
-    counted_ms: int
-
-
-class FailedEmission(NamedTuple):
-    """The newest failure of an offset, and when the acker reported it."""
-
-    failure: Failure
-    failed_ms: int
-
-
-@dataclass(slots=True)
 class SlotView:
-    """One slot: its frontier, what is done above it, the open emissions and failures waiting for a replay.
+    """One source partition, or one task of a spout without topics.
 
-    Both are by the offset of a root. The root of a first emission stands for a block of at most ``block``
-    records; where it ends, only the driver knows. So of a block that was acked since its last commit, just
-    the first record is called done.
+    ``roots`` are those that ackers report of it and that are not done, by offset; ``process`` is that of the
+    spout which reports of it, None if none does.
     """
 
     slot: Slot
     frontier: int | None
-    done: BitMap64 = field(default_factory=BitMap64)
-    open: dict[int, OpenEmission] = field(default_factory=dict)
-    failed: dict[int, FailedEmission] = field(default_factory=dict)
-    next_offset: int | None = None
-    block: int = 1
-    emissions: dict[int, Emissions] = field(default_factory=dict)
-    held_since_ms: int | None = None
-    """Since when the spout knows of the record at the frontier; it may be older."""
+    done: BitMap64
+    roots: Mapping[int, RootAge]
+    process: Process | None
 
-    @classmethod
-    def of_commit(cls, slot: Slot, committed: CommittedOffset | None, block: int = 1) -> "SlotView":
-        """Return what a commit says; one that is not the driver's own gives only the group's position."""
-        if committed is None:
-            return cls(slot, None, block=block)
-        ours = decode_metadata(committed.metadata, committed.next_offset)
-        return cls(slot, committed.next_offset, ours.done if ours else BitMap64(), block=block)
+    def _figure(self, name: str) -> float | None:
+        if self.process is None:
+            return None
+        return figure(self.process, f"{name}.{self.slot.topic}.{self.slot.partition}")
 
-    def is_done(self, offset: int) -> bool:
-        return (self.frontier is not None and offset < self.frontier) or offset in self.done
-
-    def normalize(self) -> None:
-        """Advance the frontier over what is done; keep of each offset only the latest report."""
-        if self.frontier is not None:
-            frontier = first_absent(self.done, self.frontier)
-            self.done.remove_range(0, frontier)
-            self.frontier = frontier
-        for offset in [offset for offset in (*self.open, *self.failed) if self.is_done(offset)]:
-            self.open.pop(offset, None)
-            self.failed.pop(offset, None)
-        for offset in self.open.keys() & self.failed.keys():
-            is_newer = self.open[offset].init_ms > self.failed[offset].failed_ms
-            (self.failed if is_newer else self.open).pop(offset)
+    def _whole(self, name: str) -> int | None:
+        value = self._figure(name)
+        return None if value is None else int(value)
 
     @property
-    def end(self) -> int:
-        """Return the offset behind the last one known to be emitted."""
-        seen = [self.frontier or 0, self.next_offset or 0]
-        seen += [max(part) + 1 for part in (self.open, self.failed) if part]
-        seen += [int(self.done.max()) + 1] if self.done else []
-        return max(seen)
+    def next_offset(self) -> int | None:
+        """Return the next offset to emit for the first time, None if nobody reports it."""
+        reported = self._whole("next")
+        return None if reported is None else max(reported, self._held_offset or 0)
 
     @property
-    def pending(self) -> int:
-        """Return how many offsets are emitted and not done."""
-        if self.frontier is None:
-            return len({*self.open, *self.failed})
-        return self.end - self.frontier - self.done.range_cardinality(self.frontier, self.end)
+    def pending(self) -> int | None:
+        """Return how many offsets are emitted and not done, None if nobody reports that."""
+        if not self.slot.topic:
+            return None if self.process is None else whole(self.process, "pending")
+        begin, end = self._held_offset, self.next_offset
+        return None if begin is None or end is None else end - begin - self.done.range_cardinality(begin, end)
 
-    def offsets(self) -> Iterator[int]:
-        """Yield the pending offsets in order."""
-        if self.frontier is None:
-            yield from sorted({*self.open, *self.failed})
-            return
-        offset, end = self.frontier, self.end
-        while (offset := first_absent(self.done, offset)) < end:
-            yield offset
-            offset += 1
+    @property
+    def held_s(self) -> float | None:
+        """Return how long the frontier is known to be held, None if nobody reports that."""
+        is_of_frontier = not self.slot.topic or self._whole("frontier") == self._held_offset
+        held_s = self._figure("held_s") if is_of_frontier else None
+        return held_s if self.pending else None
 
-    def add_emissions(self, offset: int, found: Emissions) -> None:
-        """Add what is known of the emissions of the root that begins at an offset."""
-        emission = self.open.get(offset)
-        if emission is not None:
-            found.latest_ms = max(found.latest_ms, emission.init_ms)
-            found.roots.add(emission.root)
-        self.emissions[offset] = found
+    @property
+    def _held_offset(self) -> int | None:
+        """Return the offset at the frontier: the commit is newer than the report, or the other way round."""
+        known = [offset for offset in (self.frontier, self._whole("frontier")) if offset is not None]
+        return max(known, default=None) if self.slot.topic else None
 
-    def oldest(self, now_ms: int, timeout_s: float, limit: int) -> list[PendingRecord]:
-        """Return the pending records, the oldest known age first, then those of which no emission is seen."""
-        known = {offset for offset in (*self.open, *self.failed, *self.emissions) if not self.is_done(offset)}
-        ordered = sorted(known, key=lambda offset: (self._since_ms(offset), offset))
-        rest = (offset for offset in self.offsets() if offset not in known)
-        chosen = [*ordered[:limit], *islice(rest, limit)]
-        return [self.pending_record(offset, now_ms, timeout_s) for offset in chosen[:limit]]
+    @property
+    def held_by(self) -> PendingRecord | None:
+        """Return the record at the frontier, if it is emitted."""
+        return self._record(self._held_offset) if self._held_offset is not None and self.pending else None
 
-    def _since_ms(self, first: int) -> int | None:
-        """Return since when the record is pending at the latest, None if nothing shows that."""
-        if (found := self.emissions.get(first)) is not None:
-            return found.earliest_ms
-        if first in self.open:
-            return self.open[first].init_ms
-        return self.failed[first].failed_ms if first in self.failed else None
+    def records(self) -> list[PendingRecord]:
+        """Return the pending records that are known one by one."""
+        held = self.held_by
+        found = [self._record(offset) for offset in self.roots if held is None or offset != held.offset]
+        return found if held is None else [held, *found]
 
-    def _has_root(self, offset: int) -> bool:
-        return any(offset in known for known in (self.open, self.failed, self.emissions))
-
-    def _begins_block(self, offset: int) -> bool:
-        """Return whether a first emission with this offset is known, which may stand for those behind it."""
-        attempts = [known[offset].attempt for known in (self.open, self.emissions) if offset in known]
-        if offset in self.failed:
-            attempts.append(origin_of(self.failed[offset].failure.root).attempt)
-        return 0 in attempts
-
-    def pending_record(self, offset: int, now_ms: int, timeout_s: float) -> PendingRecord:
-        """Return one pending offset as the console shows it: with its own root, else that of its block.
-
-        The block's is the last root of a first emission before it.
-        """
-        before = range(offset - 1, offset - self.block, -1)
-        first = offset if self._has_root(offset) else next(filter(self._begins_block, before), -1)
-        emission, found = self.open.get(first), self.emissions.get(first)
-        since_ms = self._since_ms(first)
-        bounds = [since_ms] if since_ms is not None else []
-        bounds += [self.held_since_ms] if offset == self.frontier and self.held_since_ms is not None else []
-        is_first = found is not None and found.is_first
-        age_s = max(0.0, (now_ms - min(bounds)) / 1000) if bounds else None
-        root = reason = None
-        if first in self.failed:
-            failure = self.failed[first].failure
-            root, reason, state = failure.root, failure.reason, WAITING
-            reason = reason or failure.cause.name.lower().replace("_", " ")
-        elif emission is not None:
-            late = timeout_s > 0 and now_ms - emission.counted_ms > 1000 * (1.1 * timeout_s + 1)
-            root, state = emission.root, OVERDUE if late else IN_FLIGHT
-        else:
-            state = EMITTED
+    def _record(self, offset: int) -> PendingRecord:
+        is_held = offset == self._held_offset
+        is_reported = is_held and offset == self._whole("frontier")
+        age_s = self.held_s if is_reported and self._figure("held_s") else None
+        is_first = age_s is not None and self._figure("held_longer") is None
+        root, root_age_s = self.roots.get(offset, (None, None))
         attempt = None if root is None else origin_of(root).attempt
-        seen = len(found.roots) if found is not None else 0
-        latest_ms = found.latest_ms if found is not None else emission.init_ms if emission else None
+        emissions = (self._whole("emissions") or 1) if is_reported else 1
+        bounds = [each for each in (age_s, root_age_s) if each is not None]
+        state = IN_FLIGHT if is_reported or root is not None else EMITTED
+        if is_reported and self._figure("waiting"):
+            state = WAITING
         return PendingRecord(
             spout=self.slot.spout,
             topic=self.slot.topic,
@@ -177,53 +112,118 @@ class SlotView:
             slot=self.slot.slot,
             state=state,
             age_s=age_s if is_first else None,
-            at_least_s=None if is_first else age_s,
-            first_emission_ms=found.earliest_ms if found is not None and is_first else None,
-            latest_emission_ms=latest_ms,
-            attempts=max(seen, 0 if attempt is None else attempt + 1) or None,
+            at_least_s=None if is_first else max(bounds, default=None),
+            first_emission_ms=self._first_emission_ms(age_s) if is_first else None,
+            attempts=max(emissions, 0 if attempt is None else attempt + 1),
             root=None if root is None else f"{root:016x}",
             attempt=attempt,
-            reason=reason,
+            root_age_s=root_age_s,
+            reason=self._text("reason") if is_reported else None,
+            next_attempt_s=self._figure("next_s") if is_reported else None,
+            idle_s=self._figure("idle_s") if is_reported else None,
         )
 
+    def _text(self, name: str) -> str | None:
+        values = self.process.latest.values if self.process else {}
+        value = values.get(f"{name}.{self.slot.topic}.{self.slot.partition}")
+        return one_line(value) if isinstance(value, str) and value else None
 
-def add_open(views: Mapping[int, SlotView], table: OpenArray) -> None:
-    """Add the open roots of the acker's fold; of one offset the emission with the latest init counts."""
-    slots, generations, offsets = origins_of(table["root"])
-    for row in range(len(table)):
-        view = views.get(int(slots[row]))
-        if view is None or view.is_done(offset := int(offsets[row])):
-            continue
-        begun_ms = int(table["init_ms"][row])
-        known = view.open.get(offset)
-        if known is None or known.init_ms < begun_ms:
-            counted_ms = max(begun_ms, int(table["reset_ms"][row]))
-            attempt = int(generations[row]) & 0xF
-            view.open[offset] = OpenEmission(int(table["root"][row]), attempt, begun_ms, counted_ms)
+    def _first_emission_ms(self, age_s: float | None) -> int | None:
+        if age_s is None or self.process is None:
+            return None
+        return self.process.latest.time_ms - int(1000 * age_s)
 
 
-def add_results(
-    views: Mapping[int, SlotView], results: Iterable[tuple[int, Result | Absent]], floors: Mapping[int, int]
-) -> None:
-    """Apply what acker and readers sent the spout since its last commit: (append time, record) in log order.
+def slot_view(
+    slot: Slot,
+    committed: CommittedOffset | None,
+    roots: Mapping[int, RootAge],
+    spouts: Iterable[Process],
+) -> SlotView:
+    """Return a partition by its commit, its roots by offset and the processes of its spout.
 
-    Emissions below a slot's floor (a rewind) do not count.
+    A commit that is not the driver's own gives only the group's position. Of several processes that report of
+    a partition, as after it has moved, the one that is the furthest counts.
     """
-    for append_ms, result in results:
-        if isinstance(result, Absent):
-            view, floor = views.get(result.slot), floors.get(result.slot)
-            if view is not None and (
-                None in (result.run, floor) or run_at_least(result.run or 0, floor or 0)
-            ):
-                for first, following in result.spans:
-                    view.done.add_range(first, following)
-            continue
-        slots, generations, offsets = origins_of(result.acked)
-        for row in range(len(slots)):
-            slot, run = int(slots[row]), int(generations[row]) >> 4
-            if slot in views and run_at_least(run, floors.get(slot, run)):
-                views[slot].done.add(int(offsets[row]))
-        for failure in result.failed:
-            origin = origin_of(failure.root)
-            if origin.slot in views and run_at_least(origin.run, floors.get(origin.slot, origin.run)):
-                views[origin.slot].failed[origin.offset] = FailedEmission(failure, append_ms)
+    ours = decode_metadata(committed.metadata, committed.next_offset) if committed else None
+    frontier, done = committed.next_offset if committed else None, ours.done if ours else BitMap64()
+    left = {at: root for at, root in roots.items() if at >= (frontier or 0) and at not in done}
+    return SlotView(slot, frontier, done, left, _reporter(slot, spouts))
+
+
+def _reporter(slot: Slot, spouts: Iterable[Process]) -> Process | None:
+    name = f"frontier.{slot.topic}.{slot.partition}" if slot.topic else "task"
+    said = [(value, each) for each in spouts if (value := figure(each, name)) is not None]
+    mine = [each for each in said if slot.topic or each[0] == slot.partition]
+    return max(mine, key=lambda each: (each[0], each[1].latest.time_ms), default=(0, None))[1]
+
+
+def reported_roots(process: Process) -> dict[int, float]:
+    """Return the pending roots that an acker reports, with their ages."""
+    found: dict[int, float] = {}
+    for name in process.latest.values:
+        root = name.removeprefix(ROOT_AGE)
+        age_s = figure(process, name) if name.startswith(ROOT_AGE) and ROOT.fullmatch(root) else None
+        if age_s is not None:
+            found[int(root, 16)] = age_s
+    return found
+
+
+def open_roots(ackers: Iterable[Process]) -> dict[int, dict[int, RootAge]]:
+    """Return by slot and offset the roots that ackers report; of one that two report the newer report counts.
+
+    Of the emissions of one record it is the newest.
+    """
+    ages: dict[int, float] = {}
+    for acker in sorted(ackers, key=lambda process: process.latest.time_ms):
+        ages |= reported_roots(acker)
+    found: dict[int, dict[int, RootAge]] = {}
+    for root, age_s in ages.items():
+        origin = origin_of(root)
+        of_slot = found.setdefault(origin.slot, {})
+        if origin.offset not in of_slot or age_s < of_slot[origin.offset].age_s:
+            of_slot[origin.offset] = RootAge(root, age_s)
+    return found
+
+
+def oldest_pending(
+    views: Sequence[SlotView], limit: int, older_than_s: float | None = None
+) -> list[PendingRecord]:
+    """Return the pending records that are known one by one, the oldest first; age unknown comes last.
+
+    With ``older_than_s`` only those that are known to be older.
+    """
+    found = [record for view in views for record in view.records()]
+    if older_than_s is not None:
+        found = [each for each in found if is_older(each, older_than_s)]
+    return sorted(found, key=_by_age)[:limit]
+
+
+def _by_age(record: PendingRecord) -> tuple[float, str, int, int]:
+    age_s = record.known_age_s
+    return -1.0 * (-1.0 if age_s is None else age_s), record.topic, record.partition, record.offset
+
+
+def is_older(record: PendingRecord, than_s: float) -> bool:
+    """Return whether a record is known to be older than this."""
+    age_s = record.known_age_s
+    return age_s is not None and age_s > than_s
+
+
+def is_retried(record: PendingRecord, within_s: float) -> bool:
+    """Return whether a task has failed a record and it goes on: it waits for its time, or not for long."""
+    return record.idle_s is not None and record.idle_s <= within_s
+
+
+def state_text(record: PendingRecord) -> str:
+    """Return the state of a record, and of one that failed why, and when it is emitted again."""
+    text = record.state
+    if record.next_attempt_s is not None:
+        text += f", next attempt in {record.next_attempt_s:.0f} s"
+    return f"{text}: {record.reason}" if record.reason else text
+
+
+def trace_command(topology: str, record: PendingRecord) -> str:
+    """Return the command that shows the tree of a record."""
+    where = f"{record.topic} {record.partition} {record.offset}" if record.topic else f"--root {record.root}"
+    return f"acktree trace --topology {topology} {where}"

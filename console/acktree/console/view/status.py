@@ -4,8 +4,7 @@ Invariant: what the log and the groups say wins over reports; a report is truste
 only. Reports of components that the topology does not have are ignored.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from acktree.console.view.breakers import breaker_of
 from acktree.console.view.documents import (
@@ -13,24 +12,38 @@ from acktree.console.view.documents import (
     BoltStatus,
     InputStatus,
     PartitionStatus,
-    PendingRecord,
     SpoutStatus,
-    Standstill,
+    Stall,
     Status,
     TopicRate,
     Totals,
     WindowFigures,
 )
+from acktree.console.view.limits import find_limits, find_queues
 from acktree.console.view.processes import make_processes
-from acktree.console.view.reports import WINDOWS_S, Process, Reports
+from acktree.console.view.reports import (
+    SILENT_AFTER_S,
+    WINDOWS_S,
+    Process,
+    Reports,
+    figure,
+    is_starting,
+    whole,
+)
 from acktree.console.view.reports import Totals as Counts
 from acktree.console.view.snapshot import Snapshot
-from acktree.console.view.source_view import SlotView
-from acktree.console.view.stuck import find_stuck, held_ages, stuck_after_s
-from acktree.schemas.flow import Flow
+from acktree.console.view.source_view import (
+    ROOT,
+    SlotView,
+    oldest_pending,
+    open_roots,
+    reported_roots,
+    slot_view,
+)
+from acktree.console.view.stuck import find_stuck, stuck_after_s
+from acktree.core.topology.flow import Flow
 
 OLDEST = 20
-ROOT = re.compile("[0-9a-f]{16}")
 Rates = Mapping[tuple[str, str | None], float]
 
 
@@ -39,24 +52,18 @@ def make_status(
 ) -> Status:
     """Return the whole status; ``edges`` are records a second by (topic, reader or None)."""
     topology, now_ms = snapshot.topology, snapshot.time_ms
-    apply_reported_offsets(snapshot, reports)
-    partitions = tuple(_partition(snapshot, reports, view) for view in snapshot.views.values())
+    views = source_views(snapshot, reports)
+    partitions = tuple(_partition(snapshot, view) for view in views)
     spouts = tuple(_spout(snapshot, reports, name, partitions) for name in topology.spouts)
     bolts = tuple(_bolt(snapshot, reports, name) for name in topology.bolts)
     ackers = tuple(_acker(process, now_ms) for process in reports.alive("acker", None, now_ms))
     lag = _acker_lag(snapshot, ackers)
     group = snapshot.groups.get(topology.acker_group)
-    standstills = tuple(_standstills(reports, now_ms))
+    stalls = tuple(_stalls(reports, now_ms))
+    limits = find_limits(reports.alive("acker", None, now_ms), topology.spouts, bolts)
     stuck = find_stuck(
-        topology,
-        stuck_after_s(topology, after_s),
-        standstills,
-        partitions,
-        spouts,
-        bolts,
-        ackers,
-        lag,
-        snapshot.groups,
+        *(topology, stuck_after_s(topology, after_s), stalls, partitions, spouts, bolts, ackers, lag),
+        *(snapshot.groups, limits),
     )
     return Status(
         topology=topology.name,
@@ -65,6 +72,7 @@ def make_status(
         message_timeout_s=topology.message_timeout_s,
         time_ms=now_ms,
         stuck=stuck,
+        limits=limits + find_queues(spouts, bolts, topology, {limit.spout for limit in limits}),
         totals=_totals(snapshot, spouts),
         spouts=spouts,
         partitions=partitions,
@@ -74,76 +82,86 @@ def make_status(
         acker_lag=lag,
         ackers=ackers,
         processes=make_processes(reports, now_ms),
-        standstills=standstills,
+        stalls=stalls,
         edges=_edges(snapshot, edges or {}),
-        oldest=tuple(oldest_pending(snapshot, OLDEST)),
+        oldest=tuple(oldest_pending(views, OLDEST)),
         reports=reports.accepted,
         garbage=reports.garbage,
+        unreported=tuple(_unreported(snapshot, reports, spouts, ackers)),
         notes=tuple(snapshot.notes),
-        complete=snapshot.is_complete,
     )
 
 
-def apply_reported_offsets(snapshot: Snapshot, reports: Reports) -> None:
-    """Apply how far spouts report to have emitted, and since when they know of what holds a frontier."""
-    for view in snapshot.views.values():
-        alive = reports.alive("spout", view.slot.spout, snapshot.time_ms)
-        reported_next = max(_figure(alive, f"next.{view.slot.topic}.{view.slot.partition}"), default=None)
-        if reported_next is not None and view.slot.topic:
-            view.next_offset = max(int(reported_next), view.next_offset or 0)
-        place = f"{view.slot.topic}.{view.slot.partition}"
-        for process in alive:
-            held_s = next(iter(_figure([process], f"held_s.{place}")), 0.0)
-            if held_s > 0 and process.latest.values.get(f"frontier.{place}") == view.frontier:
-                view.held_since_ms = process.latest.time_ms - int(1000 * held_s)
+def source_views(snapshot: Snapshot, reports: Reports) -> list[SlotView]:
+    """Return the source partitions, each with what is reported of it."""
+    now_ms, commits = snapshot.time_ms, snapshot.inputs
+    roots = open_roots(reports.alive("acker", None, now_ms))
+    spouts = {name: reports.alive("spout", name, now_ms) for name in snapshot.topology.spouts}
+    return [
+        slot_view(
+            slot, commits.get((slot.topic, slot.partition)), roots.get(slot.slot, {}), spouts[slot.spout]
+        )
+        for slot in snapshot.slots
+    ]
 
 
-def oldest_pending(snapshot: Snapshot, limit: int, older_than_s: float = 0.0) -> list[PendingRecord]:
-    """Return the pending records of all source partitions, the oldest first; age unknown comes last.
+def _unreported(
+    snapshot: Snapshot, reports: Reports, spouts: Iterable[SpoutStatus], ackers: Collection[AckerStatus]
+) -> Iterator[str]:
+    """Yield what is not known because no process reports it, unless all that is there is done.
 
-    With ``older_than_s`` only those whose first emission is longer ago, or unknown.
+    No record above the ackers' cut means that no tree is open, so a spout without topics has none either.
     """
-    timeout_s = snapshot.topology.message_timeout_s
-    found = [p for view in snapshot.views.values() for p in view.oldest(snapshot.time_ms, timeout_s, limit)]
-    if older_than_s:
-        found = [each for each in found if each.age_s is None or each.age_s > older_than_s]
-    ages = {id(each): -1.0 if each.known_age_s is None else each.known_age_s for each in found}
-    return sorted(found, key=lambda each: (-ages[id(each)], each.topic, each.offset))[:limit]
+    topology, now_ms = snapshot.topology, snapshot.time_ms
+    waiting = [
+        each for each in spouts if each.lag or (snapshot.cut_lag and not topology.spouts[each.name].topics)
+    ]
+    for spout in waiting:
+        if not spout.processes:
+            silent = _silence(reports, "spout", spout.name, now_ms)
+            yield f"no process of spout {spout.name} has reported {silent}: what it has pending is not known"
+        elif spout.is_starting:
+            yield f"spout {spout.name} is starting: what it has pending is not known yet"
+    reported = sum(acker.partitions for acker in ackers)
+    if waiting and topology.ackers and not ackers:
+        silent = _silence(reports, "acker", None, now_ms)
+        yield f"no acker has reported {silent}: which roots are pending is not known"
+    elif waiting and reported < topology.ackers:
+        yield (
+            f"ackers have reported {reported} of {topology.ackers} acker partitions: "
+            "which roots the others have pending is not known"
+        )
 
 
-def _figure(processes: Iterable[Process], name: str) -> list[float]:
-    found = (process.latest.values.get(name) for process in processes)
-    return [float(value) for value in found if isinstance(value, int | float)]
-
-
-def _partition(snapshot: Snapshot, reports: Reports, view: SlotView) -> PartitionStatus:
-    slot, topology = view.slot, snapshot.topology
-    place = slot.topic, slot.partition
-    alive = reports.alive("spout", slot.spout, snapshot.time_ms)
-    name = f"{slot.topic}.{slot.partition}"
-    end = snapshot.ends.get(place, view.end)
-    held = next(view.offsets(), None)
-    held_by = (
-        None if held is None else view.pending_record(held, snapshot.time_ms, topology.message_timeout_s)
+def _silence(reports: Reports, role: str, component: str | None, now_ms: int) -> str:
+    """Return for how long nothing was reported, as far as that is known."""
+    times = [process.latest.time_ms for process in reports.processes_of(role, component)]
+    return f"for {(now_ms - max(times)) / 1000 if times else SILENT_AFTER_S:.0f} s" + (
+        "" if times else " or longer"
     )
-    since_s = max(_figure(alive, f"held_s.{name}"), default=None)
+
+
+def _partition(snapshot: Snapshot, view: SlotView) -> PartitionStatus:
+    slot, place = view.slot, (view.slot.topic, view.slot.partition)
     start = snapshot.starts.get(place, 0)
     base = view.frontier if view.frontier is not None else start
+    end = snapshot.ends.get(place, base)
+    waiting = view.pending or len(view.roots)
     return PartitionStatus(
         spout=slot.spout,
         topic=slot.topic,
         partition=slot.partition,
         slot=slot.slot,
-        task=topology.task_of(slot),
+        task=snapshot.topology.task_of(slot),
         log_start=start,
         log_end=end,
         frontier=view.frontier,
-        next_offset=view.end if view.frontier is not None else None,
+        next_offset=view.next_offset,
         done_above=len(view.done),
         pending=view.pending,
-        lag=max(0, end - base - len(view.done)) if slot.topic else view.pending,
-        held_by=held_by,
-        held_s=since_s if held is not None else None,
+        lag=max(0, end - base - len(view.done)) if slot.topic else waiting,
+        held_by=view.held_by,
+        held_s=view.held_s,
     )
 
 
@@ -194,21 +212,28 @@ def _sum_known(rates: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
+def _sum_of_all(counts: Iterable[int | None]) -> int | None:
+    """Return a sum, None if a part of it is not known."""
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
+
+
 def _spout(
     snapshot: Snapshot, reports: Reports, name: str, partitions: Iterable[PartitionStatus]
 ) -> SpoutStatus:
     now_ms = snapshot.time_ms
     mine = [entry for entry in partitions if entry.spout == name]
-    rates = reports.rates("spout", name, now_ms)
+    alive, rates = reports.alive("spout", name, now_ms), reports.rates("spout", name, now_ms)
     ever, _ = reports.counted("spout", name, None, now_ms)
     return SpoutStatus(
         name=name,
         flow=snapshot.flows.get(name, Flow.RUNNING).value,
         tasks=snapshot.topology.spouts[name].tasks,
-        processes=len(reports.alive("spout", name, now_ms)),
-        pending=sum(entry.pending for entry in mine),
+        processes=len(alive),
+        pending=_sum_of_all(entry.pending for entry in mine),
+        pending_limit=sum(whole(process, "pending_limit") for process in alive),
         lag=sum(entry.lag for entry in mine),
-        oldest_pending_s=max((age for entry in mine for age in held_ages(entry)), default=None),
+        oldest_pending_s=max((each.held_s for each in mine if each.held_s is not None), default=None),
         emitted_per_s=_per_s(rates, "emitted"),
         completed_per_s=_per_s(rates, "completed", "acked"),
         failed_per_s=_per_s(rates, "failed"),
@@ -216,7 +241,8 @@ def _spout(
         replayed=int(ever.get("replayed", 0)),
         dead_lettered=int(ever.get("dead_lettered", 0)),
         windows=_windows(reports, "spout", name, now_ms),
-        breaker=breaker_of(reports.alive("spout", name, now_ms)),
+        breaker=breaker_of(alive),
+        is_starting=bool(alive) and all(is_starting(process) for process in alive),
     )
 
 
@@ -240,7 +266,7 @@ def _bolt(snapshot: Snapshot, reports: Reports, name: str) -> BoltStatus:
         members=len(group.members) if group else 0,
         processes=len(alive),
         lag=sum(entry.lag for entry in inputs),
-        in_hand=int(sum(_figure(alive, "in_hand"))),
+        in_hand=sum(whole(process, "in_hand") for process in alive),
         executed_per_s=_per_s(rates, "executed"),
         emitted_per_s=_per_s(rates, "emitted"),
         failed_per_s=_per_s(rates, "failed"),
@@ -250,53 +276,47 @@ def _bolt(snapshot: Snapshot, reports: Reports, name: str) -> BoltStatus:
 
 
 def _acker(process: Process, now_ms: int) -> AckerStatus:
-    values = process.latest.values
-
-    def whole(name: str) -> int:
-        value = values.get(name, 0)
-        return int(value) if isinstance(value, int | float) and abs(value) < 1e18 else 0
-
-    age_s = values.get("oldest_root_age_s", 0.0)
-    root = values.get("oldest_root")
+    ages = reported_roots(process)
+    root = max(ages, key=lambda root: ages[root], default=None)
     return AckerStatus(
         instance=process.latest.instance,
-        partitions=whole("partitions"),
-        pending=whole("pending"),
-        orphans=whole("orphans"),
+        partitions=whole(process, "partitions"),
+        pending=whole(process, "pending"),
+        orphans=whole(process, "orphans"),
         folded_per_s=_per_s(process.rates(now_ms), "folded"),
-        lag=whole("lag"),
-        cut_lag=whole("cut_lag"),
-        set_aside=whole("set_aside"),
-        table_bytes=whole("table_bytes"),
-        oldest_root=root if isinstance(root, str) and root else None,
-        oldest_root_age_s=float(age_s) if isinstance(age_s, int | float) else 0.0,
+        lag=whole(process, "lag"),
+        cut_lag=whole(process, "cut_lag"),
+        invalid=whole(process, "invalid"),
+        table_bytes=whole(process, "table_bytes"),
+        oldest_root=None if root is None else f"{root:016x}",
+        oldest_root_age_s=0.0 if root is None else ages[root],
         reported_s=max(0.0, (now_ms - process.latest.time_ms) / 1000),
     )
 
 
-def _standstills(reports: Reports, now_ms: int) -> Iterable[Standstill]:
-    """Yield the processes whose newest report is of a standstill, the longest first."""
+def _stalls(reports: Reports, now_ms: int) -> Iterable[Stall]:
+    """Yield the processes whose newest report is of a stall, the longest first."""
     found = []
     for role in ("bolt", "spout", "acker"):
         for process in reports.alive(role, None, now_ms):
             report = process.latest
-            for standstill_s in _figure([process], "standstill_s"):
+            if (stalled_s := figure(process, "stalled_s")) is not None:
                 texts = (report.values.get(name) for name in ("executing", "executing_root", "calling"))
                 executing, root, calling = (text if isinstance(text, str) else None for text in texts)
-                limit_s = next(iter(_figure([process], "stuck_after_s")), None)
+                limit_s = figure(process, "stuck_after_s")
                 found.append(
-                    Standstill(
+                    Stall(
                         role,
                         report.component,
                         report.instance,
-                        standstill_s,
+                        stalled_s,
                         limit_s,
                         executing=executing,
                         root=root if root and ROOT.fullmatch(root) else None,
                         calling=calling,
                     )
                 )
-    return sorted(found, key=lambda standstill: -standstill.standstill_s)
+    return sorted(found, key=lambda stall: -stall.stalled_s)
 
 
 def _acker_lag(snapshot: Snapshot, ackers: tuple[AckerStatus, ...]) -> int:
@@ -316,7 +336,7 @@ def _totals(snapshot: Snapshot, spouts: tuple[SpoutStatus, ...]) -> Totals:
         failed_per_s=_sum_known(spout.failed_per_s for spout in spouts),
         timed_out=sum(spout.timed_out for spout in spouts),
         replayed=sum(spout.replayed for spout in spouts),
-        pending=sum(spout.pending for spout in spouts),
+        pending=_sum_of_all(spout.pending for spout in spouts),
         oldest_pending_s=max(ages, default=None),
         dead_letters=dead_letters,
     )

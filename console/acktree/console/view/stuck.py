@@ -10,19 +10,23 @@ from acktree.console.view.cluster import GroupStatus
 from acktree.console.view.documents import (
     AckerStatus,
     BoltStatus,
+    Limit,
     PartitionStatus,
-    PendingRecord,
     SpoutStatus,
-    Standstill,
+    Stall,
     Stuck,
 )
 from acktree.console.view.reports import SILENT_AFTER_S
-from acktree.schemas.flow import Flow
-from acktree.schemas.ids import origin_of
-from acktree.schemas.registry import Published
-from acktree.schemas.topology import Topology
+from acktree.console.view.source_view import is_retried, state_text, trace_command
+from acktree.core.topology.file import Topology
+from acktree.core.topology.flow import Flow
+from acktree.core.topology.registry import Published
+from acktree.wire.ids import origin_of
 
-KINDS = ("stuck-worker", "no-bolt", "silent-bolt", "no-spout", "no-acker", "open-breaker", "held-frontier")
+KINDS = (
+    *("stuck-worker", "no-bolt", "silent-bolt", "no-spout", "no-acker", "stalled-bolt", "open-breaker"),
+    "held-frontier",
+)
 """All of them, in the order in which they are listed: causes first."""
 HELD_TIMEOUTS = 3.0
 NO_TIMEOUT_SHARE = 0.5
@@ -40,17 +44,18 @@ def stuck_after_s(topology: Topology, wanted_s: float | None = None) -> float:
 def find_stuck(
     topology: Published,
     after_s: float,
-    standstills: Iterable[Standstill],
+    stalls: Iterable[Stall],
     partitions: Iterable[PartitionStatus],
     spouts: Collection[SpoutStatus],
     bolts: Collection[BoltStatus],
     ackers: tuple[AckerStatus, ...],
     acker_lag: int,
     groups: Mapping[str, GroupStatus],
+    limits: Collection[Limit],
 ) -> tuple[Stuck, ...]:
-    """Return everything that does not move, causes first."""
+    """Return everything that does not move, causes first; what waits in a bolt's queue does."""
     found = [
-        *_stuck_workers(topology, standstills, after_s),
+        *_stuck_workers(topology, stalls, after_s),
         *_no_bolt(bolts),
         *_no_spout(spouts),
     ]
@@ -61,20 +66,22 @@ def find_stuck(
     if topology.ackers and acker_lag and not ackers and not (members and members.members):
         text = f"{acker_lag} control records wait and no acker runs; start: acktree acker run"
         found.append(Stuck("no-acker", topology.acker_group, text))
+    found += _stalled_bolt(limits, after_s, {each.where.partition("@")[0] for each in found})
     found += _open_breakers(topology.name, spouts)
     paused = {spout.name for spout in spouts if spout.flow == Flow.PAUSED}  # what failed is not replayed
     moving = [partition for partition in partitions if partition.spout not in paused]
-    return (*found, *_held(topology.name, moving, after_s))
+    queued_s = {limit.spout: limit.behind_s for limit in limits}
+    return (*found, *_held(topology.name, moving, after_s, queued_s))
 
 
-def _stuck_workers(topology: Published, standstills: Iterable[Standstill], after_s: float) -> Iterable[Stuck]:
-    for each in standstills:
-        if each.standstill_s <= min(after_s, each.stuck_after_s or after_s):
+def _stuck_workers(topology: Published, stalls: Iterable[Stall], after_s: float) -> Iterable[Stuck]:
+    for each in stalls:
+        if each.stalled_s <= min(after_s, each.stuck_after_s or after_s):
             continue
         what = f"stands still in {each.calling}" if each.calling else "stands still outside of user code"
         if each.executing is not None:
             what = f"executes {each.executing}{_source_of(topology, each.root)}"
-        text = f"{each.role} {each.component} {what}, for {each.standstill_s:.0f} s"
+        text = f"{each.role} {each.component} {what}, for {each.stalled_s:.0f} s"
         if each.root is not None:
             text += f"; look: acktree trace --topology {topology.name} --root {each.root}"
         yield Stuck("stuck-worker", each.instance, text)
@@ -91,37 +98,20 @@ def _source_of(topology: Published, root: str | None) -> str:
     return ""
 
 
-def held_ages(partition: PartitionStatus) -> list[float]:
-    """Return how long a frontier is held at least, in seconds: as its driver reports, and by the log."""
-    held = partition.held_by
-    return [age for age in (partition.held_s, held.known_age_s if held else None) if age is not None]
-
-
-def is_older(pending: PendingRecord, than_s: float) -> bool:
-    """Return whether a record may be older than this: one of unknown age is never taken for a young one.
-
-    A record of which no init is in the log says nothing: every record begins so.
-    """
-    if (known_s := pending.known_age_s) is not None and known_s > than_s:
-        return True
-    return pending.age_s is None and pending.attempts is not None
-
-
-def _held(topology: str, partitions: Iterable[PartitionStatus], after_s: float) -> Iterable[Stuck]:
+def _held(
+    topology: str, partitions: Iterable[PartitionStatus], after_s: float, queued_s: Mapping[str, float]
+) -> Iterable[Stuck]:
     for partition in partitions:
-        ages = held_ages(partition)
-        if partition.pending and ages and max(ages) > after_s:
-            place = f"{partition.topic}/{partition.partition}"
-            what = (
-                f"offset {partition.held_by.offset} is {partition.held_by.state}; "
-                if partition.held_by
-                else ""
-            )
-            text = f"the frontier {partition.frontier} has been held for {max(ages):.0f} s; {what}"
-            if partition.held_by:
-                where = f"{partition.topic} {partition.partition} {partition.held_by.offset}"
-                text += f"look: acktree trace --topology {topology} {where}"
-            yield Stuck("held-frontier", place, text)
+        held_s, held = partition.held_s, partition.held_by
+        limit_s = after_s + queued_s.get(partition.spout, 0.0)
+        if held_s is None or held_s <= limit_s or (held is not None and is_retried(held, limit_s)):
+            continue
+        place = f"{partition.topic or partition.spout}/{partition.partition}"
+        text = f"its oldest message has been pending for {held_s:.0f} s"
+        if held is not None:
+            text = f"the frontier {held.offset} has been held for {held_s:.0f} s; it is {state_text(held)}"
+            text += f"; look: {trace_command(topology, held)}"
+        yield Stuck("held-frontier", place, text)
 
 
 def _open_breakers(topology: str, spouts: Iterable[SpoutStatus]) -> Iterable[Stuck]:
@@ -146,6 +136,15 @@ def _no_bolt(bolts: Iterable[BoltStatus]) -> Iterable[Stuck]:
         if bolt.lag and not bolt.members and not bolt.processes:
             text = f"{bolt.lag} tuples wait and nobody is in group {bolt.group}"
             yield Stuck("no-bolt", bolt.name, text)
+
+
+def _stalled_bolt(limits: Iterable[Limit], after_s: float, named: Collection[str]) -> Iterable[Stuck]:
+    """Yield the bolts that commit nothing though tuples wait, and of which nothing else says why."""
+    for limit in {each.bolt: each for each in limits}.values():
+        if limit.still_s > after_s and limit.bolt not in named:
+            place = f"of {limit.partition} " if limit.partition else ""
+            text = f"it has committed nothing {place}for {limit.still_s:.0f} s, and tuples wait there"
+            yield Stuck("stalled-bolt", limit.bolt, text)
 
 
 def _silent_bolt(bolts: Iterable[BoltStatus], groups: Mapping[str, GroupStatus]) -> Iterable[Stuck]:

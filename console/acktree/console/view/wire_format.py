@@ -13,11 +13,11 @@ from typing import Any
 
 import fastavro
 
+from acktree.core import world
+from acktree.core.kafka.settings import REGISTRY_PREFIX, Settings
 from acktree.producers.errors import UnknownSchema
 from acktree.producers.serdes.schema_registry import registry_client
-from acktree.schemas import world
-from acktree.schemas.client_settings import REGISTRY_PREFIX, Settings
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 HEAD_BYTES = 5
 MAX_AVRO_BYTES = 65_536

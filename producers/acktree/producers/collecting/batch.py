@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from acktree.producers.collecting.ack_sums import AnchorArray
+from acktree.core.edges import EdgeSource
+from acktree.producers.collecting.arithmetic.ack_sums import AnchorArray
+from acktree.producers.collecting.arithmetic.targets import Target
 from acktree.producers.collecting.collector import Collector, UserHeaders
-from acktree.producers.collecting.held_output import MAX_HELD_BYTES, HeldChild, HeldOutput, HeldRows, copied
+from acktree.producers.collecting.held_output import MAX_HELD_BYTES, HeldOutput, HeldRows, copied
 from acktree.producers.collecting.payloads import bad_cells, check_headers
-from acktree.producers.collecting.targets import Target
 from acktree.producers.collecting.traces import context_of_tuple
-from acktree.producers.errors import Misuse, NotInHand, NotSerializable, Unwritable
-from acktree.producers.native.columns import NO_TIMESTAMP, Column, Rows, plain
+from acktree.producers.columns import Column, Rows, plain
+from acktree.producers.errors import Misuse, NotInHand, NotSerializable
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND, Tuple
-from acktree.schemas.header import ANCHOR, ANCHOR_BYTES, single_headers
-from acktree.schemas.ids import EdgeSource
+from acktree.wire.header import ANCHOR, ANCHOR_BYTES, single_headers
 
 _Sent = tuple[Target, Sequence[Tuple], AnchorArray]
 
@@ -33,71 +33,39 @@ class UnevenBatch(Misuse):
 class BatchCollector:
     """Emits children of a batch's tuples, and fails some of them; the others are acked after ``execute``."""
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
+    def __init__(self, collector: Collector, *, is_sent_whole: bool = False) -> None:
+        """``is_sent_whole``: nothing of a batch is sent before it has returned, however much is held."""
+        self._collector, self._is_sent_whole = collector, is_sent_whole
         self._edges = EdgeSource()
         self._current: TupleBatch | None = None
         self._finished_before = 0
         self._sent: list[_Sent] = []
-        self._held = HeldOutput()
-        self._parents: tuple[Tuple, ...] = ()
-        self._emitted_before = 0
+        self._held = HeldOutput(collector.children, collector.counters)
         self.was_sent = False
         """Whether children of the batch are sent already, because too much was held."""
-        self._produce, collector.children.produce = collector.children.produce, self._hold
 
     def begin(self, batch: TupleBatch) -> None:
         """Begin with a batch."""
         self._current, self._finished_before = batch, self._collector.counters.finished
-        self._emitted_before, self.was_sent = self._collector.counters.emitted, False
+        self.was_sent = False
+        self._held.begin()
 
     def discard(self) -> None:
         """Discard what the batch has emitted: it failed, and will fail or be executed again."""
         assert self._current is not None
-        self._held.take()
+        self._held.discard(was_sent=self.was_sent)
         self._sent.clear()
         if not self.was_sent:
-            self._collector.counters.emitted = self._emitted_before
             for tup in self._current.with_deferred():
                 tup._deferred = None
         for tup in self._current.faulty():
             self._collector.ack(tup)
 
-    def _hold(
-        self,
-        topic: str,
-        value: bytes | str | None,
-        key: bytes | str | None,
-        headers: UserHeaders | None,
-        timestamp_ms: int = NO_TIMESTAMP,
-        /,
-    ) -> None:
-        """Hold a child that the collector would produce."""
-        self._held.add(HeldChild(self._parents, value, topic, key, headers, timestamp_ms))
-
-    def _send_held(self) -> None:
-        """Produce what is held, in its order; the parents of what can never be written fail."""
-        collector = self._collector
-        for child in self._held.take():
-            if isinstance(child, HeldRows):
-                for row, unwritable in collector.children.write_rows(child.topic, child.rows):
-                    collector.counters.emitted -= 1
-                    collector.children.record_unwritable((child.parents[row],), unwritable)
-                continue
-            parents, value, topic, key, headers, timestamp_ms = child
-            assert topic is not None, child
-            try:
-                self._produce(topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
-            except Unwritable as error:
-                collector.counters.emitted -= 1
-                collector.children.record_unwritable(parents, error)
-            except Exception as error:
-                collector.children.raise_fatal(error)
-
     def _send_if_full(self) -> None:
-        if self._held.held_bytes > MAX_HELD_BYTES:
-            self.was_sent = True
-            self._send_held()
+        if self._held.held_bytes > MAX_HELD_BYTES and not self._is_sent_whole:
+            with self._collector.guard:
+                self.was_sent = True
+                self._held.send()
 
     def emit_many(
         self,
@@ -143,7 +111,7 @@ class BatchCollector:
             collector.hands_on_traces and any(map(context_of_tuple, anchors))
         ):
             for tup, value, key in zip(anchors, plain(values, count), plain(keys, count), strict=True):
-                self._parents = (tup,)
+                self._held.parents = (tup,)
                 collector.emit_one(tup, value, topic, key, headers)
             self._send_if_full()
             return
@@ -173,9 +141,10 @@ class BatchCollector:
 
         It is sent when ``execute`` has returned, and not at all if that raises.
         """
-        self._parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
+        parents = (anchors,) if isinstance(anchors, Tuple) else tuple(dict.fromkeys(anchors))
+        self._held.parents = parents
         self._collector.emit(
-            value, anchors=self._parents, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
+            value, anchors=parents, topic=topic, key=key, headers=headers, timestamp_ms=timestamp_ms
         )
         self._send_if_full()
 
@@ -252,7 +221,7 @@ class BatchCollector:
         batch = self._current
         assert batch is not None
         collector = self._collector
-        self._send_held()
+        self._held.send()
         for tup in batch.faulty():
             collector.ack(tup)
         in_hand, self._current = self._in_hand(), None

@@ -5,12 +5,12 @@ Invariant: a fatal error is kept, so a bolt that swallows it acks nothing afterw
 
 import logging
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from acktree.producers.collecting.counters import Counters
+from acktree.producers.collecting.repeated_lines import RepeatedLines
 from acktree.producers.collecting.traces import about, named
-from acktree.producers.errors import Unwritable, reason_of
-from acktree.producers.native.columns import (
+from acktree.producers.columns import (
     NO_TIMESTAMP,
     Pairs,
     Payload,
@@ -20,18 +20,22 @@ from acktree.producers.native.columns import (
     Unwritten,
     produce_each,
 )
+from acktree.producers.errors import Unwritable, reason_of
 from acktree.producers.tuples import Tuple
 
-log = logging.getLogger("acktree.bolt")
+ProduceCall = tuple[Any, ...]
+"""The arguments of a call of ``produce``."""
 
 
 class ChildOutput:
     """The children of one collector; ``produce`` takes (topic, value, key, headers, timestamp_ms)."""
 
-    def __init__(self, counters: Counters, produce: Produce, produce_rows: ProduceRows | None) -> None:
+    def __init__(
+        self, counters: Counters, produce: Produce, produce_rows: ProduceRows | None, lines: RepeatedLines
+    ) -> None:
         self.produce = produce
         self._produce_rows = produce_rows or partial(produce_each, produce)
-        self._counters = counters
+        self._counters, self._lines = counters, lines
         self._fatal_error: Exception | None = None
 
     def write(
@@ -54,6 +58,16 @@ class ChildOutput:
         self._counters.emitted += 1
         return True
 
+    def write_held(self, produce: Produce, parents: tuple[Tuple, ...], call: ProduceCall) -> None:
+        """Produce what was held instead, and counted as emitted."""
+        try:
+            produce(*call)
+        except Unwritable as error:
+            self._counters.emitted -= 1
+            self.record_unwritable(parents, error)
+        except Exception as error:
+            self.raise_fatal(error)
+
     def write_rows(self, topic: str, rows: Rows) -> Unwritten:
         """Produce columns; return the rows that can never be written."""
         try:
@@ -67,12 +81,11 @@ class ChildOutput:
         They do not fail now, because the bolt may hold them for long, emit for them again and ack them.
         """
         self._counters.unwritable += 1
-        parent_text = (
-            f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none: it is never replayed"
-        )
-        text, action = "a child was not written: %s; its parents: %s", "unwritable"
-        extra = about(parents[0], action) if parents else {"action": action}
-        log.error(text, error, parent_text, extra=extra)
+        if not self._lines.counts(kind := (type(error), "unwritable")):
+            whose = f"{len(parents)} tuples, first {named(parents[0])}" if parents else "none: never replayed"
+            extra = about(parents[0], "unwritable") if parents else {"action": "unwritable"}
+            text = f"a child was not written: {error}; its parents: {whose}"
+            self._lines.write_first(kind, logging.ERROR, text, extra)
         for parent in parents:
             parent._fault = parent._fault or reason_of(error)
 

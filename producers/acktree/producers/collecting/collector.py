@@ -2,8 +2,9 @@
 
 Invariant: an input tuple's ack is the XOR of its own consumer edges and those of its children, passed to the
 packer once, as a whole, in one flush. The values of its children are kept with the tuple until its ack. A
-tuple with a child that was not sent is never acked. Belongs to one thread. Does not know Kafka: ``produce``
-takes (topic, value, key, headers).
+tuple with a child that was not sent is never acked. Does not know Kafka: ``produce`` takes (topic, value,
+key, headers). The bolt's thread and the worker's loop share it: whoever changes it holds ``guard``. The
+methods that a bolt calls take it themselves; user code never runs while it is held.
 """
 
 import logging
@@ -11,30 +12,31 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from acktree.producers.collecting.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
+from acktree.core import world
+from acktree.core.topology.registry import History
+from acktree.producers.collecting.arithmetic.ack_sums import HEAD_BYTES, AckSums, defer_to_ack
+from acktree.producers.collecting.arithmetic.edge_pool import EdgePool
+from acktree.producers.collecting.arithmetic.origins import Origins
+from acktree.producers.collecting.arithmetic.packing import AckPacker
+from acktree.producers.collecting.arithmetic.targets import Target, Targets
 from acktree.producers.collecting.child_output import ChildOutput
 from acktree.producers.collecting.counters import Counters
-from acktree.producers.collecting.edge_pool import EdgePool
 from acktree.producers.collecting.fails import Fails
-from acktree.producers.collecting.faults import Faults
-from acktree.producers.collecting.origins import Origins
-from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.misuses import Misuses
+from acktree.producers.collecting.repeated_lines import RepeatedLines
 from acktree.producers.collecting.retry_rules import RetryRules
-from acktree.producers.collecting.targets import Targets
 from acktree.producers.collecting.traces import handed_on
-from acktree.producers.errors import Misuse, reason_given, reason_of
-from acktree.producers.native.columns import (
+from acktree.producers.columns import (
     Pairs,
     Produce,
     ProduceRows,
 )
+from acktree.producers.errors import Misuse, reason_given, reason_of
 from acktree.producers.serdes.payloads import NO_PAYLOADS
 from acktree.producers.tuples import ACKED, DROPPED, FAILED, IN_HAND, SourceOrigin, Tuple, is_over
-from acktree.schemas import world
-from acktree.schemas.control_records import BACK_OFF
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import emitted_value
-from acktree.schemas.registry import History
+from acktree.wire.control_records import BACK_OFF
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import emitted_value
 
 UserHeaders = Pairs
 
@@ -59,13 +61,16 @@ class Collector:
         self.hands_on_traces = False
         """Whether an input has had a trace context; otherwise this one check is all that traces cost."""
         self._bolt = bolt
-        self.faults = Faults(self, self.counters, self._undo_ack)
+        self.lines = RepeatedLines()
+        self.guard = world.lock()
+        self._acquire, self._release = self.guard.acquire, self.guard.release
+        self.faults = Misuses(self, self.counters, self._undo_ack, self.lines, self.guard)
         self.targets = Targets(bolt, history)
         self.retry_rules = RetryRules(history)
         self.sums = AckSums(bolt, packer)
         self.payloads = NO_PAYLOADS
         self._packer = packer
-        self.children = ChildOutput(self.counters, produce, produce_rows)
+        self.children = ChildOutput(self.counters, produce, produce_rows, self.lines)
         self._take_edge = (edges or EdgePool()).take
         self._origins = Origins(history)
         self.fails = Fails(packer, self.counters)
@@ -89,7 +94,7 @@ class Collector:
         ``topic`` may be omitted if the bolt emits to one topic only. An untracked tuple among the anchors
         adds nothing; a child of dropped tuples alone is not sent, as their next owner will emit it. If the
         topic would never accept the child (logged, counted) or the call breaks a rule
-        (``Faults.refuse_call``), the anchors fail.
+        (``Misuses.refuse_call``), the anchors fail.
 
         Raises:
             WrongTopic, EmitAfterAck, NotInHand, NotSerializable, ReservedHeader, WrongThread: see there.
@@ -131,7 +136,21 @@ class Collector:
         target = self.targets.find(topic)
         value = self.payloads.write(value, target.topic)
         self.faults.check_emission(value, key, headers, timestamp_ms)
+        with self.guard:
+            self._write_joined(parents, target, value, key, headers, timestamp_ms)
+
+    def _write_joined(
+        self,
+        parents: tuple[Tuple, ...],
+        target: Target,
+        value: Any,
+        key: bytes | str | None,
+        headers: UserHeaders | None,
+        timestamp_ms: int | None,
+    ) -> None:
         held = [parent for parent in parents if self.faults.check_anchor(parent)]
+        if (parents and not held) or self.faults.is_given_up:
+            return
         holders: dict[tuple[int, int], dict[Tuple, None]] = {}
         for parent in held:
             for version, root, _ in parent.anchors:
@@ -157,7 +176,6 @@ class Collector:
         timestamp_ms: int | None = None,
     ) -> None:
         """Emit a child of one tuple; the fast path of ``emit``."""
-        anchors = parent._anchors
         try:
             if parent._state is not IN_HAND and is_over(parent):
                 return
@@ -167,32 +185,49 @@ class Collector:
                 or (key is not None and key.__class__ is not bytes)
                 or headers
                 or timestamp_ms is not None
-                or self._thread_id() != self.faults.thread
+                or self._thread_id() not in self.faults.threads
             ):
                 value = self.payloads.write(value, target.topic)
                 self.faults.check_emission(value, key, headers, timestamp_ms)
-            if parent._collector is not self or parent._state is not IN_HAND:
-                self.faults.check_anchor(parent)
         except Misuse as misuse:
             self.faults.refuse_call(misuse, (parent,))
             return
+        anchors = parent._anchors
         if self.hands_on_traces:
             headers = handed_on(self._bolt, (parent,), headers)
-        if not anchors:
-            written = list(headers) if headers else None
-            self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
-            return
-        if len(anchors) == _SINGLE_BYTES:
-            child = anchors[:_ROOT_BYTES] + self._take_edge()
-        else:
-            roots = dict.fromkeys(anchor[:2] for anchor in parent.anchors)
-            edges = (int.from_bytes(self._take_edge(), "little") for _ in roots)
-            child = encode_header(0, (Anchor(*root, next(edges)) for root in roots))[HEAD_BYTES:]
-        header = HEADER, target.head + child
-        written = [*headers, header] if headers else [header]
-        is_written = self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
-        if is_written and target.hashes:
-            defer_to_ack(parent, target.acked_children, child)
+        self._acquire()
+        try:
+            if (parent._collector is not self or parent._state is not IN_HAND) and not self._is_mine(parent):
+                return
+            if not anchors:
+                written = list(headers) if headers else None
+                self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
+                return
+            if len(anchors) == _SINGLE_BYTES:
+                child = anchors[:_ROOT_BYTES] + self._take_edge()
+            else:
+                child = self._child_anchors(parent)
+            header = HEADER, target.head + child
+            written = [*headers, header] if headers else [header]
+            is_written = self.children.write((parent,), target.topic, value, key, written, timestamp_ms)
+            if is_written and target.hashes:
+                defer_to_ack(parent, target.acked_children, child)
+        finally:
+            self._release()
+
+    def _is_mine(self, parent: Tuple) -> bool:
+        """Return whether a tuple is in hand; refuse to emit for it if the bolt has no right to."""
+        try:
+            return self.faults.check_anchor(parent)
+        except Misuse as misuse:
+            self.faults.refuse_call(misuse, (parent,))
+            return False
+
+    def _child_anchors(self, parent: Tuple) -> bytes:
+        """Return the anchors of a child of a tuple with several: one edge for each root."""
+        roots = dict.fromkeys(anchor[:2] for anchor in parent.anchors)
+        edges = (int.from_bytes(self._take_edge(), "little") for _ in roots)
+        return encode_header(0, (Anchor(*root, next(edges)) for root in roots))[HEAD_BYTES:]
 
     def check(self) -> None:
         """Raise the first fatal error of the output, if there was one."""
@@ -207,6 +242,11 @@ class Collector:
             AckedTwice, NotInHand, WrongThread: see there.
         """
         # Life of an ack, step 5.
+        with self.guard:
+            if self._thread_id() in self.faults.threads or self.faults.check_in_hand(tup, "ack"):
+                self._ack(tup)
+
+    def _ack(self, tup: Tuple) -> None:
         if not self._finish(tup, "ack"):
             return
         if tup._fault is not None:
@@ -239,14 +279,17 @@ class Collector:
         Raises:
             AckedTwice, NotInHand, WrongThread, InvalidRetry: see there.
         """
-        try:
-            retry_after_ms = self.retry_rules.of_call(retry, retry_after_s)
-        except Misuse as misuse:
-            self.faults.refuse_call(misuse, (tup,))
-            self.fail_for_fault(tup, reason_of(misuse))
-        else:
-            error = sys.exception() or (reason if isinstance(reason, BaseException) else None)
-            self._fail(tup, reason_given(reason), retry_after_ms, self.fails.stack_of(tup, error))
+        error = sys.exception() or (reason if isinstance(reason, BaseException) else None)
+        with self.guard:
+            if self._thread_id() not in self.faults.threads:
+                self.faults.check_in_hand(tup, "fail")
+            try:
+                retry_after_ms = self.retry_rules.of_call(retry, retry_after_s)
+            except Misuse as misuse:
+                self.faults.refuse_call(misuse, (tup,))
+                self.fail_for_fault(tup, reason_of(misuse))
+            else:
+                self._fail(tup, reason_given(reason), retry_after_ms, self.fails.stack_of(tup, error))
 
     def _fail(self, tup: Tuple, reason: str, retry_after_ms: int, stack: str) -> None:
         if self._finish(tup, "fail"):
@@ -280,20 +323,20 @@ class Collector:
         Raises:
             AckedTwice, NotInHand, WrongThread: see there.
         """
-        if not self.faults.check_in_hand(tup, "reset the timeout of"):
-            return
-        tup._since_s = world.monotonic_s()
-        if tup._anchors:
+        with self.guard:
+            if not self.faults.check_in_hand(tup, "reset the timeout of"):
+                return
+            tup._since_s = world.monotonic_s()
             try:
-                for version, root, _ in tup.anchors:
+                for version, root, _ in tup.anchors if tup._anchors else ():
                     self._packer.reset_at_once(version, root)
             except Exception as error:
                 self.children.raise_fatal(error)
 
     def _finish(self, tup: Tuple, verb: str) -> bool:
-        if (
-            tup._collector is not self or tup._state is not IN_HAND or self._thread_id() != self.faults.thread
-        ) and not self.faults.check_in_hand(tup, verb):
+        if (tup._collector is not self or tup._state is not IN_HAND) and not self.faults.check_in_hand(
+            tup, verb
+        ):
             return False
         tup._state = ACKED
         if tup._hand is not None:
@@ -313,6 +356,7 @@ class Collector:
         """Pack and send all acks and fails. Raises the first fatal error of the output."""
         self.check()
         self.fails.begin_flush()
+        self.lines.flush()
         self.sums.pack(self.targets.all())
         self._packer.flush()
 

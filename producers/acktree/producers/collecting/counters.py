@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start of the task; ``set_aside`` is of rejected records."""
+    """Counts since the start of the task; ``invalid`` is of rejected records."""
 
     executed: int = 0
     emitted: int = 0
@@ -13,7 +13,7 @@ class Counters:
     misuses: int = 0
     acked: int = 0
     failed: int = 0
-    set_aside: int = 0
+    invalid: int = 0
     dropped: int = 0
     never_acked: int = 0
 

@@ -8,11 +8,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 
+from acktree.producers.collecting.arithmetic.packing import MAX_STACKS, AckPacker
 from acktree.producers.collecting.counters import Counters
-from acktree.producers.collecting.packing import MAX_STACKS, AckPacker
 from acktree.producers.errors import reason_of
 from acktree.producers.tuples import Tuple
-from acktree.schemas.control_records import BACK_OFF, FailedTuple
+from acktree.wire.control_records import BACK_OFF, FailedTuple
 
 MAX_FRAMES = 40
 """So many of a stack trace's innermost frames are formatted."""
@@ -27,11 +27,14 @@ class Fails:
         self._packer, self._counters = packer, counters
         self._stacks: dict[Hashable, str] = {}
 
-    def stack_of(self, tup: Tuple, error: BaseException | None) -> str:
-        """Return the stack trace of an exception that fails a tuple; "" where it would not be sent."""
+    def stack_of(self, tup: Tuple, error: BaseException | None, place: Hashable = None) -> str:
+        """Return the stack trace of an exception that fails a tuple; "" where it would not be sent.
+
+        ``place`` is its ``place_of``, if that is known.
+        """
         if error is None or not tup._anchors:
             return ""
-        place = place_of(error)
+        place = place_of(error) if place is None else place
         found = self._stacks.get(place)
         if found is None and len(self._stacks) < MAX_STACKS:
             found = self._stacks[place] = stack_of(error)
@@ -49,6 +52,19 @@ class Fails:
                 self._packer.fail(version, root, reason, retry_after_ms, failed)
         self._counters.failed += 1
         self.on_failed(reason)
+
+
+def cut_traceback(error: BaseException) -> None:
+    """Cut off the traceback of an exception, just caught, what it had when this code caught it before.
+
+    Python chains the traceback of each ``raise`` onto that of the one before: for a bolt that raises one
+    object again and again it would grow with each failure, and keep every frame.
+    """
+    traced = caught = error.__traceback__
+    while traced is not None and caught is not None:
+        if traced.tb_next is not None and traced.tb_next.tb_frame.f_code is caught.tb_frame.f_code:
+            traced.tb_next = None
+        traced = traced.tb_next
 
 
 def place_of(error: BaseException) -> Hashable:

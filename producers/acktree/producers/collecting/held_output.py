@@ -1,7 +1,7 @@
-"""What a batch has emitted, until its ``execute`` has returned: nothing of a failed one is sent.
+"""What a tuple or a batch has emitted, until its ``execute`` has returned: nothing of a failed one is sent.
 
-Invariant: at most about MAX_HELD_BYTES are held; beyond that they are sent, and the batch cannot be executed
-again: with children of two tries in the log no tree of them would ever be done.
+Invariant: a batch that may be sent in parts holds about MAX_HELD_BYTES; beyond that they are sent, and it
+cannot be executed again: with children of two tries in the log no tree of them would ever be done.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from acktree.producers.native.columns import Column, Pairs, Payload, Rows
+from acktree.producers.collecting.child_output import ChildOutput, ProduceCall
+from acktree.producers.collecting.counters import Counters
+from acktree.producers.columns import NO_TIMESTAMP, Column, Pairs, Payload, Rows
 from acktree.producers.tuples import Tuple
 
 MAX_HELD_BYTES = 64 << 20
@@ -36,30 +38,84 @@ class HeldRows(NamedTuple):
     rows: Rows
 
 
+class TupleOutput:
+    """Takes what is produced while a tuple is executed, and produces it when that has returned, or never."""
+
+    def __init__(self, children: ChildOutput, counters: Counters) -> None:
+        self._children, self._counters = children, counters
+        self._calls: list[ProduceCall] = []
+        self._produce, children.produce = children.produce, self._hold
+
+    def _hold(self, *call: Any) -> None:
+        self._calls.append(call)
+
+    def send(self, tup: Tuple) -> None:
+        """Produce what is held of a tuple, which fails if some of it can never be written."""
+        if self._calls:
+            calls, self._calls = self._calls, []
+            for call in calls:
+                self._children.write_held(self._produce, (tup,), call)
+
+    def discard(self) -> None:
+        """Forget what is held."""
+        self._counters.emitted -= len(self._calls)
+        self._calls.clear()
+
+
 class HeldOutput:
-    """Children in the order in which they were emitted."""
+    """Takes what a collector produces, from the beginning on, and produces it in that order or not at all."""
 
-    def __init__(self) -> None:
-        self.children: list[HeldChild | HeldRows] = []
+    def __init__(self, children: ChildOutput, counters: Counters) -> None:
+        self.parents: tuple[Tuple, ...] = ()
+        """The tuples that the next child descends from."""
         self.held_bytes = 0
+        self._held: list[HeldChild | HeldRows] = []
+        self._children, self._counters, self._emitted_before = children, counters, 0
+        self._produce, children.produce = children.produce, self._hold
 
-    def add(self, child: HeldChild) -> None:
-        """Hold a child."""
-        self.children.append(child)
-        self.held_bytes += CHILD_BYTES + len(child.value or b"")
+    def begin(self) -> None:
+        """Begin with a tuple or batch."""
+        self._emitted_before = self._counters.emitted
+
+    def _hold(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: Pairs | None,
+        timestamp_ms: int = NO_TIMESTAMP,
+        /,
+    ) -> None:
+        """Hold a child that the collector would produce."""
+        self._held.append(HeldChild(self.parents, value, topic, key, headers, timestamp_ms))
+        self.held_bytes += CHILD_BYTES + len(value or b"")
 
     def add_rows(self, rows: HeldRows) -> None:
         """Hold columns; they must be copies."""
-        self.children.append(rows)
+        self._held.append(rows)
         values = rows.rows.values
         size = getattr(values, "nbytes", None)
         known = sum(len(value) for value in values if value is not None) if size is None else int(size)
         self.held_bytes += CHILD_BYTES * len(rows.rows) + known
 
-    def take(self) -> list[HeldChild | HeldRows]:
-        """Return and remove all of them."""
-        taken, self.children, self.held_bytes = self.children, [], 0
-        return taken
+    def send(self) -> None:
+        """Produce what is held; the parents of what can never be written fail."""
+        held, self._held, self.held_bytes = self._held, [], 0
+        for child in held:
+            if isinstance(child, HeldRows):
+                for row, unwritable in self._children.write_rows(child.topic, child.rows):
+                    self._counters.emitted -= 1
+                    self._children.record_unwritable((child.parents[row],), unwritable)
+                continue
+            parents, value, topic, key, headers, timestamp_ms = child
+            call = (topic, value, key, headers, timestamp_ms or NO_TIMESTAMP)
+            self._children.write_held(self._produce, parents, call)
+
+    def discard(self, *, was_sent: bool = False) -> None:
+        """Forget what is held; unless some of it was sent, nothing was emitted."""
+        self._held, self.held_bytes = [], 0
+        if not was_sent:
+            self._counters.emitted = self._emitted_before
 
 
 def copied(column: Column) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from acktree.producers.columns import Column, plain
 from acktree.producers.errors import NotSerializable, ReservedHeader, shown
-from acktree.producers.native.columns import Column, plain
-from acktree.schemas.header import HEADER
+from acktree.wire.header import HEADER
 
 _PLAIN = (bytes, type(None))
 _ARROW_TYPES = frozenset(("binary", "string", "large_binary", "large_string", "null"))
@@ -66,6 +66,10 @@ def check_headers(headers: Any) -> None:
         if name == HEADER:
             raise ReservedHeader(f"the header {HEADER!r} is reserved for the anchors, leave it out")
         _check("header's name", name)
+        if "\0" in name:
+            raise NotSerializable(
+                f"the name of a header has a NUL, where Kafka's C client ends it: {shown(name)}"
+            )
         _check("header's value", value)
 
 

@@ -7,9 +7,9 @@ records' retention; anything else that a bolt says is refused.
 import math
 from typing import Any
 
+from acktree.core.topology.registry import History
 from acktree.producers.errors import InvalidRetry, Reject, RetryLater, shown
-from acktree.schemas.control_records import BACK_OFF, NEVER
-from acktree.schemas.registry import History
+from acktree.wire.control_records import BACK_OFF, NEVER
 
 
 class RetryRules:

@@ -7,19 +7,19 @@ log: otherwise a tree that nobody reads would be done before its tuples are dura
 
 from collections.abc import Callable, Hashable
 
+from acktree.core import world
+from acktree.core.topology.registry import History
+from acktree.producers.collecting.arithmetic.edge_pool import EdgePool
+from acktree.producers.collecting.arithmetic.packing import InitPacker
+from acktree.producers.collecting.arithmetic.pending import Emitted, Message, Pending, Tree
+from acktree.producers.collecting.arithmetic.targets import Target, Targets
 from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.collecting.counters import Counters
-from acktree.producers.collecting.edge_pool import EdgePool
-from acktree.producers.collecting.packing import InitPacker
 from acktree.producers.collecting.payloads import check_headers, check_payload
-from acktree.producers.collecting.pending import Emitted, Message, Pending, Tree
-from acktree.producers.collecting.targets import Target, Targets
+from acktree.producers.columns import NO_TIMESTAMP, ProduceConfirmed
 from acktree.producers.errors import WrongThread
-from acktree.producers.native.columns import NO_TIMESTAMP, ProduceConfirmed
-from acktree.schemas import world
-from acktree.schemas.header import HEADER, Anchor, encode_header
-from acktree.schemas.ids import MAX_OFFSET, emitted_value, generation_of, root_id
-from acktree.schemas.registry import History
+from acktree.wire.header import HEADER, Anchor, encode_header
+from acktree.wire.ids import MAX_OFFSET, emitted_value, generation_of, root_id
 
 
 class Sequences:

@@ -7,11 +7,11 @@ the first one with a trace gives it. A ``traceparent`` of the bolt's own wins.
 from collections.abc import Iterable
 from typing import Any
 
-from acktree.producers.native.columns import Pairs
+from acktree.producers.columns import Pairs
 from acktree.producers.tuples import Record, Tuple
-from acktree.schemas.errors import MalformedRecord
-from acktree.schemas.header import read_headers
-from acktree.schemas.trace_context import TraceContext, child_headers, context_of, span_of_execution
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import read_headers
+from acktree.wire.trace_context import TraceContext, child_headers, context_of, span_of_execution
 
 
 def context_of_tuple(tup: Tuple) -> TraceContext | None:

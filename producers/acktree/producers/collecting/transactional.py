@@ -8,15 +8,15 @@ metadata covers are held back. What is emitted unanchored is sent immediately.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from acktree.core.topology.registry import History
+from acktree.producers.collecting.arithmetic.done_above import WINDOW_OFFSETS
+from acktree.producers.collecting.arithmetic.edge_pool import EdgePool
+from acktree.producers.collecting.arithmetic.packing import AckPacker
 from acktree.producers.collecting.collector import Collector, UserHeaders
-from acktree.producers.collecting.done_above import WINDOW_OFFSETS
-from acktree.producers.collecting.edge_pool import EdgePool
 from acktree.producers.collecting.held_output import HeldChild
-from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.columns import Produce, ProduceRows
 from acktree.producers.errors import Misuse
-from acktree.producers.native.columns import Produce, ProduceRows
 from acktree.producers.tuples import ACKED, FAILED, IN_HAND, Hand, Tuple, is_over
-from acktree.schemas.registry import History
 
 
 class HeldFail(NamedTuple):
@@ -77,15 +77,15 @@ class TransactionalCollector(Collector):
                 return
             value = self.payloads.write(value, self.targets.find(topic).topic)
             self.faults.check_emission(value, key, headers, timestamp_ms)
-            held = [parent for parent in parents if self.faults.check_anchor(parent)]
+            child = HeldChild(parents, value, topic, key, headers and list(headers), timestamp_ms)
+            with self.guard:
+                held = [parent for parent in parents if self.faults.check_anchor(parent)]
+                if held:
+                    self._group_of(held).children.append(child)
         except Misuse as misuse:
             self.faults.refuse_call(misuse, parents)
-            return
-        child = HeldChild(parents, value, topic, key, headers and list(headers), timestamp_ms)
-        self._group_of(held).children.append(child)
 
-    def ack(self, tup: Tuple) -> None:
-        """Ack a tuple; see ``Collector.ack``."""
+    def _ack(self, tup: Tuple) -> None:
         self._record_outcome(tup, "ack", None)
 
     def _fail(self, tup: Tuple, reason: str, retry_after_ms: int, stack: str) -> None:
@@ -168,7 +168,7 @@ class TransactionalCollector(Collector):
                 super()._emit_for(acked, *child[1:])
         for tup in group.outcomes:
             if tup._state is IN_HAND:
-                super().ack(tup)
+                super()._ack(tup)
 
 
 def _may_be_acked(tup: Tuple) -> bool:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import Consumer, TopicPartition
 
+from acktree.core import world
+from acktree.core.kafka.settings import Settings, producer_settings
+from acktree.core.reports.liveness import Liveness
 from acktree.producers.errors import DeliveryFailed
 from acktree.producers.kafka.fencing import end_transactions
 from acktree.producers.kafka.member_commit import commit_offsets
 from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.progress import Progress
 
 
 class AtLeastOnce(BufferedProducer):
@@ -41,7 +41,7 @@ class AtLeastOnce(BufferedProducer):
         *,
         group: str = "",
         on_queue_full: Callable[[], None] = lambda: None,
-        progress: Progress | None = None,
+        progress: Liveness | None = None,
     ) -> None:
         """``group``: whose previous owners' transactions to end; empty where there is no group.
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer
 
-from acktree.schemas import world
+from acktree.core import world
 
 CHECK_INTERVAL_S = 0.1
 """How often to check whether to wait any longer."""
@@ -31,6 +31,9 @@ class CallTimedOut(Exception):
 
 def call_with_deadline(call: Callable[[], Answer], may_wait: Callable[[], bool]) -> Answer:
     """Call in a separate thread, wait as long as ``may_wait()``, and return the result.
+
+    Each call has a thread of its own: in one of the client's the next call would wait behind one that never
+    returns, and whoever gives up a client would have to end its thread.
 
     Raises:
         CallTimedOut: the call has not returned. Otherwise what the call or ``may_wait`` raises.
@@ -64,5 +67,5 @@ def close_consumer(consumer: Consumer) -> None:
         log.warning(
             "the consumer has not left its group within %g s; the group removes it after its session timeout",
             CLOSE_S,
-            extra={"action": "close_given_up"},
+            extra={"action": "close_abandoned"},
         )

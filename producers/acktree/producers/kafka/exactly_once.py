@@ -1,8 +1,10 @@
 """The output of an exactly-once worker: children, acks and input offsets in one transaction.
 
 Invariant: a transaction has everything produced since the last one and the offsets of exactly those inputs;
-a stale group generation aborts it, so a zombie commits nothing. The metadata of a committed offset says what
-is done above it, so tuples may be acked in any order (``done_above.py``, ``collecting/transactional.py``).
+a stale group generation aborts it, so a zombie commits nothing. The broker knows of it from its first record
+on, and allows it TRANSACTION_TIMEOUT_MS, so what is no part of it is sent outside. The metadata of a
+committed offset says what is done above it, so tuples may be acked in any order (``done_above.py``,
+``collecting/transactional.py``).
 """
 
 import math
@@ -12,17 +14,17 @@ from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, retry_until_ready
+from acktree.core.kafka.errors import clear_errors, is_forbidden, is_producer_lost
+from acktree.core.kafka.outages import log_retry
+from acktree.core.kafka.settings import Settings, producer_settings
+from acktree.core.reports.liveness import Liveness
 from acktree.producers.errors import DeliveryFailed, TransactionAborted
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
 from acktree.producers.kafka.fencing import TRANSACTION_TIMEOUT_MS, end_transactions, transactional_id_of
 from acktree.producers.kafka.output import STOP_TIMEOUT_S, BufferedProducer, log
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, retry_until_ready
-from acktree.schemas.kafka_errors import clear_errors, is_forbidden, is_producer_lost
-from acktree.schemas.outages import log_retry
-from acktree.schemas.progress import Progress
 
 NAMES = uuid.UUID("6f0c3f1e-6a43-4d0c-9d0b-5d1f6f1c2a77")
 """The namespace of owners that have a ``group.instance.id``."""
@@ -54,7 +56,7 @@ class ExactlyOnce(BufferedProducer):
         user: Settings,
         group: str,
         limits: Limits = NO_LIMITS,
-        progress: Progress | None = None,
+        progress: Liveness | None = None,
     ) -> None:
         """Begin a transaction; the group generation fences zombies.
 

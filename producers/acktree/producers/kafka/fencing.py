@@ -12,13 +12,13 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from acktree.producers.collecting.done_above import decode_owner
+from acktree.core import world
+from acktree.core.kafka.clients import make_producer, metadata_of
+from acktree.core.kafka.errors import is_transient
+from acktree.core.kafka.group_offsets import read_committed
+from acktree.core.kafka.settings import Settings, producer_settings
+from acktree.producers.collecting.arithmetic.done_above import decode_owner
 from acktree.producers.kafka.deadline_call import CHECK_INTERVAL_S, CallTimedOut, call_with_deadline
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.clients import make_producer, metadata_of
-from acktree.schemas.group_offsets import read_committed
-from acktree.schemas.kafka_errors import is_transient
 
 REQUEST_TIMEOUT_S = 5.0
 """How long a request waits for the broker before it is retried."""
@@ -73,10 +73,15 @@ def end_transactions(
     def has_time() -> bool:
         return may_wait() and world.monotonic_s() < until_s
 
-    kept = {name: value for name, value in user.items() if name not in _DELIVERY_SETTINGS}
+    settings = fencing_settings(bootstrap, user, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
     for owner in sorted(find_owners(bootstrap, user, group, places, has_time) - {own}):
-        settings = producer_settings(bootstrap, kept, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         fence(settings, transactional_id_of(group, owner), has_time)
+
+
+def fencing_settings(bootstrap: str, user: Settings, **ours: Any) -> dict[str, Any]:
+    """Return the settings of a producer that fences; ``ours`` as for ``producer_settings``."""
+    kept = {name: value for name, value in user.items() if name not in _DELIVERY_SETTINGS}
+    return producer_settings(bootstrap, kept, **ours)
 
 
 def transactional_id_of(group: str, owner: bytes) -> str:

@@ -3,27 +3,37 @@
 Invariant: a partition's frontier is its smallest offset in hand, or the next one to execute if none is; so
 everything below it was acked, failed or rejected, in whatever order. What is done above it is committed as
 the offset's metadata, and skipped by whoever reads it again. Records that were read but not executed wait
-here, and are discarded when their partition is revoked.
+here, and are discarded when their partition is revoked. Only this module says where reading begins: what the
+log does not have is noticed, never replaced by another offset in silence.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from acktree.producers.collecting.done_above import DoneAbove, decode_done, encode_all_done, encode_done
+from acktree.core import world
+from acktree.core.errors import MissingTopic
+from acktree.core.kafka import errors
+from acktree.core.kafka.clients import make_admin, metadata_of, refuse_missing, retry_until_ready
+from acktree.core.kafka.outages import log_retry
+from acktree.core.kafka.settings import Settings
+from acktree.core.reports.liveness import Liveness
+from acktree.producers.collecting.arithmetic.done_above import (
+    DoneAbove,
+    decode_done,
+    encode_all_done,
+    encode_done,
+)
+from acktree.producers.kafka.back_pressure import BATCH_RECORDS, BackPressure
 from acktree.producers.kafka.deadline_call import close_consumer
-from acktree.producers.tuples import Hand, Record, Tuple
-from acktree.schemas import world
-from acktree.schemas.clients import metadata_of
-from acktree.schemas.errors import MissingTopic
-from acktree.schemas.kafka_errors import as_clear_error, is_membership_lost, is_missing, is_transient
-from acktree.schemas.outages import log_retry
-from acktree.schemas.progress import Progress
+from acktree.producers.kafka.membership import is_incremental
+from acktree.producers.tuples import Hand, Place, Record, Tuple, place_of
 
-Place = tuple[str, int]
 Revoked = Callable[[list[Place]], None]
 Assigned = Callable[[list[Place]], None]
 FetchCommitted = Callable[[list[TopicPartition]], list[TopicPartition]]
@@ -31,11 +41,10 @@ FencePreviousOwners = Callable[[Sequence[Place]], None]
 
 log = logging.getLogger("acktree.bolt")
 
-BATCH_RECORDS = 10_000
-"""The most records to read at once."""
-
 RETRY_INTERVAL_S = 0.2
-_PLACES = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
+SERVE_INTERVAL_S = 1.0
+"""How often to serve the group while nothing is read: that purges what the client has fetched."""
+MISSING = "an input topic is missing, create it: acktree topology apply FILE"
 
 
 class Inputs:
@@ -48,61 +57,72 @@ class Inputs:
         fetch_committed: FetchCommitted,
         owner: bytes = b"",
         fence_previous_owners: FencePreviousOwners = lambda _: None,
-        progress: Progress | None = None,
+        progress: Liveness | None = None,
+        user: Settings | None = None,
     ) -> None:
         """``owner`` goes into every commit; ``fence_previous_owners`` ends transactions of dead ones.
 
         It is called before ``fetch_committed``: an open transaction may hold back the committed offsets.
         ``progress``: that of the loop that waits here for the broker.
         """
-        self.consumer, self._progress = consumer, progress or Progress()
+        self.consumer, self._progress = consumer, progress or Liveness()
         self._owner, self._fence_previous_owners, self._fetch = owner, fence_previous_owners, fetch_committed
         self._naming_owner: set[Place] = set()
         self.hands: dict[Place, Hand] = {}
         self.stopping = self._closing = False
-        self._bootstrap = bootstrap
+        self._bootstrap, self._user = bootstrap, user or {}
+        self._join: Callable[[], None] = lambda: None
+        self.unreadable: set[Place] = set()
+        """The partitions that have nothing to read at their position, or something damaged."""
+        self._continued: dict[Place, int] = {}
+        """Where reading continues in partitions that were assigned again, until a record is read."""
         self._committed: dict[Place, tuple[int, str]] = {}
         self._above: dict[Place, DoneAbove] = {}
-        self._paused: set[Place] = set()
+        self.back_pressure = BackPressure(consumer)
         self._waiting: deque[Record] = deque()
-
-    @property
-    def paused(self) -> int:
-        """How many partitions are paused because of the tuples in hand."""
-        return len(self._paused)
+        self._served_s = 0.0
+        self.unfinished: Callable[[], Sequence[Record]] = tuple
+        """Returns the records that ``read`` has returned, and that are neither done nor in hand."""
 
     def subscribe(self, topics: Iterable[str], assigned: Assigned, revoked: Revoked, lost: Revoked) -> None:
         """Subscribe to topics; the callbacks run inside ``read``."""
 
-        def clear(places: list[Place]) -> None:
-            # The client would keep a partition paused until it comes back, and then never read it.
-            self._resume(self._paused & set(places))
-            for place in places:
-                self.hands.pop(place, None)
-                self._committed.pop(place, None)
-                self._above.pop(place, None)
-                self._naming_owner.discard(place)
-            cleared = frozenset(places)
-            self._waiting = deque(record for record in self._waiting if _place_of(record) not in cleared)
-
         def on_revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
             revoked(_places(partitions))
-            clear(_places(partitions))
+            self.clear(_places(partitions))
 
         def on_lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             lost(_places(partitions))
-            clear(_places(partitions))
+            self.clear(_places(partitions))
 
         def on_assign(_: Consumer, partitions: list[TopicPartition]) -> None:
             if self._closing:  # by a rebalance that was under way: nothing of them is read any more
                 return
-            clear(_places(partitions))
-            self._resume(set(self._paused))
+            self.clear(_places(partitions))
             self._fence_previous_owners(_places(partitions))
-            self._load_committed(partitions)
+            self._assign(self._load_committed(partitions))
             assigned(_places(partitions))
 
-        self.consumer.subscribe(list(topics), on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+        callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
+        self._join = partial(self.consumer.subscribe, list(topics), **callbacks)
+        self._join()
+
+    def clear(self, places: Collection[Place]) -> None:
+        """Forget all about partitions."""
+        self.back_pressure.resume(places)
+        for place in places:
+            for known in (self.hands, self._committed, self._above, self._continued):
+                known.pop(place, None)
+        self._naming_owner -= set(places)
+        self.unreadable -= set(places)
+        cleared = frozenset(places)
+        self._waiting = deque(record for record in self._waiting if place_of(record) not in cleared)
+
+    def _assign(self, starts: Sequence[TopicPartition]) -> None:
+        """Read partitions from these offsets on; without incremental rebalances, nothing else."""
+        self.back_pressure.resume()
+        assign = self.consumer.incremental_assign if is_incremental(self._user) else self.consumer.assign
+        assign(list(starts))
 
     def read(self, wait_s: float, max_records: int = BATCH_RECORDS) -> Sequence[Record]:
         """Return up to ``max_records`` records that are not done yet; if there is none, wait for one.
@@ -111,25 +131,38 @@ class Inputs:
         paused partition.
         """
         # Life of an ack, step 1.
+        self.back_pressure.end_pause()
         found = self._poll(max(1, max_records - len(self._waiting)), 0)
-        if not found and not self._is_any_ready():
+        if not found and all(place_of(record) in self.back_pressure.paused for record in self._waiting):
             found = self._poll(1, wait_s)
         if not self._waiting:
             return found
         self._waiting.extend(found)
         ready, held = list[Record](), deque[Record]()
         for record in self._waiting:
-            is_ready = len(ready) < max_records and _place_of(record) not in self._paused
+            is_ready = len(ready) < max_records and place_of(record) not in self.back_pressure.paused
             (ready if is_ready else held).append(record)
         self._waiting = held
         return ready
 
-    def _is_any_ready(self) -> bool:
-        return any(_place_of(record) not in self._paused for record in self._waiting)
+    def serve(self) -> None:
+        """Serve the group now and then, while nothing can be executed; what is fetched meanwhile waits."""
+        if world.monotonic_s() - self._served_s >= SERVE_INTERVAL_S:
+            self.back_pressure.pause_all()
+            found = self._poll(1, 0)  # may call `clear`, which replaces what waits
+            self._waiting.extend(found)
 
     def _poll(self, max_records: int, wait_s: float) -> Sequence[Record]:
-        """Serve the group, and return fetched records that are not done yet."""
+        """Serve the group, and return fetched records that are not done yet.
+
+        An error is checked here: the client says it once, so nobody else may lose it. Raises as ``_check``.
+        """
+        self._served_s = world.monotonic_s()
         found = cast(Sequence[Record], self.consumer.consume(max_records, wait_s))
+        if refused := [record for record in found if record.error() is not None]:
+            for record in refused:
+                self._check(record)
+            found = [record for record in found if record.error() is None]
         return [record for record in found if not self._is_done(record)] if self._above else found
 
     def put_back(self, records: Sequence[Record]) -> None:
@@ -137,20 +170,67 @@ class Inputs:
         self._waiting.extendleft(reversed(records))
 
     def _is_done(self, record: Record) -> bool:
-        above = self._above.get(_place_of(record))
-        return above is not None and record.error() is None and above.holds(record.offset() or 0)
+        above = self._above.get(place_of(record))
+        return above is not None and above.holds(record.offset() or 0)
 
-    def check(self, error: KafkaError) -> None:
-        """Ignore a transient error; raise the clear form of any other."""
-        check_error(error, self._bootstrap)
+    def _check(self, record: Record) -> None:
+        """Ignore an error that passes, and remember which partition is unreadable; raise any other error.
+
+        A topic that was just created may be missing for a moment: it is asked for, and then read.
+
+        Raises:
+            MissingTopic: it does not exist. AcktreeError: see ``check_error``.
+        """
+        error = record.error()
+        assert error is not None
+        if errors.is_unreadable(error):
+            self.unreadable.add(place_of(record))
+        elif errors.is_missing(error) and (topic := record.topic()):
+            text, bootstrap = f"{error.str()}; {MISSING}", self._bootstrap
+            with self._progress.waiting():
+                admin = retry_until_ready(partial(make_admin, bootstrap, self._user), wait_if_away=True)
+                retry_until_ready(partial(refuse_missing, admin, bootstrap, topic, text), wait_if_away=True)
+            self._join()
+        else:
+            check_error(error, self._bootstrap)
+
+    def position(self, place: Place) -> int:
+        """Return the next offset to read of a partition, or OFFSET_BEGINNING."""
+        (found,) = self.consumer.position([TopicPartition(*place)])
+        if (next_offset := self._next_offset(found)) < 0:
+            (found,) = self._load_committed([found])
+            return found.offset
+        return next_offset
+
+    def _next_offset(self, position: TopicPartition) -> int:
+        """Return where a partition continues, -1 if nobody knows yet."""
+        place = position.topic, position.partition
+        if position.offset >= 0:
+            self._continued.pop(place, None)
+        return position.offset if position.offset >= 0 else self._continued.get(place, -1)
+
+    def continue_at(self, starts: Mapping[Place, int]) -> None:
+        """Read unreadable partitions from these offsets on, which the next commit makes durable.
+
+        The consumer knows no position of what it is assigned anew until a record of it is read.
+        """
+        self.unreadable -= starts.keys()
+        moved = dict(starts)
+        if not is_incremental(self._user):
+            moved = {place: self.position(place) for place in self.places()} | moved
+        self._continued |= {place: offset for place, offset in moved.items() if offset >= 0}
+        partitions = [TopicPartition(*place, offset) for place, offset in moved.items()]
+        if is_incremental(self._user):
+            self.consumer.incremental_unassign(partitions)
+        self._assign(partitions)
+
+    def first_open(self, place: Place, offset: int) -> int:
+        """Return the first offset of a partition that waits or is in hand; ``offset`` if none is below it."""
+        return min(offset, self._first_waiting().get(place, offset), *self.hands.get(place, ()))
 
     def hand(self, topic: str, partition: int) -> Hand:
         """Return the tuples of one partition that are in hand."""
-        place = topic, partition
-        found = self.hands.get(place)
-        if found is None:
-            found = self.hands[place] = {}
-        return found
+        return self.hands.setdefault((topic, partition), {})
 
     def places(self) -> list[Place]:
         """Return the assigned partitions."""
@@ -163,51 +243,8 @@ class Inputs:
 
     def in_hand(self, places: Iterable[Place] | None = None) -> list[Tuple]:
         """Return the tuples in hand, of some partitions or of all of them."""
-        chosen = self.hands if places is None else [place for place in places if place in self.hands]
-        return [tup for place in chosen for tup in self.hands[place].values()]
-
-    def room(self, max_in_hand: int) -> int:
-        """Return how many records may be read; at ``max_in_hand`` tuples reading stops until half are done.
-
-        If there are several topics, partitions below an even share of ``max_in_hand`` stay readable up to
-        that share: a join whose one side is full needs the other. So at most twice ``max_in_hand`` tuples are
-        in hand.
-        """
-        count = sum(map(len, self.hands.values()))
-        if not self._paused and count < max_in_hand:
-            return min(BATCH_RECORDS, max_in_hand - count)
-        assigned = {(place.topic, place.partition) for place in self.consumer.assignment()}
-        even_share = max(1, max_in_hand // max(1, len(assigned)))
-        held = {place: len(self.hands.get(place, ())) for place in assigned}
-        self._paused &= assigned
-        if count <= max_in_hand // 2:
-            self._resume(set(self._paused))
-        else:
-            self._resume({place for place in self._paused if held[place] <= even_share // 2})
-            if count >= max_in_hand:
-                is_join = len({topic for topic, _ in assigned}) > 1
-                full = {place for place in assigned if held[place] >= even_share} if is_join else assigned
-                self._pause(full - self._paused, count)
-        left = max_in_hand - count
-        if self._paused:
-            left = sum(max(0, even_share - held[place]) for place in assigned - self._paused)
-        return min(BATCH_RECORDS, max(1, left))
-
-    def _pause(self, places: set[Place], count: int) -> None:
-        if places:
-            self.consumer.pause([TopicPartition(*place) for place in sorted(places)])
-            self._paused |= places
-            log.warning(
-                "%d tuples in hand: %s paused until some are acked or failed",
-                count,
-                ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)),
-                extra={"action": "paused"},
-            )
-
-    def _resume(self, places: set[Place]) -> None:
-        if places:
-            self.consumer.resume([TopicPartition(*place) for place in sorted(places)])
-            self._paused -= places
+        chosen = self.hands if places is None else places
+        return [tup for place in chosen for tup in self.hands.get(place, {}).values()]
 
     @property
     def names_owner(self) -> bool:
@@ -224,21 +261,20 @@ class Inputs:
         """
         moved, waiting = [], self._first_waiting()
         for position in self.consumer.position(self.consumer.assignment()):
-            if position.offset < 0:
-                continue
             place = position.topic, position.partition
+            if (next_offset := self._next_offset(position)) < 0:
+                continue
             owner = b"" if place in leaving else self._owner
-            frontier = self._frontier(place, waiting.get(place, position.offset), owner)
+            frontier = self._frontier(place, waiting.get(place, next_offset), owner)
             if self._committed.get(place) != frontier:
                 moved.append(TopicPartition(*place, frontier[0], metadata=frontier[1]))
         return moved
 
     def _first_waiting(self) -> dict[Place, int]:
-        """Return the first offset that waits to be executed, by partition."""
+        """Return the first offset that waits to be executed, or is executed, by partition."""
         first: dict[Place, int] = {}
-        for record in self._waiting:
-            if record.error() is None:
-                first.setdefault(_place_of(record), record.offset() or 0)
+        for record in chain(self.unfinished(), self._waiting):
+            first.setdefault(place_of(record), record.offset() or 0)
         return first
 
     def _frontier(self, place: Place, next_offset: int, owner: bytes) -> tuple[int, str]:
@@ -270,25 +306,30 @@ class Inputs:
         """
         self.hands.clear()
         self._waiting.clear()
-        self._committed.clear()
-        self._above.clear()
+        for known in (self._committed, self._above, self._continued):
+            known.clear()
         for place in self._load_committed(self.consumer.assignment()):
-            if place.offset < 0:
-                place.offset = OFFSET_BEGINNING
-            self.consumer.seek(place)
+            try:
+                self.consumer.seek(place)
+            except KafkaException as error:
+                # Nothing of it was read: it begins at the committed offset, or is unreadable.
+                if error.args[0].code() != KafkaError._STATE:
+                    raise
 
     def _load_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the committed offsets, and from now on skip what is done above them."""
+        """Return the committed offsets, or the beginning; from now on skip what is done above them."""
         with self._progress.waiting():
             committed = self._fetch_committed(partitions) if partitions else []
         for place in committed:
             above = decode_done(metadata_of(place), place.offset)
             if above is not None:
                 self._above[place.topic, place.partition] = above
+            if place.offset < 0:
+                place.offset = OFFSET_BEGINNING
         return committed
 
     def _fetch_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Retry until the broker answers or the worker is asked to stop. Raises what ``check`` raises."""
+        """Retry until the broker answers or the worker is asked to stop. Raises as ``check_error``."""
         while True:
             try:
                 answers = self._fetch(partitions)
@@ -298,9 +339,9 @@ class Inputs:
                 return answers
             except KafkaException as error:
                 kafka_error = error.args[0]
-                self.check(kafka_error)
+                check_error(kafka_error, self._bootstrap)
                 if self.stopping:
-                    raise as_clear_error(kafka_error, self._bootstrap) from error
+                    raise errors.as_clear_error(kafka_error, self._bootstrap) from error
                 log_retry(log, "no committed offsets yet: %s", kafka_error.str(), action="ask_again")
                 world.sleep(RETRY_INTERVAL_S)
 
@@ -311,7 +352,7 @@ class Inputs:
 
     def lag(self) -> int:
         """Return how many records are still to be executed, by the high watermarks last fetched."""
-        waiting = len(self._waiting)
+        waiting = len(self._waiting) + len(self.unfinished())
         for position in self.consumer.position(self.consumer.assignment()):
             bounds = self.consumer.get_watermark_offsets(position, cached=True)
             if bounds and position.offset >= 0:
@@ -320,18 +361,11 @@ class Inputs:
 
 
 def check_error(error: KafkaError, bootstrap: str) -> None:
-    """Ignore an error that passes or marks a place; raise MissingTopic or the clear form of any other."""
-    if is_missing(error):
-        raise MissingTopic(
-            f"{error.str()}; an input topic is missing, create it: acktree topology apply FILE"
-        )
-    passes = is_transient(error) or is_membership_lost(error) or error.code() in _PLACES
-    if error.fatal() or not passes:
-        raise as_clear_error(error, bootstrap)
-
-
-def _place_of(record: Record) -> Place:
-    return record.topic() or "", record.partition() or 0
+    """Ignore an error that passes; raise MissingTopic or the clear form of any other."""
+    if errors.is_missing(error):
+        raise MissingTopic(f"{error.str()}; {MISSING}")
+    if error.fatal() or not (errors.is_transient(error) or errors.is_membership_lost(error)):
+        raise errors.as_clear_error(error, bootstrap)
 
 
 def _places(partitions: Iterable[TopicPartition]) -> list[Place]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from acktree.core.kafka.errors import is_membership_lost, is_transient
+from acktree.core.kafka.outages import log_retry
 from acktree.producers.kafka.deadline_call import call_with_deadline
-from acktree.schemas.kafka_errors import is_membership_lost, is_transient
-from acktree.schemas.outages import log_retry
 
 log = logging.getLogger("acktree.bolt")
 

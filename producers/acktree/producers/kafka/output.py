@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from acktree.core import world
+from acktree.core.kafka.clients import make_producer, wait_until_delivered
+from acktree.core.kafka.errors import is_forbidden
+from acktree.core.kafka.outages import log_retry
+from acktree.core.reports.liveness import Liveness
 from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
 from acktree.producers.errors import DeliveryFailed, MissingPartition, TooLarge
 from acktree.producers.kafka.record_limits import NO_LIMITS, Limits
-from acktree.producers.native.columns import NO_TIMESTAMP, Rows, Unwritten, produce_each
-from acktree.schemas import world
-from acktree.schemas.clients import make_producer
-from acktree.schemas.kafka_errors import is_forbidden
-from acktree.schemas.outages import log_retry
-from acktree.schemas.progress import Progress
 
 POLL_INTERVAL_S = 0.1
 """How long to poll a producer whose queue is full before the next try."""
@@ -117,10 +117,10 @@ class BufferedProducer:
     """How long to wait for a partition that the topology says is there."""
 
     def __init__(
-        self, settings: dict[str, Any], limits: Limits = NO_LIMITS, progress: Progress | None = None
+        self, settings: dict[str, Any], limits: Limits = NO_LIMITS, progress: Liveness | None = None
     ) -> None:
         """``progress``: that of the loop that waits here for the broker."""
-        self._limits, self._progress = limits, progress or Progress()
+        self._limits, self._progress = limits, progress or Liveness()
         self._has_limits = bool(limits.by_topic or limits.compacted)
         self.settings = settings
         self._deadline_s = math.inf
@@ -232,13 +232,15 @@ class BufferedProducer:
 
         Raises:
             DeliveryFailed: a record was rejected, or the timeout expired and the remaining ones were dropped.
+            KafkaException: a fatal error; the next record goes to a new producer.
         """
-        left = self.producer.flush(timeout_s)
+        left: int | None = None
         try:
+            left = wait_until_delivered(self.producer, timeout_s)
             self.delivery_error.check()
         finally:
             self.delivery_error.clear()
-            if left:
+            if left != 0:
                 # Not purged: confluent-kafka's purge returns early, and drops what is produced after it, too.
                 self._connect()
         if left:
@@ -247,8 +249,13 @@ class BufferedProducer:
             )
 
     def drain(self) -> None:
-        """Wait until the broker has everything, without limit until a stop. Raises DeliveryFailed."""
-        while self.producer.flush(POLL_INTERVAL_S):
+        """Wait until the broker has everything, without limit until a stop.
+
+        Raises:
+            DeliveryFailed: a record was rejected, or a stop has waited long enough.
+            KafkaException: a fatal error.
+        """
+        while wait_until_delivered(self.producer, POLL_INTERVAL_S):
             self._check()
         self._check()
 

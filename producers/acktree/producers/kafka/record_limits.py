@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin
+from acktree.core.kafka.settings import Settings
+from acktree.producers.columns import NO_TIMESTAMP
 from acktree.producers.errors import InvalidTimestamp, MissingKey, TooLarge
-from acktree.producers.native.columns import NO_TIMESTAMP
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
 
 FRAME_BYTES = 200
 """Upper bound of what the broker counts beside the key, value and headers of a record alone in its batch."""
@@ -23,8 +23,11 @@ BATCH_BYTES = 1_000_000
 SMALLEST_BYTES = 1_000
 CLIENT_BYTES = 1_000_000
 """librdkafka's own message.max.bytes."""
+LARGEST_BYTES = 1_000_000_000 - FRAME_BYTES
+"""The largest payload: librdkafka refuses a message.max.bytes above 10^9, which a topic may exceed."""
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
-_CONFIG_KEYS = ("max.message.bytes", "cleanup.policy", "message.timestamp.type", _BEFORE, _AFTER)
+_NEEDED_KEYS = ("max.message.bytes", "cleanup.policy")
+_CONFIG_KEYS = (*_NEEDED_KEYS, "message.timestamp.type", _BEFORE, _AFTER)
 _WITHOUT_TIME = (NO_TIMESTAMP, -1)
 """-1 is Kafka's own NO_TIMESTAMP, which brokers accept."""
 
@@ -94,7 +97,7 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
     known, unknown = _describe(bootstrap, topics, user)
     if unknown:
         log.warning(
-            "the limits of %s are unknown: %s; a record that exceeds them will stop this process instead of "
+            "not all limits of %s are known: %s; a record that exceeds one will stop this process instead of "
             "failing its tuple; to read them, this principal needs DescribeConfigs",
             ", ".join(unknown),
             "; ".join(sorted(set(unknown.values()))),
@@ -103,18 +106,22 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
     user_bytes = user.get("message.max.bytes")
     payload_bytes = dict.fromkeys(unknown, int(user_bytes or CLIENT_BYTES))
     for topic, config in known.items():
-        payload_bytes[topic] = max(int(config["max.message.bytes"]) - FRAME_BYTES, 0)
+        if "max.message.bytes" in config:
+            limit_bytes = int(config["max.message.bytes"]) - FRAME_BYTES
+            payload_bytes[topic] = min(max(limit_bytes, 0), LARGEST_BYTES)
     largest_bytes = int(user_bytes or max(SMALLEST_BYTES, *payload_bytes.values()))
     settings = {
         "message.max.bytes": str(largest_bytes),
         "batch.size": str(max(1, min(BATCH_BYTES, *payload_bytes.values()))),
     }
     below = {topic: limit for topic, limit in payload_bytes.items() if limit < largest_bytes}
-    compacted = frozenset(topic for topic, config in known.items() if "compact" in config["cleanup.policy"])
+    compacted = frozenset(
+        topic for topic, config in known.items() if "compact" in config.get("cleanup.policy", "")
+    )
     times = {
         topic: (int(config[_BEFORE]), int(config[_AFTER]))
         for topic, config in known.items()
-        if config["message.timestamp.type"] == "CreateTime" and _BEFORE in config and _AFTER in config
+        if config.get("message.timestamp.type") == "CreateTime" and _BEFORE in config and _AFTER in config
     }
     return Limits(settings, below, compacted, times)
 
@@ -122,7 +129,7 @@ def read_limits(bootstrap: str, topics: Iterable[str], user: Settings) -> Limits
 def _describe(
     bootstrap: str, topics: Iterable[str], user: Settings
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return the settings of each topic, and the errors of topics whose settings could not be read."""
+    """Return the settings of each topic, and why those of some topics are not, or not all, known."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     admin = make_admin(bootstrap, user)  # must outlive its futures
     answers = admin.describe_configs(resources, request_timeout=BROKER_TIMEOUT_S)
@@ -131,7 +138,10 @@ def _describe(
     for resource, future in answers.items():
         try:
             config = world.wait_for(future, BROKER_TIMEOUT_S)
-            known[resource.name] = {name: config[name].value for name in _CONFIG_KEYS if name in config}
+            found = {name: config[name].value for name in _CONFIG_KEYS if name in config}
+            known[resource.name] = {name: value for name, value in found.items() if value is not None}
+            if missing := [name for name in _NEEDED_KEYS if name not in known[resource.name]]:
+                unknown[resource.name] = f"the broker does not say {' and '.join(missing)}"
         except (KafkaException, TimeoutError) as error:
             unknown[resource.name] = str(error)
     return known, unknown

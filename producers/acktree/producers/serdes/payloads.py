@@ -8,6 +8,8 @@ fails even if the bolt swallows the exception.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
+from acktree.core.kafka.settings import Settings
+from acktree.core.user_code import text_of
 from acktree.producers.errors import (
     BadHandler,
     NotDeserializable,
@@ -16,8 +18,6 @@ from acktree.producers.errors import (
 )
 from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, as_serde
 from acktree.producers.tuples import Record
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.user_code import text_of
 
 Declared = Mapping[str | None, Serde]
 """Serdes by topic; None: of all topics."""

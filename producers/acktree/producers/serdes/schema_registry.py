@@ -12,11 +12,11 @@ from typing import Any
 
 import fastavro
 
+from acktree.core.errors import RefusedSetting, how_to_install
+from acktree.core.kafka.settings import REGISTRY_PREFIX, Settings
 from acktree.producers.errors import MissingExtra, RegistryUnavailable, UnknownSchema
 from acktree.producers.serdes.serde import Deserialize, Serde, Serialize, Typed
 from acktree.producers.tuples import Headers
-from acktree.schemas.client_settings import REGISTRY_PREFIX, Settings
-from acktree.schemas.errors import RefusedSetting
 
 REQUEST_TIMEOUT_S = 10
 """How long a request may take by default; the client's own default is for ever."""
@@ -305,4 +305,4 @@ def _call(made: Callable[..., Any], value: Any, context: Any) -> Any:
 
 
 def _missing(error: ImportError) -> MissingExtra:
-    return MissingExtra(f"a schema registry needs more packages ({error}): pip install 'acktree[registry]'")
+    return MissingExtra(f"a schema registry needs more packages ({error}): {how_to_install('registry')}")

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
+from acktree.core.kafka.settings import Settings
 from acktree.producers.errors import BadHandler
 from acktree.producers.tuples import Headers
-from acktree.schemas.client_settings import Settings
 
 Deserialize = Callable[[bytes, str, Headers], Any]
 Serialize = Callable[[Any, str], bytes]

@@ -1,4 +1,4 @@
-"""What a worker reports: figures of its loop, and of its standstill if it does not move.
+"""What a worker reports: figures of its loop, and of its stall if it does not move.
 
 Invariant: figures are measured by the loop alone. In its place another thread may report what it last said,
 with what can be known from outside: never a lag of 0 that nobody has measured.
@@ -8,19 +8,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from acktree.core import world
+from acktree.core.reports.liveness import Executing, Liveness
+from acktree.core.reports.stall_reports import RoleReports
+from acktree.core.reports.stats import Report, Value
 from acktree.producers.bolt import Context
 from acktree.producers.collecting.collector import Collector
 from acktree.producers.collecting.traces import about, named
 from acktree.producers.kafka.inputs import Inputs
-from acktree.producers.kafka.output import Output
 from acktree.producers.tuple_batch import TupleBatch
 from acktree.producers.tuples import IN_HAND
-from acktree.producers.worker.execution import Execution
-from acktree.schemas import world
-from acktree.schemas.header import first_anchor
-from acktree.schemas.progress import Executing, Progress
-from acktree.schemas.standstill import RoleReports
-from acktree.schemas.stats import Report, Value
+from acktree.producers.worker.executing.execution import Execution
+from acktree.wire.header import first_anchor
 
 log = logging.getLogger("acktree.bolt")
 
@@ -34,16 +33,15 @@ class BoltReports:
         collector: Collector,
         inputs: Inputs,
         execution: Execution,
-        progress: Progress,
+        progress: Liveness,
     ) -> None:
         self._context = context
         self._collector, self._inputs, self._execution = collector, inputs, execution
         self._held_s, self._measured_s = 0.0, world.monotonic_s()
         self._reports = RoleReports("bolt", context.bolt, context.task, progress)
         collector.fails.on_failed = self._reports.last_error.failed
-        self.taken = 0
-        """How many records this turn has taken and not returned yet."""
         progress.executing = self._find_executing
+        progress.thread = lambda: execution.thread
 
     @property
     def newest(self) -> tuple[Report, ...]:
@@ -64,27 +62,25 @@ class BoltReports:
         self._held_s += sum(map(len, self._inputs.hands.values())) * (now_s - self._measured_s)
         self._measured_s = now_s
 
-    def send(self, output: Output) -> None:
-        """Measure and report; for the loop's own thread."""
+    def make(self) -> Report:
+        """Measure, and return the loop's report; for its own thread."""
         values: dict[str, Value] = {
             **asdict(self._collector.counters),
-            "in_hand": len(self._inputs.in_hand()),
-            "paused": self._inputs.paused,
+            "in_hand": len(self._inputs.in_hand()) + len(self._execution.unfinished()),
+            "paused": len(self._inputs.back_pressure.paused),
             "partitions": len(self._inputs.places()),
             "lag": self._inputs.lag(),
             "busy_s": round(self._execution.busy_s, 6),
             "process_s": round(self._execution.process_s + self._held_s, 6),
         }
-        report = self._reports.of_loop(values)
-        output.produce(self.stats_topic, report.encode(), report.key(), None)
+        return self._reports.of_loop(values)
 
-    def make_of_standstill(self) -> Report:
+    def make_of_stall(self) -> Report:
         """Return a report in place of a loop that stands still, from another thread."""
-        return self._reports.of_standstill(self._known_now)
+        return self._reports.of_stall(self._known_now)
 
     def _known_now(self, values: Mapping[str, Value]) -> dict[str, Value]:
         known = {name: value for name, value in values.items() if name != "lag"}
-        known["in_hand"] = int(known.get("in_hand", 0)) + self.taken
         known["busy_s"] = round(self._execution.busy_s, 6)
         return known
 

@@ -5,23 +5,31 @@ transaction nothing is committed before its inputs are read again, or left to th
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+from confluent_kafka import KafkaException
+
+from acktree.core.kafka.errors import is_transient
+from acktree.core.kafka.outages import log_retry
+from acktree.core.kafka.unreadable import Continuation
+from acktree.core.reports.liveness import Liveness
 from acktree.producers.collecting.collector import Collector
 from acktree.producers.errors import TransactionAborted
-from acktree.producers.kafka.inputs import Inputs, Place
+from acktree.producers.kafka.inputs import Inputs
 from acktree.producers.kafka.output import Output
-from acktree.producers.tuples import IN_HAND
-from acktree.producers.worker.execute_limit import CommitGate
-from acktree.producers.worker.execution import Execution
-from acktree.schemas.outages import log_retry
-from acktree.schemas.progress import Progress
+from acktree.producers.tuples import IN_HAND, Place
+from acktree.producers.worker.executing.execution import Execution
+
+FindContinuation = Callable[[str, int, int], Continuation]
 
 log = logging.getLogger("acktree.bolt")
 
 
 class InputCommits:
-    """The commits of one worker; all calls come from its loop, ``in_callback`` in a rebalance."""
+    """The commits of one worker; all calls come from its loop, ``in_callback`` in a rebalance.
+
+    They are made with the collector's guard held, so a bolt that emits meanwhile waits.
+    """
 
     def __init__(
         self,
@@ -29,11 +37,10 @@ class InputCommits:
         execution: Execution,
         inputs: Inputs,
         output: Output,
-        progress: Progress,
-        gate: CommitGate,
+        progress: Liveness,
     ) -> None:
         self._collector, self._execution = collector, execution
-        self._inputs, self._output, self._progress, self._gate = inputs, output, progress, gate
+        self._inputs, self._output, self._progress = inputs, output, progress
         self.must_rewind = False
         """Whether a transaction was lost by a revocation: its inputs that stayed must be read again."""
 
@@ -47,9 +54,39 @@ class InputCommits:
 
     def rewind(self) -> None:
         """Drop what is in hand, and read everything since the last commit again."""
+        self.drop(None)
         self.must_rewind = False
-        self.drop(list(self._inputs.hands))
         self._inputs.rewind()
+
+    def continue_reading(self, find: FindContinuation) -> list[str]:
+        """Where partitions are unreadable, commit, continue behind what is lost or damaged, and say what was.
+
+        A partition whose log has shrunk is read from its end on: what it had is gone, and what is left below
+        was executed. Its tuples in hand are dropped, as their offsets will be those of other records.
+        """
+        self.commit()
+        found, starts = [], dict[Place, int]()
+        for place in sorted(self._inputs.unreadable):
+            try:
+                with self._progress.waiting():
+                    there = find(*place, self._inputs.position(place))
+            except KafkaException as error:
+                if not is_transient(error.args[0]):
+                    raise
+                log_retry(log, "%s cannot be read yet: %s", place[0], error.args[0].str(), action="ask_again")
+                continue
+            starts[place] = there.next_offset
+            if there.is_below:
+                starts[place] = self._inputs.first_open(place, there.next_offset)
+                self.drop([place])
+                self._inputs.clear([place])
+            self._collector.counters.invalid += len(there.damaged)
+            if text := there.describe(*place):
+                log.warning("%s", text, extra={"action": there.action})
+                found.append(text)
+        if starts:
+            self._inputs.continue_at(starts)
+        return found
 
     def commit_leaving(self, leaving: Collection[Place], in_callback: bool = False) -> None:
         """Flush and commit; if the transaction was aborted, leave its inputs to the next owner.
@@ -68,21 +105,21 @@ class InputCommits:
         Raises:
             TransactionAborted: this transaction, or one whose inputs have not been read again yet.
         """
-        with self._gate.passing():
-            if self.must_rewind:
-                raise TransactionAborted("what the last transaction has lost is not read again yet")
-            self._collector.release()
-            offsets = self._inputs.frontiers(leaving)
-            self._collector.flush()
-            with self._progress.waiting():
-                is_committed = self._output.flush_and_commit(self._inputs.consumer, offsets, in_callback)
-            if is_committed:
-                self._inputs.mark_committed(offsets, leaving)
+        if self.must_rewind:
+            raise TransactionAborted("what the last transaction has lost is not read again yet")
+        self._collector.release()
+        offsets = self._inputs.frontiers(leaving)
+        self._collector.flush()
+        with self._progress.waiting():
+            is_committed = self._output.flush_and_commit(self._inputs.consumer, offsets, in_callback)
+        if is_committed:
+            self._inputs.mark_committed(offsets, leaving)
 
-    def drop(self, places: list[Place]) -> None:
-        """Release the tuples in hand of partitions that will be read again."""
+    def drop(self, places: list[Place] | None) -> None:
+        """Release the tuples in hand of partitions that will be read again, None for all."""
         held = self._inputs.in_hand(places)
         waiting = [tup for tup in held if tup._state is IN_HAND]
         self._collector.drop(held)
-        if waiting:
-            self._execution.drop(waiting)
+        if self._execution.drop(waiting, places):
+            self._collector.drop(self._inputs.in_hand())
+            self.must_rewind = True

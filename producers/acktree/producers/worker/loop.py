@@ -7,50 +7,54 @@ requested; the others wait. Callbacks run inside the loop's own calls; another t
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaException
 
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer
+from acktree.core.kafka.errors import as_clear_error
+from acktree.core.kafka.group_offsets import read_committed
+from acktree.core.kafka.settings import Settings, is_kip_848
+from acktree.core.kafka.unreadable import find_continuation
+from acktree.core.reports.liveness import Liveness, stuck_after_of
+from acktree.core.reports.stall_reports import SILENT_AFTER_S, ReportSender
+from acktree.core.reports.stats import STATS_INTERVAL_S
+from acktree.core.topology.registry import Registry
 from acktree.producers.bolt import AnyBolt, Context
-from acktree.producers.collecting.packing import AckPacker
+from acktree.producers.collecting.arithmetic.packing import AckPacker
+from acktree.producers.errors import ExecuteHangs
 from acktree.producers.functions import as_bolt
 from acktree.producers.kafka.at_least_once import AtLeastOnce
 from acktree.producers.kafka.exactly_once import ExactlyOnce
-from acktree.producers.kafka.inputs import BATCH_RECORDS, Inputs, Place
+from acktree.producers.kafka.inputs import Inputs
 from acktree.producers.kafka.membership import group_settings
 from acktree.producers.kafka.output import Output
 from acktree.producers.kafka.record_limits import read_limits
-from acktree.producers.worker.batch_sizing import BatchSizer, Turn
-from acktree.producers.worker.bolt_kinds import (
+from acktree.producers.tuples import Place, Record
+from acktree.producers.worker.bolt_reports import BoltReports
+from acktree.producers.worker.execute_limit import ExecuteLimit
+from acktree.producers.worker.executing.batch_sizing import Turn
+from acktree.producers.worker.executing.bolt_kinds import (
     check_bolt,
     collector_of,
     configure,
     find_bolt_name,
     find_execute_timeout,
+    in_a_thread,
     make_execution,
 )
-from acktree.producers.worker.bolt_reports import BoltReports
-from acktree.producers.worker.execute_limit import ExecuteLimit, LastActs, reason_for
+from acktree.producers.worker.executing.intake import Intake
 from acktree.producers.worker.input_commits import InputCommits
-from acktree.producers.worker.intake import Intake
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, is_kip_848
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer
-from acktree.schemas.group_offsets import read_committed
-from acktree.schemas.kafka_errors import as_clear_error
-from acktree.schemas.progress import Progress, stuck_after_of
-from acktree.schemas.registry import Registry
-from acktree.schemas.standstill import StandstillReports
-from acktree.schemas.stats import STATS_INTERVAL_S
 
 IDLE_WAIT_S = 0.1
 BUSY_WAIT_S = 0.005
 """How long to wait for a record while tuples are being executed outside this loop."""
 LOAD_INTERVAL_S = 1.0
-"""How often an unknown version may make the worker read the registry."""
+"""How often one unknown version may make the worker read the registry."""
 TIME_OUT_INTERVAL_S = 1.0
 """How often to look for tuples that were held for too long."""
 JOIN_GRACE_S = 5.0
@@ -95,7 +99,7 @@ class Worker:
         group = latest.group_of(self.name)
         settings = group_settings(bootstrap, group, self._user, exactly_once=self._exactly_once)
         consumer = make_consumer(settings)
-        self.progress = Progress(stuck_after_of(self._user) if stuck_after_s is None else stuck_after_s)
+        self.progress = Liveness(stuck_after_of(self._user) if stuck_after_s is None else stuck_after_s)
         self.output = output or self._make_output()
         fetch_committed = (
             partial(read_committed, bootstrap, self._user, group)
@@ -104,7 +108,9 @@ class Worker:
         )
         output = self.output
         fence = output.fence_previous_owners
-        self._inputs = Inputs(consumer, bootstrap, fetch_committed, output.owner, fence, self.progress)
+        self._inputs = Inputs(
+            consumer, bootstrap, fetch_committed, output.owner, fence, self.progress, self._user
+        )
         packer = AckPacker(self._history, self.task, output.send, output.send_at_once)
         make_collector = collector_of(bolt, self._exactly_once)
         self._collector = make_collector(
@@ -114,26 +120,32 @@ class Worker:
         intake = Intake(self.name, self._history, self._load_version)
         inputs = self._inputs
         self._turn_limit = Turn()
-        self._execution = make_execution(
-            bolt, self._collector, intake, inputs.check, inputs.hand, self._turn_limit
+        made = make_execution(
+            bolt,
+            self._collector,
+            intake,
+            inputs.hand,
+            self._turn_limit,
+            exactly_once=self._exactly_once,
         )
-        self._batch_sizer = BatchSizer(self._execution.turn_s, self._execution.min_records, BATCH_RECORDS)
+        self._execution = in_a_thread(made, self._collector, self._turn_limit, inputs.put_back, self.progress)
+        inputs.unfinished = self._execution.unfinished
         self._reads: tuple[str, ...] = ()
-        self._ready_reported = self._stopping = self._broken = False
-        self._next_load_s = self._next_ack_s = self._next_commit_s = self._next_report_s = 0.0
+        self._ready_reported = self._stopping = self._broken = self._hangs = False
+        self._next_load_s: dict[int, float] = {}
+        self._has_loaded = False
+        self._next_ack_s = self._next_commit_s = self._next_report_s = 0.0
         self._next_tick_s = self._next_time_out_s = 0.0
         self._executed_at_commit, self._ready_without_partition_s = 0, math.inf
         self.reports = BoltReports(
             Context(latest, self.name, self.task), self._collector, inputs, self._execution, self.progress
         )
         limit_s = find_execute_timeout(bolt, latest.bolts[self.name], self.name)
-        acts = partial(LastActs, bootstrap, self._user, self._history, self.task, consumer, fetch_committed)
-        self._limit = ExecuteLimit(limit_s, self._execution, self.reports, self.progress, acts, self._give_up)
-        self._commits = InputCommits(
-            self._collector, self._execution, inputs, output, self.progress, self._limit.gate
-        )
-        self._standstill = StandstillReports(
-            bootstrap, self._user, latest.stats_topic, self.progress, self.reports.make_of_standstill
+        self._limit = ExecuteLimit(limit_s, self._execution, self.progress)
+        self._commits = InputCommits(self._collector, self._execution, inputs, output, self.progress)
+        self._find_continuation = partial(find_continuation, bootstrap, self._user, group)
+        self._sender = ReportSender(
+            bootstrap, self._user, latest.stats_topic, self.progress, self.reports.make_of_stall
         )
 
     @property
@@ -173,17 +185,21 @@ class Worker:
         Raises:
             DeliveryFailed: the broker rejected a record for good; the next worker reads the inputs since the
                 last commit again.
+            ExecuteHangs: ``execute`` does not return, long after its tuple has failed.
             Exception: what ``prepare``, ``tick`` or ``cleanup`` of the bolt raises.
         """
         # Life of an ack, step 1.
+        self._collector.faults.threads = {world.thread_id()}
         try:
             self._execution.prepare(Context(self._history.latest, self.name, self.task))
             self._subscribe()
-            self._standstill.start()
-            self._limit.start()
+            self._sender.start()
             while not self._stopping:
                 self._turn()
             self._execution.finish(self._inputs.in_hand())
+        except ExecuteHangs:
+            self._hangs = True
+            raise
         except BaseException as error:
             self._broken = True
             if isinstance(error, KafkaException):
@@ -191,53 +207,66 @@ class Worker:
             raise
         finally:
             self.progress.end()
-            self._standstill.stop()
-            self._limit.stop()
+            self._sender.stop()
             try:
-                self._execution.cleanup()
+                if not self._hangs:
+                    self._execution.cleanup()
             finally:
                 self._leave()
-
-    def _give_up(self) -> None:
-        """Do nothing more when the partitions go: another thread ends this process."""
-        self._broken = True
 
     def _leave(self) -> None:
         """Send and commit what is left, whatever the bolt's cleanup raised, and leave the group."""
         try:
             if not self._broken:
-                self.reports.log_never_acked()
-                self._commits.commit_leaving(self._inputs.places())
-                self.reports.send(self.output)
-                self.output.flush_and_commit(self._inputs.consumer, ())
+                with self._collector.guard:
+                    self.reports.log_never_acked()
+                    self._commits.commit_leaving(self._inputs.places())
+                self._sender.send_last(self.reports.make())
         finally:
             self._broken = True
+            self._collector.lines.flush(is_last=True)
             self._inputs.close()
             self._registry.close()
 
     def _turn(self) -> None:
         if self._execution.moves:
             self.progress.begin_turn()
-        max_records = self._batch_sizer.records
-        if self._execution.max_in_hand is not None:
-            max_records = min(max_records, self._inputs.room(self._execution.max_in_hand))
+        self._begin()
+        self._execution.wait()
+        with self._collector.guard:
+            self._serve()
+
+    def _begin(self) -> None:
+        """Read records and give them to the bolt, whose thread frees them: it has them in its cache."""
+        records = self._read()
+        self._has_loaded = False
+        with self._collector.guard:
+            if self._commits.must_rewind:  # by a revocation just now: these records come again, with others
+                self._commits.rewind()
+            elif records:
+                self._inputs.put_back(self._execution.run(records))
+
+    def _read(self) -> Sequence[Record]:
+        """Serve the group, and return records if any can be executed."""
+        if not self._execution.takes_records:
+            self._inputs.serve()
+            return ()
+        max_records = self._execution.max_records
+        if (limit := self._execution.max_in_hand) is not None:
+            max_records = min(max_records, self._inputs.back_pressure.room(self._inputs.hands, limit))
         records = self._inputs.read(self._wait_s(), max_records)
         if records and not self._inputs.names_owner:
             self._inputs.put_back(records)
-            self._commits.commit()
+            with self._collector.guard:
+                self._commits.commit()
             records = self._inputs.read(0, max_records)
-        if self._commits.must_rewind:  # by a revocation just now: these records come again, with others
-            self._commits.rewind()
-            return
-        if records:
-            began_s = world.monotonic_s()
-            self._turn_limit.begin(began_s + self._execution.turn_s)
-            self.reports.taken = len(records)
-            left = self._execution.run(records)
-            self.reports.taken = 0
-            self._inputs.put_back(left)
-            if len(left) < len(records):
-                self._batch_sizer.update(len(records) - len(left), world.monotonic_s() - began_s)
+        return records
+
+    def _serve(self) -> None:
+        """Take what has ended, and do what is due; with the guard, for no longer than the broker takes."""
+        if self._inputs.unreadable:
+            for found in self._commits.continue_reading(self._find_continuation):
+                self.reports.failed(found)
         self._execution.collect()
         now_s = world.monotonic_s()
         self.reports.measure(now_s)
@@ -246,19 +275,17 @@ class Worker:
                 self._collector.flush()
             self.output.serve()
             self._next_ack_s = now_s + self.output.ack_interval_s
-        tick_interval_s = self._execution.tick_interval_s
-        if tick_interval_s is not None and now_s >= self._next_tick_s:
-            self._next_tick_s = now_s + tick_interval_s
-            self.progress.calling = "tick"
-            self._execution.tick()
-            self.progress.calling = ""
-        if now_s >= self._next_time_out_s:
+        if now_s >= self._next_time_out_s and self._execution.may_time_out:
             self._next_time_out_s = now_s + TIME_OUT_INTERVAL_S
             latest = self._history.latest
             if latest.ackers and latest.message_timeout_s:
                 self._execution.time_out(self._inputs.in_hand(), latest.message_timeout_s)
-            if limit_s := self._limit.limit_s:
-                self._execution.cut_off(limit_s, reason_for(limit_s))
+        tick_interval_s = self._execution.tick_interval_s
+        if tick_interval_s is not None and now_s >= self._next_tick_s and self._execution.takes_records:
+            self._next_tick_s = now_s + tick_interval_s
+            self._execution.tick()
+        if self._limit.limit_s:
+            self._limit.check()
         executed = self._collector.counters.executed
         if now_s >= self._next_commit_s or executed - self._executed_at_commit >= self.output.commit_records:
             self._commits.commit()
@@ -267,8 +294,8 @@ class Worker:
             self._follow_topology()
         if now_s >= self._ready_without_partition_s:
             self._report_ready(NO_PARTITION)
-        if now_s >= self._next_report_s:
-            self.reports.send(self.output)
+        if now_s >= self._next_report_s and self.progress.turn_s < SILENT_AFTER_S:
+            self._sender.send(self.reports.make())
             self._next_report_s = now_s + STATS_INTERVAL_S
 
     def _wait_s(self) -> float:
@@ -296,12 +323,16 @@ class Worker:
             self._subscribe()
 
     def _load_version(self, version: int) -> None:
-        """Read the registry to its end for an unknown version in a header, at most once a second."""
-        now_s = world.monotonic_s()
-        if now_s < self._next_load_s:
-            return
-        self._registry.catch_up()
-        self._next_load_s = world.monotonic_s() + LOAD_INTERVAL_S
+        """Read the registry to its end for an unknown version in a header, once a second for each.
+
+        Once a turn is enough for all of them: a version was published before the records that were read in
+        this turn were written. One that is not there does not exist.
+        """
+        if not self._has_loaded and world.monotonic_s() >= self._next_load_s.get(version, 0.0):
+            with self.progress.waiting():
+                self._registry.catch_up()
+            self._has_loaded = True
+            self._next_load_s[version] = world.monotonic_s() + LOAD_INTERVAL_S
 
     def _assigned(self, places: list[Place]) -> None:
         held = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(places)) or NO_PARTITION
@@ -315,11 +346,13 @@ class Worker:
 
     def _revoked(self, places: list[Place]) -> None:
         if not self._broken:
-            self._execution.finish(self._inputs.in_hand(places))
-            self._commits.commit_leaving(places, in_callback=True)
-            self._commits.drop(places)
+            self._execution.finish(self._inputs.in_hand(places), places)
+            with self._collector.guard:
+                self._commits.commit_leaving(places, in_callback=True)
+                self._commits.drop(places)
 
     def _lost(self, places: list[Place]) -> None:
         if not self._broken:
-            self._commits.drop(places)
+            with self._collector.guard:
+                self._commits.drop(places)
             self.output.must_abort = True

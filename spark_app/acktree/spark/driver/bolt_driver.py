@@ -1,26 +1,27 @@
 """The driver side of a bolt in Spark: plans batches over its topics and commits them when they are done.
 
 Invariant: an offset is committed for the bolt's group only after the batch that holds it has ended, with its
-tuples and acks in the log. Offsets are committed again from time to time, or Kafka would expire them.
+tuples and acks in the log, and by the newest driver of the bolt. Offsets are committed again from time to
+time, or Kafka would expire them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from acktree.producers.kafka.outside_commit import RENEW_INTERVAL_S, commit_offsets
-from acktree.schemas import world
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin, make_consumer
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.schemas.registry import Registry
-from acktree.schemas.stats import STATS_INTERVAL_S, Report
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin, make_consumer
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import consumer_settings
+from acktree.core.reports.stats import STATS_INTERVAL_S, Report
+from acktree.core.topology.registry import Registry
+from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S, commit_offsets
 from acktree.spark.driver.driver_metrics import serve_driver
 from acktree.spark.driver.reporter import Reporter
 from acktree.spark.driver.source_watch import CHECK_INTERVAL_S
 from acktree.spark.ledger.logged_batch import PlannedBatch, Range
 from acktree.spark.ledger.task import SourceSlot
+from acktree.spark.shared.bolt_claim import BoltClaim
 from acktree.spark.shared.log_bounds import DataLoss, check_ends
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.source_topics import BoltTopics
@@ -30,7 +31,7 @@ class BoltDriver:
     """All partitions that one bolt reads, for one streaming query."""
 
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = world.monotonic_s) -> None:
-        """Connect and describe the topics.
+        """Connect, describe the topics, and take the bolt over from an earlier driver.
 
         Raises:
             AcktreeError: broker, topology, bolt or topic does not exist; the text says which.
@@ -42,9 +43,10 @@ class BoltDriver:
         self.topics = BoltTopics(self._admin, options, self.topology)
         self._group = self.topology.group_of(options.bolt)
         self._consumer = make_consumer(consumer_settings(options.bootstrap, self._group, options.kafka))
+        self._claim = BoltClaim(options.bootstrap, options.topology, self._group, options.kafka)
         self._next: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        self._renew_at_s = self._check_at_s = 0.0
+        self._renew_at_s, self._check_at_s = self._monotonic() + RENEW_INTERVAL_S, 0.0
         self._reporter = Reporter(options)
         self._executed, self._next_report_s = 0, 0.0
         self._turns = 0
@@ -53,19 +55,37 @@ class BoltDriver:
         self._metrics = serve_driver(options, lambda: self._reporter.latest)
 
     @property
+    def claim(self) -> str:
+        """The name that the tasks which this driver plans must find."""
+        return self._claim.name
+
+    @property
     def is_open(self) -> bool:
         return bool(self._next)
 
     def open(self, logged: PlannedBatch | None) -> None:
-        """Start behind the logged batch, else at the group's offsets, else where the options say."""
-        known = {(r.topic, r.partition): r.end for r in logged.ranges} if logged else {}
-        known = self._known_to_group(self.topics.partitions) | known
+        """Start behind the logged batch, else at the group's offsets, else where the options say.
+
+        Where the group has no offset, the one below which all is done is committed: an acker takes what is
+        not committed for tuples that wait.
+        """
+        ranges = {(r.topic, r.partition): r for r in logged.ranges} if logged else {}
+        committed = self._known_to_group(self.topics.partitions)
+        known = committed | {place: range_.end for place, range_ in ranges.items()}
         new = [s for s in self.topics.partitions if (s.topic, s.partition) not in known]
         starts = self.topics.log_starts(new) if known else self.topics.starting_offsets(new)
         for source in self.topics.partitions:
             self._next[source.slot] = known.get((source.topic, source.partition), starts.get(source.slot, 0))
         self._check_at_s = self._monotonic() + CHECK_INTERVAL_S
         self._go_back_to_ends()
+        begun = dict(self._next)
+        for slot, topic, partition, _ in self.topics.partitions:
+            if (topic, partition) in committed:
+                del begun[slot]
+            elif (topic, partition) in ranges:
+                begun[slot] = min(begun[slot], ranges[topic, partition].start)
+        if begun:
+            self._commit(begun)
 
     def _known_to_group(self, sources: Iterable[SourceSlot]) -> dict[tuple[str, int], int]:
         """Return what the group has committed."""
@@ -101,10 +121,6 @@ class BoltDriver:
         """Return an empty batch with the position of every partition."""
         return self._batch(self._next)
 
-    def shape_check(self) -> PlannedBatch:
-        """Return an empty batch for the tasks of a plan to read."""
-        return replace(self.position(), checks_shape=True)
-
     def _batch(self, ends: Mapping[int, int]) -> PlannedBatch:
         ranges = [
             Range(s.topic, s.partition, s.slot, 0, self._next[s.slot], ends[s.slot])
@@ -113,7 +129,11 @@ class BoltDriver:
         return PlannedBatch(self.topology.version, tuple(ranges))
 
     def written(self, batch: PlannedBatch) -> None:
-        """Commit a batch that has ended; called again for the same batch it does nothing."""
+        """Commit a batch that has ended; called again for the same batch it does nothing.
+
+        Raises:
+            NewerDriver: the bolt has another driver. BrokerUnreachable, BrokerRefused: see there.
+        """
         slots = {(source.topic, source.partition): source.slot for source in self.topics.partitions}
         places = [((range_.topic, range_.partition), range_.end) for range_ in batch.ranges]
         ends = {slots[place]: end for place, end in places if place in slots}
@@ -122,11 +142,11 @@ class BoltDriver:
             self._executed += batch.records
 
     def _commit(self, ends: Mapping[int, int]) -> None:
+        self._claim.check()
         sources = [source for source in self.topics.partitions if source.slot in ends]
         places = [TopicPartition(s.topic, s.partition, ends[s.slot]) for s in sources]
         commit_offsets(self._consumer, places, self._group, self._bootstrap)
         self._committed = dict(ends)
-        self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
 
     def log_ends(self) -> dict[int, int]:
         """Return by slot the offset behind the last tuple that a read_committed reader may see.
@@ -169,11 +189,16 @@ class BoltDriver:
         if self._registry.refresh():
             self.topology = self._registry.history.latest
             self._check_at_s = self._monotonic()
+        if self._registry.refused:
+            self._reporter.last_error.failed(self._registry.refused)
         if self._monotonic() >= self._check_at_s:
             self._add_partitions()
             self._check_at_s = self._monotonic() + CHECK_INTERVAL_S
-        if self._committed and self._monotonic() >= self._renew_at_s:
-            self._commit(self._committed)
+        if self._monotonic() >= self._renew_at_s:
+            self._claim.write()
+            if self._committed:
+                self._commit(self._committed)
+            self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
         self._consumer.poll(wait_s)
         self._reporter.check()
         if world.monotonic_s() >= self._next_report_s:
@@ -205,6 +230,7 @@ class BoltDriver:
         self._reporter.flush()
 
     def close(self) -> None:
+        self._claim.close()
         self._consumer.close()
         self._registry.close()
         if self._metrics is not None:

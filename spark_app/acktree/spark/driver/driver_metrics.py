@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from acktree.schemas.errors import NoMetrics
-from acktree.schemas.stats import Report
+from acktree.core.errors import NoMetrics, how_to_install
+from acktree.core.reports.stats import Report
 from acktree.spark.shared.options import SourceOptions
 
 if TYPE_CHECKING:
-    from acktree.schemas.metrics_server import Served
+    from acktree.core.reports.metrics_server import Served
 
 
 def serve_driver(options: SourceOptions, read: Callable[[], Iterable[Report]]) -> "Served | None":
@@ -20,9 +20,9 @@ def serve_driver(options: SourceOptions, read: Callable[[], Iterable[Report]]) -
     if options.metrics_port is None:
         return None
     try:
-        from acktree.schemas.metrics_server import serve_reports
+        from acktree.core.reports.metrics_server import serve_reports
     except ModuleNotFoundError as missing:
-        raise NoMetrics("metrics need prometheus_client: pip install 'acktree[metrics]'") from missing
+        raise NoMetrics(f"metrics need prometheus_client: {how_to_install('metrics')}") from missing
     served = serve_reports(options.topology, read, options.metrics_port, options.metrics_host)
     print(f"metrics {served.url}", file=sys.stderr, flush=True)
     return served

@@ -1,22 +1,49 @@
 """The committed offsets of a spout's consumer group: ours, an operator's, or a zombie's.
 
 Invariant: a commit carries our epoch; one of ours with a higher epoch stops this driver, one with a lower
-is overwritten, and one without our metadata is an operator's reset, which is applied. Explicit offsets only:
-librdkafka's offset store would drop a grown bitmap at an unmoved frontier.
+is overwritten, and one without our metadata is somebody else's. What has not changed is not written again, or
+it would overwrite an operator's reset. Explicit offsets only: librdkafka's offset store would drop a grown
+bitmap at an unmoved frontier.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from pyroaring import BitMap64
 
-from acktree.producers.kafka.outside_commit import commit_offsets
-from acktree.schemas.clients import BROKER_TIMEOUT_S, metadata_of
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.ledger.done_set import CommitMetadata, decode_metadata
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, metadata_of
+from acktree.core.kafka.errors import clear_errors
+from acktree.producers.spouts.outside_commit import commit_offsets
+from acktree.spark.ledger.partitions.done_set import CommitMetadata, decode_metadata
 from acktree.spark.ledger.task import SourceSlot
+from acktree.wire.errors import AcktreeError
+
+State = tuple[SourceSlot, int, str]
+"""Of one slot: its source, the frontier and its metadata."""
+
+
+MAX_REQUEST_BYTES = 200_000
+"""A broker appends a request as one batch, by default of at most 1,048,588 bytes."""
+OFFSET_BYTES = 300
+"""What an offset takes beside its metadata, at most, with a short name of its group."""
+
+
+def in_requests(
+    offsets: Iterable[TopicPartition], max_bytes: int = MAX_REQUEST_BYTES
+) -> Iterator[list[TopicPartition]]:
+    """Yield the offsets in order, as many together as a request may hold."""
+    request, size = list[TopicPartition](), 0
+    for offset in offsets:
+        added = OFFSET_BYTES + len(offset.topic) + len(offset.metadata or "")
+        if request and size + added > max_bytes:
+            yield request
+            request, size = [], 0
+        request.append(offset)
+        size += added
+    if request:
+        yield request
 
 
 class ZombieDriver(AcktreeError):
@@ -75,6 +102,7 @@ class GroupOffsets:
                 continue
             if self._last.get(source.slot) == (partition.offset, metadata_of(partition)):
                 continue
+            self._last.pop(source.slot, None)
             ours = decode_metadata(metadata_of(partition), partition.offset)
             if ours is not None and epochs is not None and ours.epoch > epochs[source.slot]:
                 raise ZombieDriver(
@@ -85,16 +113,20 @@ class GroupOffsets:
             found[source.slot] = CommittedOffset(partition.offset, ours, is_of_another)
         return found
 
-    def commit(
-        self,
-        states: Mapping[int, tuple[SourceSlot, int, str]],
-        result_positions: Iterable[TopicPartition],
-    ) -> None:
-        """Commit (source, frontier, metadata) by slot together with result positions, in one request."""
+    def unheld(self, states: Mapping[int, State]) -> dict[int, State]:
+        """Return those of the states that are not what the group holds, as far as we know."""
+        return {slot: state for slot, state in states.items() if self._last.get(slot) != state[1:]}
+
+    def commit(self, states: Mapping[int, State], result_positions: Iterable[TopicPartition]) -> None:
+        """Commit states, and then result positions: these wait where a state is refused.
+
+        Raises what ``commit_offsets`` raises.
+        """
         offsets = [
             TopicPartition(source.topic, source.partition, frontier, metadata=text)
             for source, frontier, text in states.values()
         ]
-        commit_offsets(self._consumer, [*offsets, *result_positions], self._group, self._bootstrap)
+        for request in chain(in_requests(offsets), in_requests(result_positions)):
+            commit_offsets(self._consumer, request, self._group, self._bootstrap)
         for slot, (_, frontier, text) in states.items():
             self._last[slot] = (frontier, text)

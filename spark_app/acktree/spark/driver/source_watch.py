@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka.admin import AdminClient
 
-from acktree.schemas import world
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_admin
-from acktree.schemas.errors import BrokerRefused, BrokerUnreachable
-from acktree.schemas.publish import apply_topology
-from acktree.schemas.registry import Registry
+from acktree.core import world
+from acktree.core.errors import BrokerRefused, BrokerUnreachable, TopologyChanged
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_admin
+from acktree.core.topology.publish import PUBLISH_TRIES, apply_topology
+from acktree.core.topology.registry import Registry
 from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.shared.log_bounds import DataLoss, check_ends, check_starts
 from acktree.spark.shared.options import SourceOptions
@@ -39,18 +39,23 @@ class SourceWatch:
             UnknownPartition: a partition is new, and this client may not publish it.
         """
         topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
-        if not topics.unknown:
-            return topics
-        if topics.recreated:
+        if topics.unknown and topics.recreated:
             self._check_recreated(topics.recreated[0], "")
-        self._publish(topics)
-        return SpoutTopics(self._admin, self._options, self._registry.history.latest)
+        for _ in range(PUBLISH_TRIES if topics.unknown else 0):
+            self._publish(topics)
+            topics = SpoutTopics(self._admin, self._options, self._registry.history.latest)
+            if not topics.unknown:
+                break
+        return topics
 
     def _publish(self, topics: SpoutTopics) -> None:
         options, latest = self._options, self._registry.history.latest
         place = "/".join(map(str, topics.unknown[0]))
         try:
-            plan = apply_topology(options.bootstrap, latest.file(), options.kafka)
+            plan = apply_topology(options.bootstrap, latest.file(), options.kafka, based_on=latest.version)
+        except TopologyChanged:
+            self._registry.catch_up()  # a newer version is published: it may know the partition
+            return
         except BrokerRefused as refused:
             raise UnknownPartition(
                 f"topology {latest.name} version {latest.version} does not know partition {place}, and this "
@@ -127,7 +132,8 @@ class SourceWatch:
             raise DataLoss(
                 f"topic {topic!r} was deleted and recreated since group {group} read it{about}: what was "
                 "not done of the old one is lost. To read the new one from its beginning, start with "
-                "failOnDataLoss=false; to start elsewhere, set the group's offset with kafka-consumer-groups"
+                "failOnDataLoss=false; to start elsewhere, set the group's offset with kafka-consumer-groups "
+                "and start with allowSkip=true"
             )
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from acktree.schemas import world
-from acktree.schemas.outages import log_retry
+from acktree.core import world
+from acktree.core.kafka.outages import log_retry
 from acktree.spark.shared.batch_commits import ReadTaskName
 from acktree.spark.tasks.producers import task_producer
 from acktree.spark.tasks.reading.read_task import ReadTask, task_anchors

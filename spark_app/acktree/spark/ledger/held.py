@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.schemas.breaker import Breaker, Held
-from acktree.schemas.control_records import Failure
-from acktree.spark.ledger.partition import PartitionLedger
+from acktree.core.reports.breaker import Breaker, Held
+from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.result_cut import Emission
+from acktree.wire.control_records import Failure
 
 
 class HeldFailure(NamedTuple):
@@ -23,7 +23,7 @@ class HeldFailure(NamedTuple):
 
 
 def release(ledger: PartitionLedger, held: HeldFailure, now_s: float) -> None:
-    """Make a held record due at once, with its last attempt before it."""
+    """Make a held record due, at once or after its delay, with its last attempt before it."""
     _, generation, offset = held.emission
     ledger.retries.put_back(generation, offset, now_s, ledger.policy)
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from acktree.schemas.errors import AcktreeError
-from acktree.spark.ledger.retries import Replay
+from acktree.spark.ledger.partitions.retries import Replay
+from acktree.wire.errors import AcktreeError
 
 FORMAT = 1
+NUMBER_BITS = 32
+"""A batch's number is its driver's epoch and, in so many bits, its place among those of that driver."""
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
 MAX_ATTEMPT_SPANS = 2_000
@@ -58,7 +60,7 @@ class Attempts(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
 
-class Progress(NamedTuple):
+class Liveness(NamedTuple):
     """How far the replay command at ``position`` of a task's result topic is emitted."""
 
     task: int
@@ -77,10 +79,16 @@ class EmittedBlocks(NamedTuple):
 
 
 class Frontier(NamedTuple):
-    """Everything of a slot below ``offset`` was done when the batch was planned."""
+    """Everything of a slot below ``offset`` was done when the batch was planned.
+
+    The record there was emitted at ``emitted_ms`` since 1970, 0 if it was not: for the first time if
+    ``is_first``, else at the latest.
+    """
 
     slot: int
     offset: int
+    emitted_ms: int = 0
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +98,24 @@ class PlannedBatch:
     ``again`` are ranges that replay commands ask for, ``progress`` how far such commands are emitted;
     ``attempts`` what the generations of emissions under way do not say, ``blocks`` what root ids do not:
     which records shared one in their first emission. ``frontiers`` are what a start goes by where the group's
-    offsets are gone. A batch that ``checks_shape`` has no records: it is planned, as the first one of a
-    query, to see how the plan reads those of its tasks.
+    offsets are gone. ``number`` is above those of all batches that the spout's drivers had planned before,
+    whatever their checkpoint; a bolt's are 0.
     """
 
     version: int
     ranges: tuple[Range, ...]
     replays: tuple[Replays, ...] = ()
     again: tuple[Range, ...] = ()
-    progress: tuple[Progress, ...] = ()
+    progress: tuple[Liveness, ...] = ()
     attempts: tuple[Attempts, ...] = ()
     blocks: tuple[EmittedBlocks, ...] = ()
     frontiers: tuple[Frontier, ...] = ()
-    checks_shape: bool = False
+    number: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the driver that has planned it."""
+        return self.number >> NUMBER_BITS
 
     @property
     def records(self) -> int:
@@ -126,7 +139,7 @@ class PlannedBatch:
             "attempts": [[*each[:-1], _deltas(tuple(chain(*each.spans)))] for each in self.attempts],
             "blocks": [list(blocks) for blocks in self.blocks],
             "frontiers": [list(frontier) for frontier in self.frontiers],
-            "checks_shape": self.checks_shape,
+            "number": self.number,
         }
 
     @classmethod
@@ -141,14 +154,14 @@ class PlannedBatch:
             ranges = tuple(Range(*fields) for fields in data["ranges"])
             replays = tuple(Replays._make((*each[:-1], _sums(each[-1]))) for each in data["replays"])
             again = tuple(Range(*fields) for fields in data["again"])
-            progress = tuple(Progress(*fields) for fields in data["progress"])
+            progress = tuple(Liveness(*fields) for fields in data["progress"])
             attempts = tuple(
                 Attempts._make((*each[:-1], _pairs(_sums(each[-1])))) for each in data["attempts"]
             )
             blocks = tuple(EmittedBlocks(*fields) for fields in data["blocks"])
             frontiers = tuple(Frontier(*fields) for fields in data["frontiers"])
-            rest = (replays, again, progress, attempts, blocks, frontiers, bool(data["checks_shape"]))
-            return cls(data["version"], ranges, *rest)
+            rest = (replays, again, progress, attempts, blocks, frontiers)
+            return cls(data["version"], ranges, *rest, number=int(data["number"]))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise CheckpointMismatch(
                 "the checkpoint was written by another source; start this query with a checkpoint of its own"

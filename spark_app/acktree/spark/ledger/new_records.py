@@ -19,7 +19,9 @@ def emit_new(
     """
     by_number = {task.task: task for task in tasks}
     allowed = {number: max(0, room - task.pending) for number, task in by_number.items()}
-    wanted = {number: min(_available(task, ends), allowed[number]) for number, task in by_number.items()}
+    wanted = {
+        number: min(sum(task.wanted(ends).values()), allowed[number]) for number, task in by_number.items()
+    }
     left = sum(wanted.values()) if limit is None else limit
     turn = sum(task.turn(limit) for task in tasks)
     ranges: list[Range] = []
@@ -29,8 +31,3 @@ def emit_new(
         left -= sum(range_.end - range_.start for range_ in fresh)
         ranges += fresh
     return ranges
-
-
-def _available(task: TaskLedger, ends: Mapping[int, int]) -> int:
-    """Return how many offsets below the ends per slot are not emitted yet."""
-    return sum(max(0, ends.get(slot, 0) - ledger.next_offset) for slot, ledger in task.slots.items())

@@ -6,11 +6,12 @@ Slots have their turns, so that poison in one of them does not keep the breaker 
 
 from collections.abc import Mapping, Sequence
 
-from acktree.schemas.breaker import Breaker
-from acktree.schemas.ids import generation_of
+from acktree.core.reports.breaker import Breaker
 from acktree.spark.ledger.logged_batch import Range, Replays
+from acktree.spark.ledger.partitions.room import room_of
 from acktree.spark.ledger.result_cut import Emission
 from acktree.spark.ledger.task import TaskLedger
+from acktree.wire.ids import generation_of
 
 
 def plan_probe(
@@ -65,7 +66,7 @@ def _new(
         ledger = task.slots[slot]
         start, size = ledger.next_offset, ledger.block_size(largest_block)
         end = min(ends.get(slot, start), (start // size + 1) * size)
-        if start < end and task.pending + end - start <= room:
+        if start < end <= start + min(room - task.pending, room_of(ledger)):
             return {slot: end}
     return {}
 

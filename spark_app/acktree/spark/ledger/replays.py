@@ -5,9 +5,9 @@ Invariant: no slot keeps another one waiting: what is due in a slot where little
 
 from collections.abc import Iterable, Mapping
 
-from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.partitions.retries import Replay
 from acktree.spark.ledger.quotas import quota_of
-from acktree.spark.ledger.retries import Replay
 
 
 def emit_due(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from acktree.spark.ledger.done_set import EVERYTHING
+from acktree.spark.ledger.partitions.done_set import EVERYTHING
 
 
 class Emission(NamedTuple):

@@ -5,7 +5,7 @@ Invariant: a slot is in one task at most.
 
 from collections.abc import Mapping
 
-from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.task import TaskLedger
 
 

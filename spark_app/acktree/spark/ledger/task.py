@@ -13,31 +13,34 @@ from typing import NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from acktree.schemas.breaker import Breaker, Held
-from acktree.schemas.control_records import NEVER, Absent, Cause, FailedTuple, Result
-from acktree.schemas.ids import is_run_between, origin_of, origins_of
-from acktree.schemas.stats import Value
+from acktree.core.reports.breaker import Breaker, Held
+from acktree.core.reports.last_error import ERROR_CHARS
+from acktree.core.reports.stats import Value
 from acktree.spark.ledger.held import HeldFailure, is_probe_acked, release, take_over
 from acktree.spark.ledger.logged_batch import (
     MAX_RANGES_PER_SLOT,
     Attempts,
     EmittedBlocks,
+    Liveness,
     PlannedBatch,
-    Progress,
     Range,
     Replays,
     group_attempts,
     group_replays,
 )
-from acktree.spark.ledger.partition import PartitionLedger
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.partitions.retries import FailureOutcome
+from acktree.spark.ledger.partitions.room import room_of
 from acktree.spark.ledger.quotas import in_turn, quota_of
 from acktree.spark.ledger.replays import emit_due, end_back_offs
 from acktree.spark.ledger.result_cut import Emission
-from acktree.spark.ledger.retries import FailureOutcome
+from acktree.spark.ledger.slot_figures import slot_figures
+from acktree.wire.control_records import NEVER, Absent, Cause, FailedTuple, Result
+from acktree.wire.ids import is_run_between, origin_of, origins_of
 
 COUNTED = (
     *("emitted", "completed", "failed", "timed_out", "replayed", "dead_lettered", "rejected", "absent"),
-    *("overdue", "set_aside", "rewinds", "commands", "lost"),
+    *("overdue", "invalid", "rewinds", "commands", "lost"),
 )
 
 
@@ -85,13 +88,12 @@ class TaskLedger:
     slots: dict[int, PartitionLedger]
     message_timeout_s: float
     counters: Counter[str] = field(default_factory=Counter)
-    pending_s: float = 0.0
     breaker: Breaker = field(default_factory=Breaker)
     """That of the spout, which all its tasks share."""
     held: Held[HeldFailure] = field(default_factory=Held)
     _openings_over: int = 0  # when back-offs were ended
     _last_acked_s: float | None = None
-    _pending_at_s: float | None = None
+    _pending_s: float = 0.0
 
     @property
     def pending(self) -> int:
@@ -106,8 +108,8 @@ class TaskLedger:
             ledger = self.slots.get(origin.slot)
             if ledger is None or not is_run_between(origin.run, ledger.floor, self.run):
                 continue
-            is_open = self.breaker.is_open
-            counts = not is_open and (failure.cause is Cause.FAILED or self._is_alive(now_s))
+            is_open, is_failed = self.breaker.is_open, failure.cause is Cause.FAILED
+            counts = not is_open and (is_failed or self._is_alive(now_s))
             when_ms = failure.retry_after_ms
             outcomes = ledger.failed(
                 *origin[1:],
@@ -116,10 +118,11 @@ class TaskLedger:
                 jitter=jitter,
                 after_s=when_ms / 1000 - age_s if when_ms >= 0 else None,
                 is_rejected=when_ms == NEVER and not is_open,
+                reason=(failure.reason or "no reason given")[:ERROR_CHARS] if is_failed else "",
             )
             if not outcomes:
                 continue
-            self.counters["failed" if failure.cause is Cause.FAILED else "timed_out"] += len(outcomes)
+            self.counters["failed" if is_failed else "timed_out"] += len(outcomes)
             self.breaker.failed(now_s, failure.task, failure.reason or "timed out")
             for offset, outcome in outcomes:
                 failed.append(emission := Emission(origin.slot, origin.generation, offset))
@@ -171,7 +174,7 @@ class TaskLedger:
                 continue
             mine = slots == slot
             known = mine & is_run_between(generations >> 4, ledger.floor, self.run)
-            finished = ledger.acked(generations[known], offsets[known])
+            finished = ledger.acked(generations[known], offsets[known], now_s)
             if finished:
                 self._last_acked_s = now_s
                 self.counters["completed"] += finished
@@ -195,7 +198,9 @@ class TaskLedger:
 
     def drop(self, slot: int) -> None:
         """Remove a slot whose topic is gone."""
-        self.counters["lost"] += self.slots.pop(slot).pending
+        dropped = self.slots.pop(slot)
+        self.counters["lost"] += dropped.pending
+        self._pending_s += dropped.pending_s
         del self.sources[slot]
 
     def finish_record(self, record: ExhaustedRecord, counted: str = "dead_lettered") -> None:
@@ -203,7 +208,7 @@ class TaskLedger:
         finished = self.slots[record.source.slot].finish(record.offset, record.offset + 1)
         self.counters[counted] += finished
 
-    def finish_batch(self, batch: PlannedBatch) -> int:
+    def finish_batch(self, batch: PlannedBatch, now_s: float) -> int:
         """Mark all of a batch as done: tracking is off, so a record is done when its batch is.
 
         Returns how many offsets are newly done.
@@ -211,10 +216,12 @@ class TaskLedger:
         finished = 0
         for range_ in (*batch.ranges, *batch.again):
             if (ledger := self.slots.get(range_.slot)) is not None:
-                finished += ledger.finish(range_.start, range_.end, range_.run)
+                span = BitMap64()
+                span.add_range(range_.start, range_.end)
+                finished += ledger.complete(span, range_.run, now_s)
         for replays in batch.replays:
             if (ledger := self.slots.get(replays.slot)) is not None:
-                finished += ledger.finish_all(BitMap64(replays.offsets), replays.generation >> 4)
+                finished += ledger.complete(BitMap64(replays.offsets), replays.generation >> 4, now_s)
         self.counters["completed"] += finished
         return finished
 
@@ -227,13 +234,15 @@ class TaskLedger:
         a whole one the slot waits until there is room.
         """
         ranges: list[Range] = []
-        waiting = {slot: max(0, ends.get(slot, 0) - each.next_offset) for slot, each in self.slots.items()}
-        for place, slot in enumerate(in_turn(waiting, limit, self.turn(largest_block))):
+        available, wanted = self.available(ends), self.wanted(ends)
+        for place, slot in enumerate(in_turn(wanted, limit, self.turn(largest_block))):
             ledger, source = self.slots[slot], self.sources[slot]
-            start, available = ledger.next_offset, waiting[slot]
-            quota = min(quota_of(limit, len(waiting) - place), available)
+            start = ledger.next_offset
+            quota = min(quota_of(limit, len(wanted) - place), wanted[slot])
+            if quota == wanted[slot] < available[slot]:
+                ledger.limit.hold_back()
             size = ledger.block_size(largest_block)
-            stop = start + quota if quota == available else max(start, (start + quota) // size * size)
+            stop = start + quota if quota == available[slot] else max(start, (start + quota) // size * size)
             parts = ledger.emit(stop, MAX_RANGES_PER_SLOT, now_s, self.run, size)
             parts = parts or [(ledger.next_offset, ledger.next_offset)]
             ranges += [Range(source.topic, source.partition, slot, self.run, *part, size) for part in parts]
@@ -241,6 +250,20 @@ class TaskLedger:
             self.counters["emitted"] += fresh
             limit -= fresh
         return ranges
+
+    def available(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return by slot how many offsets below the ends are not emitted yet."""
+        return {slot: max(0, ends.get(slot, 0) - each.next_offset) for slot, each in self.slots.items()}
+
+    def wanted(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return by slot how many of these its limit allows to be emitted."""
+        waiting = self.available(ends).items()
+        return {slot: min(count, room_of(self.slots[slot])) if count else 0 for slot, count in waiting}
+
+    def bound(self, max_pending: int, busy_s: float) -> None:
+        """Keep the limit of each slot to max pending, 0 for none; ``busy_s`` as ``PendingLimit`` takes it."""
+        for slot in self.slots.values():
+            slot.limit.bound(max_pending, len(self.slots), slot.block, busy_s)
 
     def turn(self, largest_block: int | None) -> int:
         """Return a number that grows with what is emitted, by one a block."""
@@ -265,10 +288,10 @@ class TaskLedger:
             max_spans -= sum(len(each.spans) for each in attempts if each.slot == slot)
         return attempts
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[Liveness]:
         """Return how far each command is emitted."""
         commands = [ledger.command for ledger in self.slots.values() if ledger.command is not None]
-        return [Progress(each.task, each.position, each.next_offset) for each in commands]
+        return [Liveness(each.task, each.position, each.next_offset) for each in commands]
 
     def blocks(self) -> list[EmittedBlocks]:
         """Return which records in flight share a root, which a restart could not learn."""
@@ -309,22 +332,16 @@ class TaskLedger:
         for ledger in self.slots.values():
             self.counters["overdue"] += ledger.fail_overdue(before_s, now_s, limit)
 
-    def add_pending_time(self, now_s: float) -> None:
-        """Add up the time records are pending; per completed record it is the complete latency (Little)."""
-        if self._pending_at_s is not None:
-            self.pending_s += self.pending * (now_s - self._pending_at_s)
-        self._pending_at_s = now_s
-
     def figures(self, now_s: float) -> dict[str, Value]:
         """Return what the task reports: counts since the start, and its current state."""
         state: dict[str, Value] = {}
         for slot, ledger in self.slots.items():
             place = f"{self.sources[slot].topic}.{self.sources[slot].partition}"
-            state[f"frontier.{place}"] = ledger.frontier
-            state[f"next.{place}"] = ledger.next_offset
-            state[f"held_s.{place}"] = round(ledger.held_s(now_s), 3)
+            state |= slot_figures(place, ledger, now_s)
         counted = {name: self.counters[name] for name in COUNTED}
-        pending = {"pending": self.pending, "pending_s": round(self.pending_s, 3)}
+        pending_s = self._pending_s + sum(ledger.pending_s for ledger in self.slots.values())
+        pending = {"pending": self.pending, "pending_s": round(pending_s, 3)}
+        pending["pending_limit"] = sum(slot.limit.allowed for slot in self.slots.values())
         return {**counted, **pending, "task": self.task, "run": self.run, **state}
 
     def is_open(self, emission: Emission) -> bool:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyspark
 
-from acktree.schemas.cache_folder import cache_folder
-from acktree.schemas.errors import AcktreeError
+from acktree.core.cache_folder import cache_folder
+from acktree.wire.errors import AcktreeError
 
 _QUIET = " -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 MAKE_TIMEOUT_S = 300.0

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.user_code import is_of_user
+from acktree.core.user_code import is_of_user
 from acktree.spark.runtime.jvm_output import is_stopping
+from acktree.wire.errors import AcktreeError
 
 MAX_CHARS = 2_000
 TRACEBACK = "Traceback (most recent call last):"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from acktree.schemas.errors import AcktreeError
+from acktree.core.errors import how_to_install
+from acktree.wire.errors import AcktreeError
 
 OLDEST = (4, 0)
 FIRST_WITH_ADMISSION_CONTROL = (4, 2)
@@ -36,8 +37,7 @@ def check_version(text: str) -> None:
     """
     if not OLDEST <= version_of(text) < (5, 0):
         raise UnsupportedSpark(
-            f"acktree needs PySpark 4.0 or newer, below 5, and {text} is installed: "
-            "pip install 'acktree[spark]'"
+            f"acktree needs PySpark 4.0 or newer, below 5, and {text} is installed: {how_to_install('spark')}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pyspark import SparkFiles, TaskContext
 
-from acktree.schemas import world
+from acktree.core import world
 
 SIMULATED_TASK = "acktree.spark.task"
 """Where a simulated process keeps its task, in ``world.process_state()``."""

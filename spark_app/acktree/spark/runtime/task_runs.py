@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyspark import SparkContext
 from pyspark.accumulators import AccumulatorParam
 
-from acktree.schemas import world
+from acktree.core import world
 from acktree.spark.runtime.task_context import running_task
 
 STAGE_INFO_TIMEOUT_S = 1.0

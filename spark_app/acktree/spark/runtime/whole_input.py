@@ -17,7 +17,7 @@ from types import FrameType
 
 from pyspark.serializers import SpecialLengths
 
-from acktree.schemas.errors import AcktreeError
+from acktree.wire.errors import AcktreeError
 
 _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
-from acktree.producers.kafka.outside_commit import commit_offsets
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, consumer_settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S, make_consumer, metadata_of, why_unanswered
-from acktree.schemas.kafka_errors import is_not_ready
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, make_consumer, metadata_of, why_unanswered
+from acktree.core.kafka.errors import is_not_ready
+from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.producers.spouts.outside_commit import commit_offsets
 from acktree.spark.shared.per_process import PerProcess
 
 FORMAT = "1"
@@ -33,20 +33,24 @@ class BatchName:
 
 @dataclass(frozen=True, slots=True)
 class ReadTaskName:
-    """What one reading task reads: the partition that no other task begins with, and a digest of it all."""
+    """What one reading task reads: the partition that no other task begins with, and a digest of it all.
+
+    ``claim`` is that of the driver that planned it, "" for a spout's.
+    """
 
     topic: str
     partition: int
     next_offset: int
     digest: str
+    claim: str = ""
 
     def line(self) -> str:
-        return f"{self.topic} {self.partition} {self.next_offset} {self.digest}\n"
+        return f"{self.topic} {self.partition} {self.next_offset} {self.digest} {self.claim}\n"
 
     @classmethod
     def from_line(cls, line: str) -> "ReadTaskName":
-        topic, partition, next_offset, digest = line.split()
-        return cls(topic, int(partition), int(next_offset), digest)
+        topic, partition, next_offset, digest, claim = line.rstrip("\n").split(" ")
+        return cls(topic, int(partition), int(next_offset), digest, claim)
 
 
 def commit_of_task(batch: BatchName, task: ReadTaskName) -> TopicPartition:
@@ -68,10 +72,10 @@ def batch_of_commit(found: TopicPartition, task: ReadTaskName) -> BatchName | No
     return BatchName(parts[1], int(parts[2])) if parts[2].isdigit() else None
 
 
-def commit_of_batch(batch: BatchName, registry_topic: str) -> TopicPartition:
-    """Return the record that writing a batch has begun."""
+def commit_of_batch(batch: BatchName, source_topic: str) -> TopicPartition:
+    """Return the record that writing a batch has begun; tasks of such a batch have no records."""
     text = f"{FORMAT}|{batch.query}|{batch.number}"
-    return TopicPartition(registry_topic, 0, batch.number, metadata=text)
+    return TopicPartition(source_topic, 0, batch.number, metadata=text)
 
 
 def digest(*parts: object) -> str:
@@ -82,6 +86,11 @@ def digest(*parts: object) -> str:
 def batch_commit_group(group: str) -> str:
     """Return the consumer group that holds the batch commit records of a component's stage."""
     return f"{group}.stage"
+
+
+def transactional_id(group: str, topic: str, partition: int) -> str:
+    """Return the transactional id of the tasks that begin with a partition."""
+    return f"{batch_commit_group(group)}-{topic}-{partition}"
 
 
 class BatchCommits:

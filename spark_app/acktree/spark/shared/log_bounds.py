@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, TopicPartition
 
-from acktree.schemas import world
-from acktree.schemas.clients import BROKER_TIMEOUT_S
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.ids import MAX_OFFSET, OffsetTooLarge
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.spark.ledger.task import SourceSlot
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.source_topics import TopicEnds
+from acktree.wire.errors import AcktreeError
+from acktree.wire.ids import MAX_OFFSET, OffsetTooLarge
 
 log = logging.getLogger("acktree.spark")
 
@@ -68,7 +68,7 @@ def check_starts(topics: TopicEnds, options: SourceOptions, next_offsets: Mappin
                 f"{topic}/{partition} begins at offset {starts[slot]}, but group {options.group} is at "
                 f"{next_offsets[slot]}: the records between were removed, for example by retention, before "
                 "they were read. To count them as done, start with failOnDataLoss=false; to continue "
-                "elsewhere, set the group's offset with kafka-consumer-groups"
+                "elsewhere, set the group's offset with kafka-consumer-groups and start with allowSkip=true"
             )
 
 
@@ -124,7 +124,8 @@ def check_ends(topics: TopicEnds, options: SourceOptions, next_offsets: Mapping[
 def next_available(consumer: Consumer, place: TopicPartition, end: int, options: SourceOptions) -> int:
     """Return where a task that found nothing at a place below the planned ``end`` continues.
 
-    That is the place itself if the log has records there, else the one after those that are lost.
+    That is the place itself if the log has records there, else the one after those that are gone. What the
+    group's offset has passed is done, or an operator has skipped it: Spark runs a logged batch again.
 
     Raises:
         OffsetOutOfRange: some are lost, and failOnDataLoss is true.
@@ -138,6 +139,8 @@ def next_available(consumer: Consumer, place: TopicPartition, end: int, options:
             break
         world.sleep(END_CHECK_INTERVAL_S)
     following = min(low, end) if position < low else end
+    if position < low and _is_passed(consumer, place, following):
+        return following
     name = f"{place.topic}/{place.partition}"
     if options.fail_on_data_loss:
         raise OffsetOutOfRange(
@@ -149,3 +152,11 @@ def next_available(consumer: Consumer, place: TopicPartition, end: int, options:
     lost = (name, position, following - 1)
     log.warning("%s: offsets %d to %d are lost and counted as done", *lost, extra={"action": "records_lost"})
     return following
+
+
+def _is_passed(consumer: Consumer, place: TopicPartition, offset: int) -> bool:
+    """Return whether the group has committed that all below an offset is done."""
+    (committed,) = consumer.committed(
+        [TopicPartition(place.topic, place.partition)], timeout=BROKER_TIMEOUT_S
+    )
+    return committed.error is None and committed.offset >= offset

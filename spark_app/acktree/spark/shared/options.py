@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.topology import Topology
+from acktree.core.topology.file import Topology
+from acktree.wire.errors import AcktreeError
 
 _KNOWN = (
     "topology",
@@ -20,6 +20,7 @@ _KNOWN = (
     "maxOffsetsPerTrigger",
     "includeHeaders",
     "failOnDataLoss",
+    "allowSkip",
     "complete",
     "transactions",
     "availableNow",
@@ -65,6 +66,8 @@ class SourceOptions:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     fail_on_data_loss: bool = True
+    allow_skip: bool = False
+    """Whether a group's offset that somebody has set forward is obeyed."""
     complete_by_batch: bool = False
     available_now: bool = False
     plan: str = ""
@@ -123,6 +126,7 @@ class SourceOptions:
             _port("metricsPort", given.get("metricsport")),
             given.get("metricshost", "127.0.0.1"),
             _truth("failOnDataLoss", given.get("failondataloss", "true")),
+            _truth("allowSkip", given.get("allowskip", "false")),
             _by_batch(given.get("complete", "tree"), given.get("bolt", "")),
             _truth("availableNow", given.get("availablenow", "false")),
             _plan(given),

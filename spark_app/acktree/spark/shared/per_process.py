@@ -7,7 +7,7 @@ inherits never answers, and would wait forever when it is closed or freed.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from acktree.schemas import world
+from acktree.core import world
 
 Kept = TypeVar("Kept")
 

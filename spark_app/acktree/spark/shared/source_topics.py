@@ -5,17 +5,16 @@ Invariant: a partition is read only under the slot that the registry gave to thi
 
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from acktree.schemas import world
-from acktree.schemas.clients import BROKER_TIMEOUT_S, refuse_missing
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.kafka_errors import clear_errors, is_missing
-from acktree.schemas.publish import describe
-from acktree.schemas.registry import Published
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, listed_offset, refuse_missing
+from acktree.core.kafka.errors import clear_errors, is_missing
+from acktree.core.topology.publish import describe
+from acktree.core.topology.registry import Published
 from acktree.spark.ledger.task import SourceSlot
 from acktree.spark.shared.options import BadOption, SourceOptions
+from acktree.wire.errors import AcktreeError
 
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -73,12 +72,13 @@ class TopicEnds:
             answers = self._admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
             try:
                 found: Mapping[tuple[str, int], int] = {
-                    (place.topic, place.partition): world.wait_for(future, BROKER_TIMEOUT_S).offset
-                    for place, future in answers.items()
+                    (place.topic, place.partition): listed_offset(future) for place, future in answers.items()
                 }
             except KafkaException as error:
-                if is_missing(error.args[0]):
+                is_gone = is_missing(error.args[0])
+                if is_gone or error.args[0].code() == KafkaError.LEADER_NOT_AVAILABLE:
                     self._refuse_missing(dict.fromkeys(source.topic for source in sources))
+                if is_gone:
                     places = ", ".join(f"{source.topic}/{source.partition}" for source in sources)
                     raise VanishedPartition(
                         f"of {places}, which {self._component} reads, a partition is gone: its topic was "

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import SparkContext
 
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import ANCHOR
 from acktree.spark.runtime.task_context import executor_folder, running_task
 from acktree.spark.shared.batch_commits import BatchName, ReadTaskName
+from acktree.wire.errors import AcktreeError
+from acktree.wire.header import ANCHOR
 
 _WANTED = "acktree.handoff"
 """The local property that a job's tasks see: which batch of which query wants hand-offs."""

@@ -5,11 +5,11 @@ Invariant: ``flush_and_commit`` returns only when everything sent is in the brok
 
 from typing import Any, Protocol
 
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.columns import Rows, Unwritten
 from acktree.producers.kafka.output import BufferedProducer
-from acktree.producers.native.columns import Rows, Unwritten
-from acktree.schemas.client_settings import Settings, producer_settings
-from acktree.schemas.ids import EdgeSource
 from acktree.spark.shared.per_process import PerProcess
 
 FLUSH_TIMEOUT_S = 120.0

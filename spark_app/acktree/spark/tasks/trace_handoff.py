@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from acktree.schemas.header import ANCHOR_BYTES
-from acktree.schemas.ids import RootId
-from acktree.schemas.trace_context import TraceContext, span_of_emission, span_of_execution
 from acktree.spark.tasks.handoff import handoff_path, traces_path
+from acktree.wire.header import ANCHOR_BYTES
+from acktree.wire.ids import RootId
+from acktree.wire.trace_context import TraceContext, span_of_emission, span_of_execution
 
 MAX_TRACES = 200_000
 """How many are kept in memory; a row that comes later than so many others goes without."""

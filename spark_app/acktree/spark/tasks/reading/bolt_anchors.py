@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.errors import MalformedRecord, UnknownVersion
-from acktree.schemas.header import FORMAT, SINGLE, decode_header
-from acktree.schemas.registry import History, read_history
+from acktree.core.errors import UnknownVersion
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.registry import History, read_history
 from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.binary_rows import binary_of, rows_of
+from acktree.wire.errors import MalformedRecord
+from acktree.wire.header import FORMAT, SINGLE, decode_header
 
 HEAD_BYTES = 3
 
@@ -29,6 +30,7 @@ class BoltAnchors:
         self._place = (bootstrap, topology, user)
         self._bolt = bolt
         self._history: History = read_history(*self._place)
+        self._may_ask = True
 
     def of_all(self, headers: pa.Array, topic: str, partition: int, offsets: NDArray[np.int64]) -> pa.Array:
         """Return the anchors of tuples, 18 bytes each; null where one is not tracked for this bolt."""
@@ -40,6 +42,7 @@ class BoltAnchors:
                     return pa.nulls(len(rows), pa.binary())
                 return binary_of(rows.view(np.uint8).reshape(len(rows), -1)[:, HEAD_BYTES:])
         rows_in = zip(headers.to_pylist(), offsets.tolist(), strict=True)
+        self._may_ask = True
         return pa.array(
             [self._anchors_at(data, topic, partition, offset) for data, offset in rows_in], pa.binary()
         )
@@ -49,12 +52,13 @@ class BoltAnchors:
             return None
         try:
             version = decode_header(data).version
-            if version not in self._history.versions:
+            if version not in self._history.versions and self._may_ask:
                 self._history = read_history(*self._place)
+                self._may_ask = False  # whatever a record here was emitted in was published before
             is_reader = self._bolt in self._history.at(version).readers_of(topic)
         except (MalformedRecord, UnknownVersion) as reason:
             place = f"{topic}/{partition}/{offset}"
-            log.warning("%s is untracked: %s", place, reason, extra={"action": "set_aside"})
+            log.warning("%s is untracked: %s", place, reason, extra={"action": "invalid_record"})
             return None
         return data[HEAD_BYTES:] if is_reader else None
 

@@ -1,10 +1,11 @@
-"""How a read task fetches the records of a partition: as columns, or one by one where that is impossible.
+"""How a read task fetches the records of partitions: as columns, or one by one where that is impossible.
 
-Invariant: both ways give the same rows. A consumer is kept over tasks where Spark re-uses the Python process,
-with its position: a range that continues where the last one ended needs no new assignment.
+Invariant: both ways give the same rows. One consumer is kept over tasks where Spark re-uses the Python
+process, with its position: a range that continues where the last one ended needs no new assignment.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,21 +13,28 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from numpy.typing import NDArray
 
-from acktree.producers.native.librdkafka import NoColumns
-from acktree.schemas.client_settings import consumer_settings
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.errors import AcktreeError, MalformedRecord
-from acktree.schemas.header import find_header, read_headers
-from acktree.schemas.trace_context import TraceContext, context_of
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import consumer_settings
+from acktree.spark.native.columns_in import BytesColumn, ColumnsIn
+from acktree.spark.native.switch import NativeOff
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.per_process import PerProcess
-from acktree.spark.tasks.reading.columns_in import BytesColumn, ColumnsIn
+from acktree.wire.errors import AcktreeError, MalformedRecord
+from acktree.wire.header import find_header, read_headers
+from acktree.wire.trace_context import TraceContext, context_of
 
 log = logging.getLogger("acktree.spark")
 
-MAX_CACHED_CONSUMERS = 16
+MAX_CONSUMERS = 16
+"""How many a process keeps: one for each component whose records it reads."""
 FETCH_WAIT_MS = 20
 """A fetch in progress delays the next assignment of its consumer by this long."""
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+_OF_A_PARTITION = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
+"""Events that say where a partition's log ends or begins: never those of another partition."""
 
 _STAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -76,9 +84,12 @@ class Fetched(NamedTuple):
 
 
 class Fetching:
-    """A consumer of one partition and the way its records are taken; ``position`` None: not assigned."""
+    """A consumer of some partitions at a time, and the way their records are taken.
 
-    def __init__(self, options: SourceOptions, topic: str, partition: int) -> None:
+    ``position`` is where the only partition that is assigned continues; None: what is assigned is of no use.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
         settings = consumer_settings(
             options.bootstrap,
             options.group,
@@ -89,46 +100,57 @@ class Fetching:
             fetch_wait_max_ms=FETCH_WAIT_MS,
         )
         self.consumer: Consumer = make_consumer(settings)
-        self._place = (topic, partition)
         self._is_for_bolt, self._with_headers = bool(options.bolt), options.include_headers
-        self._columns = None if self._with_headers else self._open_columns()
-        self.position: int | None = None
+        self.reads_columns = not self._with_headers
+        """Whether records are fetched as columns, not one by one."""
+        self._columns: dict[Place, ColumnsIn] = {}
+        self._ends: dict[Place, int] = {}
+        self._waiting: dict[Place, list[Message]] = {}
+        self.position: tuple[Place, int] | None = None
 
-    @property
-    def reads_columns(self) -> bool:
-        """Return whether records are fetched as columns, not one by one."""
-        return self._columns is not None
+    def assign(self, bounds: Mapping[Place, tuple[int, int]]) -> None:
+        """Fetch partitions, each from its first offset up to its last one, and no others."""
+        for place in bounds.keys() - self._columns.keys() if self.reads_columns else ():
+            self._open_columns(place)
+        self._ends = {place: end for place, (_, end) in bounds.items()}
+        self._waiting = {place: [] for place in bounds}
+        self.consumer.assign([TopicPartition(*place, start) for place, (start, _) in bounds.items()])
 
-    def _open_columns(self) -> ColumnsIn | None:
+    def _open_columns(self, place: Place) -> None:
         try:
-            return ColumnsIn(self.consumer, *self._place)
-        except NoColumns as reason:
+            self._columns[place] = ColumnsIn(self.consumer, *place)
+        except NativeOff as reason:
             log.info("records are read one by one: %s", reason, extra={"action": "no_columns"})
-            return None
+            self.reads_columns = False
 
-    def assign(self, offset: int) -> None:
-        """Go on at an offset."""
-        self.consumer.assign([TopicPartition(*self._place, offset)])
+    def move(self, place: Place, offset: int, end: int) -> None:
+        """Go on with a partition at another offset."""
+        self.release(place)
+        self._ends[place], self._waiting[place] = end, []
+        self.consumer.incremental_assign([TopicPartition(*place, offset)])
 
-    def is_ahead_of(self, offset: int) -> bool:
+    def release(self, place: Place) -> None:
+        """Fetch no more of a partition."""
+        if self._ends.pop(place, None) is not None:
+            self.consumer.incremental_unassign([TopicPartition(*place)])
+
+    def is_ahead_of(self, place: Place, offset: int) -> bool:
         """Return whether the client knows of records from there on, and so has begun to fetch them.
 
         Where there are none it would ask the broker many times a second, to the end of this process.
         """
-        _, next_offset = self.consumer.get_watermark_offsets(TopicPartition(*self._place), cached=True)
+        _, next_offset = self.consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
         return next_offset > offset
 
-    def fetch(self, max_records: int, timeout_s: float) -> Fetched:
-        """Return what has come, at most so many records, waiting so long for the last of them."""
-        if self._columns is None:
-            return self._fetched_one_by_one(self.consumer.consume(max_records, timeout_s))
-        taken = self._columns.take(max_records, timeout_s, own=self._is_for_bolt)
+    def fetch(self, place: Place, max_records: int, timeout_s: float) -> Fetched:
+        """Return what has come of a partition, at most so many records; wait so long for the last of them."""
+        if not self.reads_columns:
+            return self._fetched_one_by_one(self._consume(place, max_records, timeout_s))
+        taken = self._columns[place].take(max_records, timeout_s, own=self._is_for_bolt)
         beside = self.consumer.consume(1, 0)
-        of_client = _errors(beside)
-        if len(of_client) < len(beside):
-            raise RecordOutOfQueue(
-                f"a record of {self._place} came by another way; it would be taken for absent"
-            )
+        of_client = [each for each in _errors(beside) if each[0].code() not in _OF_A_PARTITION]
+        if any(message.error() is None for message in beside):
+            raise RecordOutOfQueue(f"a record of {place} came by another way; it would be taken for absent")
         return Fetched(
             taken.offsets,
             _binary(taken.keys),
@@ -140,6 +162,21 @@ class Fetching:
             [*taken.errors, *of_client],
             taken.traces,
         )
+
+    def _consume(self, place: Place, max_records: int, timeout_s: float) -> list[Message]:
+        """Return messages of a partition; keep those of others, and release who has come to its end."""
+        if not self._waiting[place]:
+            for message in self.consumer.consume(max_records, timeout_s):
+                of = (message.topic() or "", message.partition() or 0)
+                if (end := self._ends.get(of)) is not None:
+                    self._waiting[of].append(message)
+                    if of != place and message.error() is None and (message.offset() or 0) >= end - 1:
+                        self.release(of)
+                elif of not in self._waiting and message.error() is not None:
+                    self._waiting[place].append(message)  # of the client as a whole
+        taken = self._waiting[place][:max_records]
+        del self._waiting[place][:max_records]
+        return taken
 
     def _fetched_one_by_one(self, messages: list[Message]) -> Fetched:
         errors = _errors(messages)
@@ -162,30 +199,22 @@ class Fetching:
 
     def close(self) -> None:
         """Close the connections."""
-        if self._columns is not None:
-            self._columns.close()
+        for columns in self._columns.values():
+            columns.close()
         self.consumer.close()
 
 
 _kept: PerProcess[Fetching] = PerProcess()
 
 
-def fetching(options: SourceOptions, topic: str, partition: int) -> Fetching:
-    """Return this process's consumer of a partition."""
-    purpose = (
-        options.bootstrap,
-        options.group,
-        options.bolt,
-        options.include_headers,
-        topic,
-        partition,
-        options.kafka,
-    )
+def fetching(options: SourceOptions) -> Fetching:
+    """Return this process's consumer of a component's records."""
+    purpose = (options.bootstrap, options.group, options.bolt, options.include_headers, options.kafka)
 
     def make() -> Fetching:
-        for oldest in _kept.pop_oldest(MAX_CACHED_CONSUMERS):
+        for oldest in _kept.pop_oldest(MAX_CONSUMERS):
             oldest.close()
-        return Fetching(options, topic, partition)
+        return Fetching(options)
 
     return _kept.get(make, *purpose)
 

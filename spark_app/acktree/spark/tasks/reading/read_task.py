@@ -9,36 +9,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaError, TopicPartition
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from acktree.schemas import world
-from acktree.schemas.codec import encode_absent
-from acktree.schemas.control_records import Absent, Span
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import ANCHOR
-from acktree.schemas.ids import IdArray, root_ids
-from acktree.schemas.kafka_errors import as_clear_error
-from acktree.schemas.registry import Published
-from acktree.schemas.trace_context import TraceContext
-from acktree.spark.ledger.blocks import block_firsts
+from acktree.core.topology.registry import Published
 from acktree.spark.ledger.logged_batch import PlannedBatch, Range, Replays
+from acktree.spark.ledger.partitions.retries import REPLAY_GAP
 from acktree.spark.shared.batch_commits import ReadTaskName, digest
-from acktree.spark.shared.log_bounds import next_available
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.tasks.binary_rows import binary_of
 from acktree.spark.tasks.handoff import add_to_handoff, begin_handoff, end_handoff
 from acktree.spark.tasks.producers import task_producer
 from acktree.spark.tasks.reading.bolt_anchors import bolt_anchors
-from acktree.spark.tasks.reading.fetching import Fetched, Fetching, fetching
+from acktree.spark.tasks.reading.fetching import Fetched
+from acktree.spark.tasks.reading.read_range import SMALL_BATCH, ReadRange, read_records
 from acktree.spark.tasks.trace_handoff import add_traces
+from acktree.wire.codec import encode_absent
+from acktree.wire.control_records import Absent, Span
+from acktree.wire.header import ANCHOR
+from acktree.wire.trace_context import TraceContext
 
-MAX_ROWS = 10_000
-STALL_S = 60.0
-REPLAY_GAP = 1_000
 MAX_SPANS = 20_000
-SMALL_BATCH = 2_000
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -47,58 +38,25 @@ SCHEMA = (
 HEADERS_COLUMN = ", headers array<struct<key: string, value: binary>>"
 
 
-class ReadStalled(AcktreeError):
-    """The broker delivered nothing for STALL_S seconds before the end of the range."""
-
-
-@dataclass(frozen=True)
-class ReadRange:
-    """Offsets [start, end) of one partition, all of them or only ``only``.
-
-    ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
-    is off. Offsets share roots by blocks, cut at start and at multiples of ``block``. ``result_topic`` is
-    where a spout's ledger reads of absent offsets.
-    """
-
-    options: SourceOptions
-    topic: str
-    partition: int
-    slot: int
-    generation: int
-    version: int
-    anchored: bool
-    result_topic: str | None
-    start: int
-    end: int
-    only: tuple[int, ...] | None = None
-    block: int = 1
-
-    def roots(self, offsets: NDArray[np.int64]) -> IdArray:
-        """Return the root of each offset: that of its block."""
-        return root_ids(self.slot, self.generation, self.firsts_of(offsets))
-
-    def firsts_of(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first offset of each offset's block."""
-        return block_firsts(offsets, self.start, self.block) if self.block > 1 else offsets
-
-
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
     """What one task reads, blocks as a whole; the partition it begins with is no other task's.
 
     Where the plan is declared narrow, ``declared_by`` is the group that reads, and ``number`` that of the
-    only task of Spark which may read this; without ranges there is nothing to read.
+    only task of Spark which may read this; without ranges there is nothing to read. ``claim`` is that of a
+    bolt's driver.
     """
 
     ranges: tuple[ReadRange, ...]
     declared_by: str = ""
     number: int = 0
+    claim: str = ""
 
     @property
     def name(self) -> ReadTaskName:
         first = self.ranges[0]
         what = [(p.topic, p.partition, p.generation, p.start, p.end, p.only, p.block) for p in self.ranges]
-        return ReadTaskName(first.topic, first.partition, first.end, digest(what))
+        return ReadTaskName(first.topic, first.partition, first.end, digest(what), self.claim)
 
 
 def read_tasks(options: SourceOptions, published: Published, batch: PlannedBatch) -> list[ReadTask]:
@@ -122,7 +80,7 @@ def declared_tasks(tasks: list[ReadTask], group: str) -> list[ReadTask]:
     """Return the numbered tasks of a batch whose plan is declared narrow, after one that reads nothing.
 
     To Spark the rows of one single task need no shuffle: behind ``coalesce(1)`` it would keep them as state
-    in the task that reads them. And a join without a key reads the first of these tasks in its first task.
+    in the task that reads them.
     """
     return [replace(each, declared_by=group, number=n) for n, each in enumerate([ReadTask(()), *tasks])]
 
@@ -181,16 +139,16 @@ def read_offsets(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """
     # Life of a record, step 3.
     begin_handoff(task.name if task.ranges else None, task.declared_by, task.number)
-    for range_ in task.ranges:
-        yield from _read_range(range_, task.declared_by)
+    for range_, records in read_records(task.ranges):
+        yield from _read_range(range_, records, task.declared_by)
     end_handoff(task.declared_by)
 
 
-def _read_range(range_: ReadRange, declared_by: str) -> Iterator[pa.RecordBatch]:
+def _read_range(range_: ReadRange, records: Iterator[Fetched], declared_by: str) -> Iterator[pa.RecordBatch]:
     wanted = np.arange(range_.start, range_.end) if range_.only is None else np.array(range_.only)
     only = None if range_.only is None else wanted
     seen: list[NDArray[np.int64]] = []
-    for fetched in read_records(range_):
+    for fetched in records:
         rows = fetched if only is None else fetched.where(np.isin(fetched.offsets, only))
         if len(rows.offsets):
             seen.append(rows.offsets)
@@ -209,13 +167,12 @@ def task_anchors(task: ReadTask) -> Iterator[bytes]:
 
     Raises what ``read_offsets`` raises. A spout's absent offsets have anchors, too.
     """
-    for range_ in task.ranges:
-        if range_.options.bolt:
-            for fetched in read_records(range_):
-                yield _bytes_of(_anchors(range_, fetched.own, fetched.offsets))
-        else:
-            offsets = np.arange(range_.start, range_.end) if range_.only is None else np.array(range_.only)
-            yield _bytes_of(_anchors(range_, None, offsets))
+    for range_, records in read_records([each for each in task.ranges if each.options.bolt]):
+        for fetched in records:
+            yield _bytes_of(_anchors(range_, fetched.own, fetched.offsets))
+    for range_ in (each for each in task.ranges if not each.options.bolt):
+        offsets = np.arange(range_.start, range_.end) if range_.only is None else np.array(range_.only)
+        yield _bytes_of(_anchors(range_, None, offsets))
 
 
 def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64]) -> None:
@@ -228,48 +185,6 @@ def _send_absent(range_: ReadRange, topic: str, absent: NDArray[np.int64]) -> No
     for at in range(0, len(spans), MAX_SPANS):
         output.send(topic, 0, encode_absent(Absent(range_.slot, run, spans[at : at + MAX_SPANS])))
     output.flush_and_commit()
-
-
-def read_records(range_: ReadRange) -> Iterator[Fetched]:
-    source = fetching(range_.options, range_.topic, range_.partition)
-    known, source.position = source.position, None
-    if known != range_.start:
-        source.assign(range_.start)
-    position, last_progress_s = range_.start, world.monotonic_s()
-    while position < range_.end:
-        fetched = source.fetch(min(MAX_ROWS, range_.end - position), 1.0)
-        if len(fetched.offsets):
-            position = int(fetched.offsets[-1]) + 1
-        for error, offset in fetched.errors:
-            if error.code() == KafkaError._PARTITION_EOF:
-                position = max(position, offset)
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                position = _go_on(range_, source, position)
-            elif not error.retriable():
-                raise as_clear_error(error, range_.options.bootstrap)
-        if len(fetched.offsets) or fetched.errors:
-            last_progress_s = world.monotonic_s()
-        if (rows := fetched.where(fetched.offsets < range_.end)).offsets.size:
-            yield rows
-        if world.monotonic_s() - last_progress_s > STALL_S:
-            following = _go_on(range_, source, position)
-            if following == position:
-                raise ReadStalled(
-                    f"{range_.topic}/{range_.partition} delivered nothing from offset {position} "
-                    f"(of {range_.start} to {range_.end}) for {STALL_S:g} s"
-                )
-            position = following
-    if position == range_.end and range_.end - range_.start > SMALL_BATCH and source.is_ahead_of(position):
-        source.position = position
-    else:
-        source.consumer.unassign()
-
-
-def _go_on(range_: ReadRange, source: Fetching, position: int) -> int:
-    place = TopicPartition(range_.topic, range_.partition, position)
-    following = next_available(source.consumer, place, range_.end, range_.options)
-    source.assign(following)
-    return following
 
 
 def _to_arrow(range_: ReadRange, rows: Fetched) -> pa.RecordBatch:

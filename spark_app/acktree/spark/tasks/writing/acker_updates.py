@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acktree.producers.collecting.packing import AckPacker, init_records
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.control_records import EntryArray
-from acktree.schemas.header import ANCHOR
-from acktree.schemas.ids import origins_of
-from acktree.schemas.registry import History, Published, read_history
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.registry import History, Published, read_history
+from acktree.producers.collecting.arithmetic.packing import AckPacker, init_records
 from acktree.spark.tasks.producers import TaskOutput
 from acktree.spark.tasks.writing.anchoring import RootFailure, RootUpdates
+from acktree.wire.control_records import EntryArray
+from acktree.wire.header import ANCHOR
+from acktree.wire.ids import origins_of
 
 ROOTS_PER_CHUNK = 65_536
 """Roots per step: the intermediate arrays stay in the processor's caches."""

@@ -6,7 +6,6 @@ given; nothing here knows Kafka.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from acktree.producers.collecting.packing import fold_entries
-from acktree.schemas.control_records import BACK_OFF, ENTRY, EntryArray, stronger
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import ANCHOR, Anchor, encode_header, single_headers
-from acktree.schemas.ids import EdgeSource, IdArray, emitted_value, emitted_values
+from acktree.core.edges import EdgeSource
+from acktree.producers.collecting.arithmetic.packing import fold_entries
 from acktree.spark.tasks.binary_rows import rows_of
+from acktree.wire.control_records import BACK_OFF, ENTRY, EntryArray, stronger
+from acktree.wire.errors import AcktreeError
+from acktree.wire.header import ANCHOR, Anchor, encode_header, single_headers
+from acktree.wire.ids import IdArray, emitted_value, emitted_values
 
 ANCHOR_BYTES = ANCHOR.itemsize
 
@@ -68,31 +68,12 @@ def anchor_rows(
     # Life of a record, step 5.
     if column.null_count == len(column):
         return None, []
-    if (rows := rows_of(column, ANCHOR)) is not None:
-        anchor = compiled_loops().anchor if compiled_loops() else _anchor
-        if (made := anchor(rows, version, edges.many(len(rows)), reader_hashes)) is not None:
-            headers, entries = made
-            return headers, [RootUpdates(int(rows["version"][0]), entries)]
-    return _anchor_each(column.to_pylist(), version, edges, reader_hashes)
-
-
-@cache
-def compiled_loops() -> Any:
-    """Return the compiled loops, None where there can be none."""
-    try:
-        from acktree.spark.tasks.writing import anchor_loop
-    except (ImportError, RuntimeError):  # no numba, or no folder for what it compiles
-        return None
-    return anchor_loop
-
-
-def _anchor(
-    rows: NDArray[np.void], version: int, edges: IdArray, reader_hashes: tuple[int, ...]
-) -> tuple[NDArray[np.void], EntryArray] | None:
-    if (rows["version"] != rows["version"][0]).any():
-        return None
-    headers = single_headers(version, int(rows["version"][0]), rows["root"], edges)
-    return headers, fold_entries(rows["root"], emitted_values(edges, reader_hashes))
+    rows = rows_of(column, ANCHOR)
+    if rows is None or (rows["version"] != rows["version"][0]).any():
+        return _anchor_each(column.to_pylist(), version, edges, reader_hashes)
+    of_rows, own = int(rows["version"][0]), edges.many(len(rows))
+    entries = fold_entries(rows["root"], emitted_values(own, reader_hashes))
+    return single_headers(version, of_rows, rows["root"], own), [RootUpdates(of_rows, entries)]
 
 
 def _anchor_each(
@@ -126,22 +107,6 @@ def _anchors(item: bytes) -> NDArray[np.void]:
 def own_values(rows: NDArray[np.void], own_hashes: tuple[int, ...]) -> list[RootUpdates]:
     """Return what inputs, (n,) of ANCHOR, add: 0 for a spout, for a bolt the consumer edges that it owns."""
     return list(_by_version(rows["version"], rows["root"], emitted_values(rows["edge"].copy(), own_hashes)))
-
-
-def fold_in_order(rows: NDArray[np.void], updates: Sequence[RootUpdates]) -> RootUpdates | None:
-    """Return one entry per root of a spout's inputs, (n,) of ANCHOR, if all is of one version and in order.
-
-    Else None: ``fold`` needs no order, and a multiple of the time.
-    """
-    version = int(rows["version"][0]) if len(rows) else 0
-    if (
-        not compiled_loops()
-        or not len(rows)
-        or any(each.failed or each.version != version for each in updates)
-    ):
-        return None
-    entries = compiled_loops().fold_in_order(rows, _joined(updates))
-    return None if entries is None else RootUpdates(version, entries)
 
 
 def fold(updates: Iterable[RootUpdates]) -> list[RootUpdates]:

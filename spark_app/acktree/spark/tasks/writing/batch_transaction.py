@@ -8,23 +8,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from aiokafka import TopicPartition
 from confluent_kafka import KafkaException
 from numpy.typing import NDArray
 
+from acktree.core import world
+from acktree.core.edges import EdgeSource
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import Settings, admin_settings, producer_settings
 from acktree.producers.collecting.collector import UserHeaders
+from acktree.producers.columns import Pairs, Payload, Rows, Unwritten, produce_each
 from acktree.producers.errors import TooLarge
 from acktree.producers.kafka.output import missing_partition
-from acktree.producers.native.cells import Cells, find_cells
-from acktree.producers.native.columns import Pairs, Payload, Rows, Unwritten, produce_each
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, admin_settings, producer_settings
-from acktree.schemas.ids import EdgeSource
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
-from acktree.spark.tasks.writing.aiokafka_client import batch_client_settings, missing_parts
-from acktree.spark.tasks.writing.batch_producer import Addressed, BatchProducer
-from acktree.spark.tasks.writing.record_batches import (
+from acktree.spark.native.aiokafka_client import batch_client_settings
+from acktree.spark.native.batch_producer import Addressed, BatchProducer
+from acktree.spark.native.cells import Cells, find_cells
+from acktree.spark.native.record_batches import (
     BATCH_BYTES,
     RECORD_BYTES,
     encode,
@@ -32,15 +30,14 @@ from acktree.spark.tasks.writing.record_batches import (
     other_headers,
     record_bytes,
 )
+from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
+from acktree.spark.tasks.producers import FLUSH_TIMEOUT_S
 from acktree.spark.tasks.writing.record_transaction import TRANSACTION_TIMEOUT_MS, lost
 
 SINGLE_ROWS = 2_000
 """Records produced one by one that wait to be laid out together."""
 MAX_RECORDS = 2**30
 """Of one producer: aiokafka's sequence numbers go astray at 2**31 in a partition."""
-
-if missing := missing_parts():
-    raise ImportError(f"this aiokafka lacks {missing}, which whole batches need")
 
 Single = tuple[Payload, Payload, Pairs]
 
@@ -55,7 +52,7 @@ class BatchTransaction:
         """Fence and abort whoever used the id before.
 
         Raises:
-            NoBatches: it takes librdkafka to do what the properties say.
+            NativeOff: it takes librdkafka to do what the properties say.
             RefusedSetting, BrokerUnreachable, BrokerRefused: see there.
         """
         producer_settings(bootstrap, user)
@@ -68,7 +65,7 @@ class BatchTransaction:
         self._counts: dict[str, int] = {}
         self._records = 0
         with clear_errors(bootstrap):
-            self._producer = BatchProducer(settings)
+            self._producer = BatchProducer(settings, FLUSH_TIMEOUT_S)
 
     def begin(self, batch: BatchName, task: ReadTaskName, commits: BatchCommits) -> bool:
         """Begin the transaction of a task; see ``Transaction``. Raises KafkaException."""
@@ -119,7 +116,7 @@ class BatchTransaction:
             max_bytes = min(BATCH_BYTES, self._sizes.batch_bytes)
             batches = list(encode(columns, others, counts, self._partitions(topic), turn, max_bytes))
             self._turns[topic] = turn + len(batches)
-            self._send([(TopicPartition(topic, partition), batch) for partition, batch in batches])
+            self._send([(topic, partition, batch) for partition, batch in batches])
         return []
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
@@ -137,7 +134,7 @@ class BatchTransaction:
             self._counts.clear()
         columns = [cells for column in ([value], None, None) if (cells := find_cells(column, 1))]
         batches = encode(columns, *no_headers(1), partitions=1, turn=0)
-        self._send([(TopicPartition(topic, partition), batch) for _, batch in batches])
+        self._send([(topic, partition, batch) for _, batch in batches])
 
     def _partitions(self, topic: str) -> int:
         """Return how many partitions a topic has, as of the transaction's first record for it."""
@@ -146,7 +143,7 @@ class BatchTransaction:
         return self._counts[topic]
 
     def _send(self, batches: Addressed) -> None:
-        self._records += sum(batch.record_count() for _, batch in batches)
+        self._records += sum(batch.record_count() for _, _, batch in batches)
         self._producer.send(batches)
 
     def serve(self) -> None:

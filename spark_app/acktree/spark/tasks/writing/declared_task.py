@@ -10,13 +10,13 @@ from itertools import chain
 
 import pyarrow as pa
 
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.registry import History, Registry
+from acktree.core.topology.registry import History, Registry
 from acktree.spark.shared.options import SourceOptions
 from acktree.spark.shared.per_process import PerProcess
 from acktree.spark.tasks.handoff import DECLARED_WRONGLY, batch_of_task, clear_handoff, read_handoff
 from acktree.spark.tasks.writing.row_limits import StageLimits, read_stage_limits
 from acktree.spark.tasks.writing.write_task import StagePlan, in_transaction, write_rows
+from acktree.wire.errors import AcktreeError
 
 
 class BadTarget(AcktreeError):

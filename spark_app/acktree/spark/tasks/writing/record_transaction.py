@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from acktree.core import world
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, wait_until_delivered
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import Settings
 from acktree.producers.kafka.deadline_call import CallTimedOut, call_with_deadline
 from acktree.producers.kafka.output import POLL_INTERVAL_S
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.clients import BROKER_TIMEOUT_S
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.kafka_errors import clear_errors
 from acktree.spark.shared.batch_commits import BatchCommits, BatchName, ReadTaskName, commit_of_task
 from acktree.spark.tasks.producers import FLUSH_TIMEOUT_S, TaskOutput, TaskProducer
+from acktree.wire.errors import AcktreeError
 
 TRANSACTION_TIMEOUT_MS = 300_000
 """The longest task. The transaction of a dead driver that is not restarted blocks readers this long."""
@@ -120,8 +120,8 @@ class RecordTransaction(TaskProducer):
 
     def close(self) -> None:
         """Close it."""
-        with suppress(KafkaException):
-            self.producer.flush(POLL_INTERVAL_S)  # what is left belongs to no transaction that will commit
+        with suppress(KafkaException):  # what is left belongs to no transaction that will commit
+            wait_until_delivered(self.producer, POLL_INTERVAL_S)
 
 
 def _retry_while_retriable(call: Any) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from acktree.core.kafka.settings import Settings
 from acktree.producers.errors import MissingKey, TooLarge, Unwritable
-from acktree.producers.kafka.record_limits import BATCH_BYTES, FRAME_BYTES, payload_of, read_limits
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.header import HEADER
+from acktree.producers.kafka.record_limits import BATCH_BYTES, FRAME_BYTES, Headers, payload_of, read_limits
+from acktree.wire.header import HEADER
 
 OWN_HEADER_BYTES = len(HEADER) + 16
 """Of the header that a row gets, beside what its anchors take."""
@@ -42,6 +42,10 @@ class RowLimit:
             for row in range(len(batch)) if "key" not in batch.schema.names else _nulls(batch.column("key")):
                 refused.setdefault(row, self._missing_key())
         return refused
+
+    def fits(self, value: bytes | str | None, key: bytes | str | None, headers: Headers) -> bool:
+        """Return whether a record is not too large for the topic."""
+        return payload_of([("", value), ("", key), *headers]) <= self.payload_bytes
 
     def _missing_key(self) -> MissingKey:
         return MissingKey(

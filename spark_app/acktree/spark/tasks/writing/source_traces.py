@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from acktree.schemas import world
-from acktree.schemas.client_settings import Settings, consumer_settings
-from acktree.schemas.clients import make_consumer
-from acktree.schemas.errors import AcktreeError, MalformedRecord
-from acktree.schemas.header import ANCHOR, Anchor, first_anchor, read_headers
-from acktree.schemas.ids import origin_of
-from acktree.schemas.registry import Published
-from acktree.schemas.trace_context import TraceContext, context_of
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.topology.registry import Published
 from acktree.spark.tasks.binary_rows import rows_of
 from acktree.spark.tasks.trace_handoff import HandedTrace, emitted_by_spout
+from acktree.wire.errors import AcktreeError, MalformedRecord
+from acktree.wire.header import ANCHOR, Anchor, first_anchor, read_headers
+from acktree.wire.ids import origin_of
+from acktree.wire.trace_context import TraceContext, context_of
 
 log = logging.getLogger("acktree.spark")
 
@@ -45,12 +45,12 @@ class SourceTraces:
         self._slots = {slot.slot: slot for slot in topology.slots}
         self._known: dict[Place, TraceContext | None] = {}
         self._consumer: Consumer | None = None
-        self._has_given_up = False
+        self._is_off = False
 
     def of_rows(self, anchors: pa.Array) -> list[HandedTrace | None] | None:
         """Return the trace of each row of the column ``anchors``; None if none of their records has one."""
         rows = rows_of(anchors, ANCHOR)
-        if self._has_given_up or (rows is not None and not rows["edge"].any()):
+        if self._is_off or (rows is not None and not rows["edge"].any()):
             return None
         marked = [
             first_anchor(item) if item and item[_MARK] != _NO_MARK else None for item in anchors.to_pylist()
@@ -115,7 +115,7 @@ class SourceTraces:
         return make_consumer(settings)
 
     def _log_unread(self, why: str) -> None:
-        self._has_given_up = True
+        self._is_off = True
         log.warning("tuples go without their trace: %s", why, extra={"action": "traces_unread"})
 
     def close(self) -> None:

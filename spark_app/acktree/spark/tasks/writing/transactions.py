@@ -10,15 +10,17 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
-from acktree.producers.native.librdkafka import is_native_off
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.kafka_errors import clear_errors
-from acktree.spark.shared.batch_commits import BatchName, ReadTaskName, batch_commits
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import Settings
+from acktree.spark.native.switch import NativeOff, native_part
+from acktree.spark.shared.batch_commits import BatchName, ReadTaskName, batch_commits, transactional_id
 from acktree.spark.shared.per_process import PerProcess
-from acktree.spark.tasks.writing.aiokafka_client import NoBatches
 from acktree.spark.tasks.writing.record_transaction import RecordTransaction, Transaction
 
-MAX_OPEN = 16
+MAX_OPEN = 64
+"""Partitions whose producers a process keeps: a new one costs up to 0.3 s and several connections."""
+BATCHES = "acktree.spark.tasks.writing.batch_transaction"
+"""Imported only where whole batches can be written: aiokafka is an extra of its own."""
 
 log = logging.getLogger("acktree.spark")
 
@@ -57,7 +59,7 @@ def begin_transaction(
         kept.close()
     for oldest in open_transactions.pop_oldest(MAX_OPEN):
         oldest.close()
-    fresh = _connect(bootstrap, producer, f"{commits.group}-{task.topic}-{task.partition}")
+    fresh = _connect(bootstrap, producer, transactional_id(group, task.topic, task.partition))
     with clear_errors(bootstrap):
         begun = fresh.begin(batch, task, commits)
     open_transactions.put(fresh, *purpose)
@@ -67,17 +69,12 @@ def begin_transaction(
 def _connect(bootstrap: str, user: Settings, transactional_id: str) -> Transaction:
     try:
         return batch_transaction()(bootstrap, user, transactional_id)
-    except NoBatches as reason:
+    except NativeOff as reason:
         log.info("a task writes record by record: %s", reason, extra={"action": "no_batches"})
         return RecordTransaction(bootstrap, user, transactional_id)
 
 
 def batch_transaction() -> Callable[[str, Settings, str], Transaction]:
-    """Return the transaction of whole batches. Raises NoBatches."""
-    if is_native_off():
-        raise NoBatches("ACKTREE_NATIVE=off")
-    try:
-        from acktree.spark.tasks.writing.batch_transaction import BatchTransaction
-    except (ImportError, RuntimeError) as error:  # no folder for what numba compiles
-        raise NoBatches(str(error)) from error
-    return BatchTransaction
+    """Return the transaction of whole batches. Raises NativeOff."""
+    transaction: Callable[[str, Settings, str], Transaction] = native_part(BATCHES).BatchTransaction
+    return transaction

@@ -16,19 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from acktree.core.kafka.errors import clear_errors
+from acktree.core.kafka.settings import Settings
+from acktree.core.topology.registry import History
 from acktree.producers.collecting.collector import UserHeaders
 from acktree.producers.collecting.retry_rules import RetryRules
+from acktree.producers.columns import Rows, plain
 from acktree.producers.errors import Unwritable
-from acktree.producers.native.columns import Rows, plain
-from acktree.schemas.client_settings import Settings
-from acktree.schemas.errors import AcktreeError
-from acktree.schemas.header import ANCHOR, HEADER
-from acktree.schemas.ids import fnv1a64
-from acktree.schemas.registry import History
-from acktree.schemas.trace_context import child_headers
 from acktree.spark.runtime.task_runs import TaskRuns
 from acktree.spark.runtime.whole_input import check_input_is_whole
-from acktree.spark.shared.batch_commits import BatchName
+from acktree.spark.shared.batch_commits import BatchName, batch_commits
+from acktree.spark.shared.bolt_claim import check_claim
 from acktree.spark.tasks.handoff import clear_handoff, handoff_anchors, read_handoff
 from acktree.spark.tasks.producers import TaskOutput, task_producer
 from acktree.spark.tasks.trace_handoff import HandedTrace, HandedTraces
@@ -40,7 +38,6 @@ from acktree.spark.tasks.writing.anchoring import (
     anchor_rows,
     failed_roots,
     fold,
-    fold_in_order,
     from_arrow,
     own_values,
     to_arrow,
@@ -49,6 +46,10 @@ from acktree.spark.tasks.writing.failed_rows import failures_of
 from acktree.spark.tasks.writing.row_limits import StageLimits
 from acktree.spark.tasks.writing.source_traces import SourceTraces
 from acktree.spark.tasks.writing.transactions import begin_transaction
+from acktree.wire.errors import AcktreeError
+from acktree.wire.header import ANCHOR, HEADER, is_reserved
+from acktree.wire.ids import fnv1a64
+from acktree.wire.trace_context import child_headers
 
 COUNT_SCHEMA = "roots bigint"
 
@@ -135,10 +136,13 @@ class Writer:
         count = len(values)
         cells = (plain(column, count) for column in (values, keys, others, headers, traces))
         for value, key, pairs, header, trace in zip(*cells, strict=True):
-            kept: UserHeaders = [(p["key"], p["value"]) for p in pairs or () if p["key"] != HEADER]
+            kept: UserHeaders = [(p["key"], p["value"]) for p in pairs or () if not is_reserved(p["key"])]
+            own: UserHeaders = [(HEADER, header)] if header else []
             if trace is not None:
-                kept = child_headers(trace.context, trace.parent, kept)
-            self._output.produce(self._topic, value, key, [*kept, *([(HEADER, header)] if header else ())])
+                traced = child_headers(trace.context, trace.parent, kept)
+                if self._limit is None or self._limit.fits(value, key, [*traced, *own]):
+                    kept = traced
+            self._output.produce(self._topic, value, key, [*kept, *own])
 
 
 def _without(
@@ -208,8 +212,6 @@ def _inputs(plan: StagePlan) -> NDArray[np.void]:
 def _fold_with_inputs(
     inputs: NDArray[np.void], updates: list[RootUpdates], plan: StagePlan
 ) -> list[RootUpdates]:
-    if not plan.own_hashes and (folded := fold_in_order(inputs, updates)) is not None:
-        return [folded]
     own = fold(own_values(inputs, plan.own_hashes))
     folded_all = fold([*own, *updates])
     if _roots_in(folded_all) > _roots_in(own):
@@ -218,10 +220,23 @@ def _fold_with_inputs(
 
 
 def in_transaction(plan: StagePlan) -> TaskOutput | None:
-    """Begin the transaction of what this task reads; None if an earlier run of the task has committed it."""
+    """Begin the transaction of what this task reads; None if an earlier run of the task has committed it.
+
+    Raises:
+        NewerDriver: a bolt's tuples were planned by a driver that is not its newest one.
+    """
     task = read_handoff(plan.declared_by)
     assert task is not None, "only a task that reads has something to write"
-    return begin_transaction(plan.bootstrap, plan.user, plan.group, plan.batch, task, plan.limits.settings)
+    where = (plan.bootstrap, plan.user, plan.group)
+    transaction = begin_transaction(*where, plan.batch, task, plan.limits.settings)
+    if transaction is not None and task.claim:
+        try:
+            with clear_errors(plan.bootstrap):
+                check_claim(batch_commits(*where), plan.history.name, task.claim)
+        except BaseException:
+            transaction.abort()
+            raise
+    return transaction
 
 
 def without_transaction(plan: StagePlan) -> TaskOutput:

@@ -1,0 +1,42 @@
+"""`acktree breaker close`: close the breakers of spouts by hand."""
+
+import click
+
+from acktree.console.breaker import execute_close, plan_close
+from acktree.console.commands.changing.flow import REPORTED_SPAN_S, show_plan
+from acktree.console.commands.options import bootstrap_option, client_settings_option, format_option
+from acktree.console.view.breakers import breaker_of
+from acktree.console.view.cluster import Cluster
+from acktree.console.view.report_log import read_reports
+from acktree.console.view.reports import Reports
+from acktree.core import world
+
+
+@click.group()
+def breaker() -> None:
+    """Close breakers of spouts; `acktree describe` shows them."""
+
+
+@breaker.command()
+@click.argument("topology")
+@click.option("--spout", metavar="NAME", help="One spout. Default: all that have a breaker.")
+@click.option("--execute", is_flag=True, help="Do it. Without this only the plan is printed.")
+@format_option
+@bootstrap_option
+@client_settings_option
+def close(
+    topology: str, spout: str | None, execute: bool, style: str, bootstrap: str, settings: dict[str, str]
+) -> None:
+    """Close the breakers of TOPOLOGY's spouts: they emit again, replays and new records.
+
+    A breaker closes by itself when a probe is done. One that is closed by hand opens again if failures go on,
+    and nothing is given up meanwhile.
+    """
+    cluster, reports = Cluster(bootstrap, topology, settings), Reports()
+    read_reports(cluster, reports, REPORTED_SPAN_S)
+    published, now_ms = cluster.topology, world.wall_ms()
+    cluster.close()
+    found = {name: breaker_of(reports.alive("spout", name, now_ms)) for name in published.spouts}
+    plan = plan_close(published, spout, found)
+    written = execute_close(bootstrap, plan, published, settings) if execute else None
+    show_plan(plan, written, style)

@@ -1,0 +1,33 @@
+"""`acktree bolt run`: a bolt written in Python, as one member of its consumer group."""
+
+from collections.abc import Callable
+from functools import partial
+
+import click
+
+from acktree.console.commands.running.role import role_command
+from acktree.producers.loading import make_handler
+from acktree.producers.worker.executing.bolt_kinds import BOLTS
+from acktree.producers.worker.gc_tuning import collect_rarely
+from acktree.producers.worker.loop import Worker
+
+
+@click.group()
+def bolt() -> None:
+    """Run a bolt written in Python."""
+
+
+@bolt.command()
+@click.argument("handler", metavar="MODULE:NAME")
+@click.option("--bolt", "name", metavar="NAME", help="Its name in the topology. Default: as its class says.")
+@role_command
+def run(handler: str, name: str | None) -> Callable[..., Worker]:
+    """Run MODULE:NAME, a class of bolt (such as a BasicBolt) or a function that returns one.
+
+    Or a function that is a bolt by @bolt.
+
+    The current folder is searched for MODULE. Start the command several times to share the work.
+    """
+    made = make_handler(handler, BOLTS, "execute")
+    collect_rarely()
+    return partial(Worker, bolt=made, name=name)

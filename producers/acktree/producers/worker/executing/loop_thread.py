@@ -1,0 +1,97 @@
+"""An asyncio event loop in a thread of its own, which another thread gives work to.
+
+Invariant: nobody waits for a dead loop: the exception that ended it is raised instead.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from typing import Any, TypeVar
+
+from acktree.core import world
+
+CHECK_INTERVAL_S = 0.5
+"""How often a waiting thread checks whether the loop still runs."""
+
+Answer = TypeVar("Answer")
+
+
+class LoopThread:
+    """Runs from ``start`` to ``close``, under a name that thread dumps show."""
+
+    def __init__(self, name: str, max_calls: int | None = None) -> None:
+        """``max_calls``: how many functions ``asyncio.to_thread`` runs at once; else as asyncio has it."""
+        self._name = name
+        self._loop = world.event_loop(max_calls)
+        self._thread: world.Thread | None = None
+        self.ended_by: BaseException | None = None
+        self.thread_id: int | None = None
+        """The thread, once it runs."""
+
+    def start(self) -> None:
+        """Start the thread; called once."""
+        self._thread = world.start_thread(self._run, self._name)
+
+    def _run(self) -> None:
+        self.thread_id = world.thread_id()
+        try:
+            self._loop.run_forever()
+        except BaseException as error:
+            self.ended_by = error
+
+    def soon(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call something on the loop, at its next iteration."""
+        self.check()
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    def running_task(self) -> asyncio.Task[Any] | None:
+        """Return the task that the loop runs at this moment."""
+        return asyncio.current_task(self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Run a coroutine on the loop; return its result, or raise its error or what ended the loop."""
+        return self.result(self.begin(work))
+
+    def wait_for_last(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Run a coroutine as ``wait`` does, or in this thread if that of the loop has ended."""
+        if self.ended_by is None:
+            return self.wait(work)
+        return self._loop.run_until_complete(work)
+
+    def begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+        """Start a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def result(self, future: Future[Answer]) -> Answer:
+        """Wait for a started coroutine; return its result, or raise its error or what ended the loop."""
+        while True:
+            try:
+                return world.wait_for(future, CHECK_INTERVAL_S)
+            except NotYet:
+                if future.done():
+                    raise
+                self.check()
+
+    def check(self) -> None:
+        """Raise the exception that ended the loop, if there was one."""
+        if self.ended_by is not None:
+            raise self.ended_by
+
+    def close(self) -> None:
+        """Cancel all tasks and end the thread."""
+        if self._thread is not None and self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop)
+            self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_all() -> None:
+    loop = asyncio.get_running_loop()
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    others.sort(key=lambda task: (len(task.get_name()), task.get_name()))  # as they began: Task-1, Task-2
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others, timeout=CHECK_INTERVAL_S) if others else None
+    await loop.shutdown_asyncgens()
+    loop.stop()

@@ -1,0 +1,56 @@
+"""Errors of topologies, brokers and settings. Each text names the offending value, and what to do."""
+
+from acktree.wire.errors import AcktreeError
+
+
+class BadTopology(AcktreeError):
+    """The topology file has a mistake; the text names the key, its line and what it may be."""
+
+
+class UnknownTopology(AcktreeError):
+    """No topology of that name is published on this cluster."""
+
+
+class TopologyChanged(AcktreeError):
+    """Another version was published while this change was made: nothing is done; look, and make it again."""
+
+
+class UnknownVersion(AcktreeError):
+    """A tuple or root names a topology version that the registry does not hold."""
+
+
+class MissingTopic(AcktreeError):
+    """A topic that must exist does not."""
+
+
+class BrokerUnreachable(AcktreeError):
+    """No broker answered at the bootstrap address in time."""
+
+
+class BrokerRefused(AcktreeError):
+    """The broker answered, and refused what was asked."""
+
+
+class NoMetrics(AcktreeError):
+    """Metrics cannot be served at the host and port given."""
+
+
+class NotAuthenticated(BrokerRefused):
+    """The broker rejected this client's credentials, a certificate is not trusted, or there is no token."""
+
+
+class NotAuthorized(BrokerRefused):
+    """The principal lacks a right: ``acktree acl plan`` lists what its role needs."""
+
+
+class RefusedSetting(AcktreeError):
+    """A client setting would break a guarantee of acktree."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return how the packages of an extra are installed: there is no release, so from a clone.
+
+    >>> how_to_install("spark")
+    "pip install '.[spark]' in the root of a clone of acktree"
+    """
+    return f"pip install '.[{extra}]' in the root of a clone of acktree"

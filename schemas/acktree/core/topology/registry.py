@@ -1,0 +1,317 @@
+"""The registry: every version of a topology, on its compacted topic, and the versions a process has read.
+
+Beside the versions it holds whether each spout emits (``flow.py``), and closes of breakers.
+
+Invariant: versions only grow; a slot assigned to a (topic, topic id, partition) is never assigned to another,
+and a spout task number never to another task. All versions stay readable: old roots need them.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from acktree.core import world
+from acktree.core.errors import BrokerUnreachable, UnknownTopology, UnknownVersion
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S, READY_TIMEOUT_S, make_consumer, retry_until_ready
+from acktree.core.kafka.errors import (
+    as_clear_error,
+    clear_errors,
+    is_forbidden,
+    is_missing,
+    is_not_ready,
+    is_transient,
+)
+from acktree.core.kafka.settings import Settings, consumer_settings
+from acktree.core.topology.breaker_close import decode_breaker_close
+from acktree.core.topology.file import Topology, registry_topic
+from acktree.core.topology.flow import SetFlow, decode_flow
+from acktree.wire.ids import fnv1a64
+
+log = logging.getLogger("acktree.kafka")
+
+
+class Slot(BaseModel):
+    """A source partition's number in its topology; a Python-fed spout has topic "" and its task's index."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slot: int
+    spout: str
+    topic: str
+    topic_id: str
+    partition: int
+
+
+class Published(Topology):
+    """One published version: the file's content, its number, its slots and task numbers."""
+
+    version: int
+    spout_tasks: dict[str, tuple[int, ...]]
+    slots: tuple[Slot, ...]
+
+    def file(self) -> Topology:
+        """Return the content of the file this version was made from."""
+        return Topology.model_validate(self.model_dump(include=set(Topology.model_fields)))
+
+    def slots_of(self, spout: str) -> tuple[Slot, ...]:
+        """Return a spout's slots in the order they were assigned, those of re-created topics included."""
+        return tuple(slot for slot in self.slots if slot.spout == spout)
+
+    def task_of(self, slot: Slot) -> int:
+        """Return the spout task that owns a slot: partitions are dealt round robin."""
+        return self._task_by_slot[slot.slot]
+
+    @cached_property
+    def _task_by_slot(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for spout, tasks in self.spout_tasks.items():
+            for n, slot in enumerate(self.slots_of(spout)):
+                found[slot.slot] = tasks[n % len(tasks)]
+        return found
+
+    def spout_task_name(self, task: int) -> tuple[str, int] | None:
+        """Return (spout, index in the spout) of a spout task number, None if no spout has it."""
+        for spout, tasks in self.spout_tasks.items():
+            if task in tasks:
+                return spout, tasks.index(task)
+        return None
+
+
+class Readers(NamedTuple):
+    """The bolts that read one topic, by the hashes of their names."""
+
+    names: tuple[str, ...]
+    hashes: tuple[int, ...]
+
+
+class History:
+    """All versions of one topology that this process has seen."""
+
+    def __init__(self, name: str, versions: Mapping[int, Published] | None = None) -> None:
+        self.name = name
+        self.versions = dict(versions or {})
+        self._readers: dict[tuple[int, str], Readers] = {}
+        self._flows: dict[str, SetFlow] = {}
+        self._breaker_closes: dict[str, int] = {}
+
+    @property
+    def latest(self) -> Published:
+        """Return the newest version; raise UnknownTopology if there is none."""
+        if not self.versions:
+            raise UnknownTopology(
+                f"topology {self.name!r} is not published on this cluster; "
+                "publish it with: acktree topology apply FILE"
+            )
+        return self.versions[max(self.versions)]
+
+    def at(self, version: int) -> Published:
+        """Return one version; raise UnknownVersion if this process has not seen it."""
+        try:
+            return self.versions[version]
+        except KeyError:
+            raise UnknownVersion(
+                f"topology {self.name!r} has no version {version}; known: {sorted(self.versions)}"
+            ) from None
+
+    def latest_with(self, spout: str) -> Published:
+        """Return the newest version that has a spout, the latest if none has."""
+        having = [number for number, version in self.versions.items() if spout in version.spouts]
+        return self.versions[max(having)] if having else self.latest
+
+    def largest_block(self, spout: str) -> int:
+        """Return the largest number of records that a root of a spout may cover, in any version."""
+        tables = (version.spouts.get(spout) for version in self.versions.values())
+        return max((table.block for table in tables if table), default=1)
+
+    def flow(self, spout: str) -> SetFlow:
+        """Return what an operator has set for a spout; it runs unless one has."""
+        return self._flows.get(spout, SetFlow())
+
+    def breaker_close(self, spout: str) -> int:
+        """Return the offset of the newest record by which an operator closes a spout's breakers, else -1."""
+        return self._breaker_closes.get(spout, -1)
+
+    def add(self, record: Message) -> None:
+        """Add a record of the registry topic; ignore one of none of the known kinds."""
+        key = record.key() or b""
+        if (closed := decode_breaker_close(key, record.value())) is not None:
+            self._breaker_closes[closed] = record.offset() or 0
+            return
+        if (found := decode_flow(key, record.value(), record.offset() or 0)) is not None:
+            spout, flow = found
+            self._flows[spout] = flow
+            return
+        try:
+            published = Published.model_validate_json(record.value() or b"")
+        except ValidationError:
+            return
+        if key == str(published.version).encode():
+            self.versions.setdefault(published.version, published)
+
+    def ackers(self, version: int) -> int:
+        """Return the acker count for the roots of a version."""
+        return self.at(version).ackers
+
+    def readers(self, version: int, topic: str) -> Readers:
+        """Return the bolts that read a topic in a version."""
+        found = self._readers.get((version, topic))
+        if found is None:
+            names = self.at(version).readers_of(topic)
+            found = self._readers[version, topic] = Readers(names, tuple(map(fnv1a64, names)))
+        return found
+
+
+class Registry:
+    """A view of ``T.topology`` that can be refreshed; holds one consumer without a group membership."""
+
+    def __init__(self, bootstrap: str, name: str, user: Settings) -> None:
+        """Read all versions there are.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+            UnknownTopology: the registry topic does not exist or holds no version.
+        """
+        self.bootstrap = bootstrap
+        self.history = History(name)
+        self._topic, self._next_offset = registry_topic(name), 0
+        self.refused = ""
+        """Why the topic cannot be read any more, if the broker has said so since the last record."""
+        settings = consumer_settings(
+            bootstrap, f"{name}.registry", user, enable_partition_eof=True, fetch_wait_max_ms=100
+        )
+        self._consumer: Consumer = make_consumer(settings)
+        try:
+            self._open()
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def _open(self) -> None:
+        with clear_errors(self.bootstrap):
+            refused = retry_until_ready(self._ask_topic)
+            if is_forbidden(refused):
+                raise as_clear_error(refused, self.bootstrap, f"topic {self._topic}")
+            if refused is not None:
+                self.history.latest  # noqa: B018 -- raises UnknownTopology
+            self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            # The broker answered a moment ago: it may stall for longer than a request may take.
+            while not self._read_one(READY_TIMEOUT_S):
+                pass
+        self.history.latest  # noqa: B018 -- raises UnknownTopology
+        self._known = len(self.history.versions)
+
+    def _ask_topic(self) -> KafkaError | None:
+        """Return what is wrong with the registry topic, None for nothing. Raises KafkaException."""
+        metadata = self._consumer.list_topics(self._topic, timeout=BROKER_TIMEOUT_S)
+        refused: KafkaError | None = metadata.topics[self._topic].error
+        if refused is not None and is_not_ready(refused):
+            raise KafkaException(refused)
+        return refused
+
+    def refresh(self) -> bool:
+        """Read what was published since; return True if there is something new since the last time.
+
+        Never waits. What ``catch_up`` took in is new, too.
+        """
+        while not self._read_one(0.0):
+            pass
+        before, self._known = self._known, len(self.history.versions)
+        return self._known > before
+
+    def catch_up(self) -> None:
+        """Read all versions published so far; a single request to the broker if there is nothing new.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+        """
+        place = TopicPartition(self._topic, 0)
+
+        def ask_end() -> int:
+            return int(self._consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)[1])
+
+        with clear_errors(self.bootstrap):
+            end_offset = retry_until_ready(ask_end, wait_if_away=True)
+        while self._next_offset < end_offset:
+            self._read_one(READY_TIMEOUT_S)  # it answered a moment ago, as in _open
+
+    def _read_one(self, timeout_s: float) -> bool:
+        """Read one record; return True at the end of the topic (or, with timeout 0, if none is here yet)."""
+        until_s = world.monotonic_s() + timeout_s
+        message = self._consumer.poll(timeout_s)
+        while timeout_s and _is_transient_error(message) and world.monotonic_s() < until_s:
+            message = self._consumer.poll(until_s - world.monotonic_s())
+        if message is None:
+            if timeout_s:
+                raise BrokerUnreachable(f"no answer from {self.bootstrap} while reading {self._topic}")
+            return True
+        if (error := message.error()) is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._next_offset = message.offset() or 0
+                return True
+            if timeout_s:
+                what = f"topic {self._topic}, read as group {self.history.name}.registry"
+                raise as_clear_error(error, self.bootstrap, what)
+            if is_forbidden(error):
+                self._refuse(error)
+            return True
+        self._next_offset, self.refused = (message.offset() or 0) + 1, ""
+        self.history.add(message)
+        return False
+
+    def _refuse(self, error: KafkaError) -> None:
+        """Log once that this process goes on with what it knows."""
+        if not self.refused:
+            self.refused = (
+                f"topic {self._topic} may not be read any more, so no newer version is followed, and nothing "
+                f"that an operator sets: {error.str()}"
+            )
+            log.error("%s", self.refused, extra={"action": "registry_refused"})
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _is_transient_error(message: Message | None) -> bool:
+    """Return whether a message is an error of a broker that is away or not ready; librdkafka retries."""
+    error = None if message is None else message.error()
+    return error is not None and is_transient(error)
+
+
+def read_history(bootstrap: str, name: str, user: Settings) -> History:
+    """Return all versions of a topology, reading the registry once; errors as of :class:`Registry`."""
+    registry = Registry(bootstrap, name, user)
+    registry.close()
+    return registry.history
+
+
+def read_histories(bootstrap: str, names: Iterable[str], user: Settings) -> list[History]:
+    """Return all versions of many topologies, read by one consumer; those without a version are left out.
+
+    Raises:
+        BrokerUnreachable: no broker answers. NotAuthorized: a registry may not be read.
+    """
+    histories = {registry_topic(name): History(name) for name in names}
+    left = set(histories)
+    settings = consumer_settings(bootstrap, "acktree.registry", user, enable_partition_eof=True)
+    consumer = make_consumer(settings)
+    try:
+        with clear_errors(bootstrap):
+            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in histories])
+            while left:
+                message = consumer.poll(BROKER_TIMEOUT_S)
+                if message is None:
+                    raise BrokerUnreachable(f"no answer from {bootstrap} while reading {min(left)}")
+                topic = message.topic() or ""
+                if (error := message.error()) is None:
+                    histories[topic].add(message)
+                elif error.code() == KafkaError._PARTITION_EOF or is_missing(error):
+                    left.discard(topic)
+                else:
+                    raise as_clear_error(error, bootstrap)
+    finally:
+        consumer.close()
+    return [history for history in histories.values() if history.versions]

@@ -1,0 +1,106 @@
+"""Read single records by their coordinates.
+
+Invariant: a record is said to be gone only where the log holds one behind it, or begins or ends behind it. A
+log that ends before it proves nothing: a new leader may lag.
+"""
+
+from collections.abc import Iterable
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from acktree.core import world
+from acktree.core.errors import BrokerUnreachable
+from acktree.core.kafka.clients import BROKER_TIMEOUT_S
+from acktree.core.kafka.errors import as_clear_error, clear_errors
+
+MAX_GAP = 100
+"""Records this close together are read in one go."""
+
+
+def by_partition(places: Iterable[tuple[str, int, int]]) -> dict[tuple[str, int], list[int]]:
+    """Return offsets by topic and partition.
+
+    >>> by_partition([("t", 0, 5), ("t", 1, 2), ("t", 0, 3)])
+    {('t', 0): [5, 3], ('t', 1): [2]}
+    """
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for topic, partition, offset in places:
+        offsets.setdefault((topic, partition), []).append(offset)
+    return offsets
+
+
+def read_record(
+    consumer: Consumer, place: TopicPartition, bootstrap: str, timeout_s: float | None = None
+) -> Message | None:
+    """Return the record at a place, None if it is no longer there; see ``read_records``."""
+    partition = (place.topic, place.partition)
+    return read_records(consumer, partition, [place.offset], bootstrap, timeout_s).get(place.offset)
+
+
+def read_records(
+    consumer: Consumer,
+    partition: tuple[str, int],
+    offsets: Iterable[int],
+    bootstrap: str,
+    timeout_s: float | None = None,
+) -> dict[int, Message]:
+    """Return by offset those records of a partition that are still there.
+
+    The consumer must report partition ends; its assignment is replaced. ``timeout_s`` is how long one record
+    may take, by default BROKER_TIMEOUT_S.
+
+    Raises:
+        BrokerUnreachable, BrokerRefused: one could not be read, or the log ends before it; nothing is known.
+    """
+    timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s
+    found: dict[int, Message] = {}
+    wanted = sorted(set(offsets), reverse=True)
+    position: int | None = None
+    try:
+        while wanted:
+            first = wanted[-1]
+            if position is None or first - position > MAX_GAP:
+                consumer.assign([TopicPartition(*partition, first)])
+            message = _read_from(consumer, TopicPartition(*partition, first), bootstrap, timeout_s)
+            position = first if message is None else message.offset() or 0
+            while wanted and wanted[-1] < position:
+                wanted.pop()
+            if message is None:
+                wanted.pop()
+                position = None
+            elif wanted and wanted[-1] == position:
+                found[wanted.pop()] = message
+                position += 1
+    finally:
+        consumer.unassign()
+    return found
+
+
+def _read_from(consumer: Consumer, place: TopicPartition, bootstrap: str, timeout_s: float) -> Message | None:
+    """Return the first record from a place on, None if what was at the place is gone and none has come."""
+    deadline = world.monotonic_s() + timeout_s
+    while world.monotonic_s() < deadline:
+        message = consumer.poll(min(1.0, timeout_s))
+        if message is None:
+            continue
+        if (error := message.error()) is None:
+            if (message.offset() or 0) >= place.offset:
+                return message
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            if _begins_behind(consumer, place, bootstrap):
+                return None
+            consumer.assign([place])
+        elif error.code() == KafkaError._PARTITION_EOF:
+            if (message.offset() or 0) > place.offset:
+                return None
+        elif not error.retriable():
+            raise as_clear_error(error, bootstrap)
+    raise BrokerUnreachable(
+        f"{place.topic}/{place.partition}/{place.offset} could not be read in time, or the log ends before it"
+    )
+
+
+def _begins_behind(consumer: Consumer, place: TopicPartition, bootstrap: str) -> bool:
+    with clear_errors(bootstrap):
+        low, _ = consumer.get_watermark_offsets(place, BROKER_TIMEOUT_S)
+    return low > place.offset

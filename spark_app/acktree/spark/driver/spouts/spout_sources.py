@@ -1,0 +1,132 @@
+"""The partitions that a spout reads, kept up with its topology and its topics.
+
+Invariant: where a log ends before what is emitted of it, the new run and the offsets it begins at are
+committed at once: what is known of the old records must not stand for new ones.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from acktree.core.topology.registry import Registry
+from acktree.core.topology.retry_policy import retry_policy
+from acktree.spark.driver.source_watch import SourceWatch
+from acktree.spark.driver.spouts.spout_commits import SpoutCommits
+from acktree.spark.ledger.partitions.partition import PartitionLedger
+from acktree.spark.ledger.slots import find_task
+from acktree.spark.ledger.task import SourceSlot, TaskLedger
+from acktree.spark.shared.log_bounds import is_removed
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.shared.source_topics import SpoutTopics, VanishedPartition
+
+
+class SpoutSources:
+    """The source partitions of a spout and the version of the topology that it follows."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        registry: Registry,
+        watch: SourceWatch,
+        topics: SpoutTopics,
+        tasks: Mapping[int, TaskLedger],
+        commits: SpoutCommits,
+        follow_results: Callable[[Iterable[int]], None],
+        is_obeyed: Callable[[SourceSlot, int, int], bool],
+    ) -> None:
+        """Begin with ``topics``; ``follow_results`` is called with tasks that a newer version adds.
+
+        ``is_obeyed`` is called with an offset that somebody has set for a new partition.
+        """
+        self._options, self._registry, self._watch = options, registry, watch
+        self._tasks, self._commits, self._follow_results = tasks, commits, follow_results
+        self._is_obeyed = is_obeyed
+        self.topics, self.topology = topics, registry.history.latest
+
+    def is_removed(self, source: SourceSlot, offset: int) -> bool:
+        """Return whether retention has removed the record of an offset that is not there."""
+        return is_removed(self.topics, self._options, source, offset)
+
+    def log_ends(self) -> dict[int, int]:
+        """Return by slot the offset behind the last record that a read_committed reader may see.
+
+        Raises:
+            MissingTopic, DataLoss: a topic was deleted or recreated, and failOnDataLoss is true.
+        """
+        try:
+            return self.topics.log_ends()
+        except VanishedPartition:
+            self.check_now()
+            return self.topics.log_ends()
+
+    def go_back_to_ends(self) -> None:
+        """If a log ends before what is emitted of it, go on at its end, if the options allow it."""
+        for slot, end in self._watch.beyond_ends(self.topics, self._next_offsets()).items():
+            task = find_task(self._tasks, slot)
+            assert task is not None, "every slot that is read has its task"
+            ledger = task.slots[slot]
+            task.counters["lost"] += ledger.open_from(end)
+            self._commits.begin_run(task.task, slot)
+            ledger.emit_anew(min(end, ledger.frontier), self._commits.run)
+            self._commits.commit()  # floor and offsets at once: old bits must not stand for new records
+
+    def follow_ends(self, ends: Mapping[int, int]) -> None:
+        """Where a log ends before what is emitted of it, find out why."""
+        if any(offset > ends.get(slot, offset) for slot, offset in self._next_offsets().items()):
+            self.check_now()
+            self.go_back_to_ends()
+
+    def check_now(self) -> None:
+        """Check the topics, whatever the time; raises what ``check`` raises."""
+        self._watch.check_next_time()
+        self.check()
+
+    def check(self) -> None:
+        """Apply what was published and which partitions were added since.
+
+        Raises:
+            MissingTopic, DataLoss, UnknownPartition: see SourceWatch.
+        """
+        topics = self._watch.changed_topics(self.topics, self.topology.version, self._next_offsets())
+        if topics is not None:
+            self._adopt(topics)
+
+    def _next_offsets(self) -> dict[int, int]:
+        ledgers = (ledger for task in self._tasks.values() for ledger in task.slots.items())
+        return {slot: ledger.next_offset for slot, ledger in ledgers}
+
+    def _adopt(self, topics: SpoutTopics) -> None:
+        """Go on with a newer version, or with new partitions: these begin at their first offset."""
+        self._commits.check_epoch()
+        self.topics, self.topology = topics, self._registry.history.latest
+        table = self.topology.spouts[self._options.spout]
+        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.claims):
+            self._commits.join(new)
+            self._follow_results(sorted(new))
+        policy = retry_policy(self.topology, self._options.spout)
+        present = {source.slot for source in topics.partitions}
+        ids = {source.topic: source.topic_id for source in topics.partitions}
+        known: set[int] = set()
+        for task in self._tasks.values():
+            task.message_timeout_s = self.topology.message_timeout_s
+            for slot, source in list(task.sources.items()):
+                if ids.get(source.topic, source.topic_id) != source.topic_id:
+                    task.drop(slot)
+                    continue
+                task.slots[slot].policy, task.slots[slot].block = policy, table.block
+                known.add(slot)
+        fresh = [source for source in topics.partitions if source.slot in present - known]
+        starts = topics.log_starts(fresh)
+        moved = self._commits.moved(fresh)
+        for source in fresh:
+            entry = moved.get(source.slot)
+            if entry is None or entry.is_of_another:
+                continue
+            if entry.ours or self._is_obeyed(source, entry.next_offset, starts[source.slot]):
+                starts[source.slot] = entry.next_offset
+        for source in fresh:
+            task = self._tasks.get(topics.task_of[source.slot]) or next(iter(self._tasks.values()))
+            self._commits.claims[task.task].floors[source.slot] = self._commits.run
+            start, run = starts[source.slot], self._commits.run
+            task.sources[source.slot] = source
+            task.slots[source.slot] = PartitionLedger(start, start, run, policy, table.block)
+        self._commits.remove_floors(topics.former)
+        self._commits.commit()

@@ -1,0 +1,134 @@
+"""A range of one partition, and its records: read to the end of the range, by one consumer for many ranges.
+
+Invariant: a range ends only when its records have been read up to its end; offsets that are not there
+(compaction, transaction markers) are proven absent by reading past them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+from confluent_kafka import KafkaError, TopicPartition
+from numpy.typing import NDArray
+
+from acktree.core import world
+from acktree.core.kafka.errors import as_clear_error
+from acktree.spark.ledger.partitions.blocks import block_firsts
+from acktree.spark.shared.log_bounds import next_available
+from acktree.spark.shared.options import SourceOptions
+from acktree.spark.tasks.reading.fetching import Fetched, Fetching, Place, fetching
+from acktree.wire.errors import AcktreeError
+from acktree.wire.ids import IdArray, root_ids
+
+MAX_ROWS = 10_000
+STALL_S = 60.0
+SMALL_BATCH = 2_000
+MAX_ASSIGNED = 16
+"""Partitions that are fetched at a time: each may have its queue full of records behind its range."""
+
+
+class ReadStalled(AcktreeError):
+    """The broker delivered nothing for STALL_S seconds before the end of the range."""
+
+
+@dataclass(frozen=True)
+class ReadRange:
+    """Offsets [start, end) of one partition, all of them or only ``only``.
+
+    ``anchored``: rows are roots (of a spout) or carry their tuple's anchors (to a bolt); not where tracking
+    is off. Offsets share roots by blocks, cut at start and at multiples of ``block``. ``result_topic`` is
+    where a spout's ledger reads of absent offsets.
+    """
+
+    options: SourceOptions
+    topic: str
+    partition: int
+    slot: int
+    generation: int
+    version: int
+    anchored: bool
+    result_topic: str | None
+    start: int
+    end: int
+    only: tuple[int, ...] | None = None
+    block: int = 1
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+    def roots(self, offsets: NDArray[np.int64]) -> IdArray:
+        """Return the root of each offset: that of its block."""
+        return root_ids(self.slot, self.generation, self.firsts_of(offsets))
+
+    def firsts_of(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first offset of each offset's block."""
+        return block_firsts(offsets, self.start, self.block) if self.block > 1 else offsets
+
+
+def read_records(ranges: Sequence[ReadRange]) -> Iterator[tuple[ReadRange, Iterator[Fetched]]]:
+    """Yield the ranges of a task with their records, which must be read to their end before the next range.
+
+    One consumer fetches up to MAX_ASSIGNED small ranges at a time, or a single large one.
+    """
+    for together in _assignable(ranges):
+        source = fetching(together[0].options)
+        known, source.position = source.position, None
+        if [known] != [(range_.place, range_.start) for range_ in together]:
+            source.assign({range_.place: (range_.start, range_.end) for range_ in together})
+        for range_ in together:
+            yield range_, _records(source, range_)
+
+
+def _assignable(ranges: Sequence[ReadRange]) -> Iterator[list[ReadRange]]:
+    """Yield large ranges alone, and small ones in groups in which each partition comes once."""
+    by_place: dict[Place, list[ReadRange]] = {}
+    for range_ in ranges:
+        if range_.end - range_.start > SMALL_BATCH:
+            yield [range_]
+        else:
+            by_place.setdefault(range_.place, []).append(range_)
+    for group in zip_longest(*by_place.values()):
+        there = [range_ for range_ in group if range_ is not None]
+        for at in range(0, len(there), MAX_ASSIGNED):
+            yield there[at : at + MAX_ASSIGNED]
+
+
+def _records(source: Fetching, range_: ReadRange) -> Iterator[Fetched]:
+    place, position, last_progress_s = range_.place, range_.start, world.monotonic_s()
+    while position < range_.end:
+        fetched = source.fetch(place, min(MAX_ROWS, range_.end - position), 1.0)
+        if len(fetched.offsets):
+            position = int(fetched.offsets[-1]) + 1
+        for error, offset in fetched.errors:
+            if error.code() == KafkaError._PARTITION_EOF:
+                position = max(position, offset)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                position = _go_on(range_, source, position)
+            elif not error.retriable():
+                raise as_clear_error(error, range_.options.bootstrap)
+        if len(fetched.offsets) or fetched.errors:
+            last_progress_s = world.monotonic_s()
+        if (rows := fetched.where(fetched.offsets < range_.end)).offsets.size:
+            yield rows
+        if world.monotonic_s() - last_progress_s > STALL_S:
+            following = _go_on(range_, source, position)
+            if following == position:
+                raise ReadStalled(
+                    f"{range_.topic}/{range_.partition} delivered nothing from offset {position} "
+                    f"(of {range_.start} to {range_.end}) for {STALL_S:g} s"
+                )
+            position = following
+    is_large = range_.end - range_.start > SMALL_BATCH
+    if is_large and position == range_.end and source.is_ahead_of(place, position):
+        source.position = place, position
+    else:
+        source.release(place)
+
+
+def _go_on(range_: ReadRange, source: Fetching, position: int) -> int:
+    at = TopicPartition(*range_.place, position)
+    following = next_available(source.consumer, at, range_.end, range_.options)
+    source.move(range_.place, following, range_.end)
+    return following

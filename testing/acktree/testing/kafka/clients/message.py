@@ -1,0 +1,60 @@
+"""What a simulated consumer returns and a simulated producer reports: confluent's Message."""
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError
+
+from acktree.testing.kafka.broker.log import Header, StoredRecord
+
+
+class SimulatedMessage:
+    """A record, or an error that concerns a place."""
+
+    __slots__ = ("_error", "_offset", "_partition", "_record", "_topic")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int | None,
+        record: StoredRecord | None = None,
+        error: KafkaError | None = None,
+    ) -> None:
+        self._topic, self._partition, self._offset = topic, partition, offset
+        self._record, self._error = record, error
+
+    def error(self) -> KafkaError | None:
+        """See confluent_kafka.Message, as all below."""
+        return self._error
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return None if self._record is None else self._record.key
+
+    def value(self) -> bytes | None:
+        if self._record is not None:
+            return self._record.value
+        return None if self._error is None else self._error.str().encode()
+
+    def headers(self) -> list[Header] | None:
+        return None if self._record is None or not self._record.headers else list(self._record.headers)
+
+    def timestamp(self) -> tuple[int, int]:
+        if self._record is None:
+            return TIMESTAMP_NOT_AVAILABLE, -1
+        return self._record.timestamp_type, self._record.timestamp_ms
+
+    def leader_epoch(self) -> int | None:
+        return 0 if self._record is not None else None
+
+    def latency(self) -> float | None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self.value() or b"")

@@ -1,0 +1,78 @@
+"""Settings of our clients: a promise stands where nobody says otherwise, and only our own code may."""
+
+import asyncio
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as PlaceOfAnother
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from acktree.core.kafka.clients import make_consumer, metadata_of, retry_until_ready
+from acktree.core.kafka.settings import consumer_settings
+
+
+def test_a_group_without_a_commit_starts_at_the_beginning_unless_code_asks_otherwise():
+    def reset_of(user: dict[str, str], **ours: str) -> str:
+        return consumer_settings("there", "g", user, **ours)["auto.offset.reset"]
+
+    agreeing = {"auto.offset.reset": "earliest"}
+    assert (reset_of({}), reset_of(agreeing)) == ("earliest", "earliest")
+    assert reset_of(agreeing, auto_offset_reset="error") == "error"
+
+
+def test_commit_metadata_of_another_client_is_recognised_as_foreign(bootstrap: str, unique: str):
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(unique, 1)])[unique].result()
+    ours = make_consumer(consumer_settings(bootstrap, unique, {}))
+    texts = [f"{number}|".ljust(number, "x") for number in range(2, 120)]
+    read = asyncio.run(read_each(bootstrap, unique, texts, ours))
+    ours.close()
+    for text, found in zip(texts, read, strict=True):
+        assert found.startswith(text) or found == "\ufffd"
+
+
+async def read_each(bootstrap: str, topic: str, texts: list[str], ours: Consumer) -> list[str]:
+    """Commit each text by aiokafka, which leaves its end out; return what librdkafka makes of it."""
+    place, read = PlaceOfAnother(topic, 0), []
+    stranger = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=topic, enable_auto_commit=False)
+    await stranger.start()
+    stranger.assign([place])
+    for text in texts:
+        await stranger.commit({place: (7, text)})
+        (found,) = ours.committed([TopicPartition(topic, 0)], 10)
+        read.append(metadata_of(found))
+    await stranger.stop()
+    return read
+
+
+def answers(*codes: int):
+    """Return a question that is answered with these errors first, then with "done"."""
+    left = list(codes)
+
+    def ask() -> str:
+        if left:
+            raise KafkaException(KafkaError(left.pop(0)))
+        return "done"
+
+    return ask
+
+
+def test_a_call_is_retried_while_the_broker_loads_its_groups():
+    loading, moved = KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR
+    assert retry_until_ready(answers(loading, moved, loading)) == "done"
+    assert retry_until_ready(answers(KafkaError._TIMED_OUT), wait_if_away=True) == "done"
+
+
+@pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._TRANSPORT])
+def test_an_error_that_cannot_be_retried_is_raised_immediately(code):
+    ask = answers(code)
+    with pytest.raises(KafkaException):
+        retry_until_ready(ask)
+    assert ask() == "done"
+
+
+def test_a_broker_that_never_becomes_ready_is_an_error(monkeypatch):
+    monkeypatch.setattr("acktree.core.kafka.clients.READY_TIMEOUT_S", 0.0)
+    with pytest.raises(KafkaException):
+        retry_until_ready(answers(*[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 10))

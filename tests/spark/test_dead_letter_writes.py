@@ -1,0 +1,96 @@
+"""Nothing but the dead-letter topic itself keeps a dead letter from being written."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Message, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from acktree.core.errors import BrokerRefused
+from acktree.core.kafka.clients import make_consumer, make_producer
+from acktree.core.kafka.settings import ANY_SIZE
+from acktree.wire.control_records import Cause
+from acktree.wire.dead_letter import LEFT_OUT, ORIGIN
+from simulated_kafka import Simulation
+from spark.spouts import SpoutTester
+
+pytestmark = pytest.mark.simulated
+
+WAIT_S = 30
+
+
+def limit(t: SpoutTester, topic: str, limit_bytes: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(limit_bytes), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, f"{t.name}.{topic}", incremental_configs=[entry])
+    t.admin.incremental_alter_configs([resource])[resource].result()
+
+
+def give_up(t: SpoutTester, value: bytes, headers: dict[str, bytes] | None = None) -> None:
+    """Write a source record, emit it and fail it for good."""
+    producer = make_producer({"bootstrap.servers": t.bootstrap, **ANY_SIZE})
+    producer.produce(f"{t.name}.source", value, b"its key", partition=0, headers=headers)
+    assert producer.flush(WAIT_S) == 0
+    ((offset, generation),) = t.emitted(t.next_batch())
+    t.send_result(failed=[(offset, generation, Cause.FAILED)])
+
+
+def dead_letters(t: SpoutTester) -> list[Message]:
+    place = TopicPartition(f"{t.name}.dead-letter", 0, 0)
+    reader = make_consumer(
+        {"bootstrap.servers": t.bootstrap, "group.id": t.name, "enable.partition.eof": True}
+    )
+    reader.assign([place])
+    found = []
+    while not (message := reader.poll(WAIT_S)).error():
+        found.append(message)
+    reader.close()
+    return found
+
+
+def test_a_dead_letter_waits_for_no_report_that_its_topic_does_not_take(
+    spout: Callable[..., SpoutTester], simulation: Simulation | None
+) -> None:
+    if simulation is None:
+        pytest.skip("a real broker does not hold back one topic alone")
+    t = spout(records=0, max_attempts=1)
+    simulation.cluster.holds = lambda _writer, topic, _age_s: topic == f"{t.name}.stats"
+    give_up(t, b"poison")
+    t.until(lambda: t.count("dead_lettered") == 1)
+    assert len(dead_letters(t)) == 1
+
+
+def test_a_record_that_its_topic_takes_becomes_a_dead_letter_where_that_topic_takes_more(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=0, max_attempts=1)
+    limit(t, "dead-letter", 1_100_000)
+    give_up(t, b"x" * 1_040_000)
+    t.until(lambda: t.count("dead_lettered") == 1)
+    (letter,) = dead_letters(t)
+    assert len(letter.value()) == 1_040_000
+    assert dict(letter.headers())[LEFT_OUT] == b""
+
+
+@pytest.mark.parametrize("where", ["value", "headers"])
+def test_a_record_that_the_dead_letter_topic_does_not_take_is_named_there_without_its_content(
+    spout: Callable[..., SpoutTester], where: str
+) -> None:
+    t = spout(records=0, max_attempts=1)
+    limit(t, "dead-letter", 10_000)
+    give_up(t, *((b"x" * 20_000,) if where == "value" else (b"x", {"large": b"y" * 20_000})))
+    t.until(lambda: t.count("dead_lettered") == 1)
+    (letter,) = dead_letters(t)
+    headers = dict(letter.headers())
+    assert (letter.key(), letter.value(), "large" in headers) == (None, None, False)
+    assert headers[ORIGIN] == f"{t.name}.source/0/0".encode()
+    assert b"see the origin" in headers[LEFT_OUT]
+
+
+def test_where_no_dead_letter_fits_the_topic_to_change_is_named(spout: Callable[..., SpoutTester]) -> None:
+    t = spout(records=0, max_attempts=1)
+    limit(t, "dead-letter", 100)
+    give_up(t, b"x")
+    with pytest.raises(
+        BrokerRefused, match=rf"topic {t.name}\.dead-letter .*max\.message\.bytes of this topic"
+    ):
+        t.until(lambda: False)

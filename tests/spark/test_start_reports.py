@@ -1,0 +1,36 @@
+"""A component in Spark reports from its start on, long before its driver can."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from acktree.core import world
+from acktree.core.kafka.clients import make_consumer
+from acktree.core.reports.stats import STARTING, STATS_INTERVAL_S, decode_report
+from acktree.core.topology.file import stats_topic
+from acktree.spark.driver.reporter import reports_of_start
+from spark.spouts import SpoutTester
+
+pytestmark = pytest.mark.simulated
+
+
+def test_a_component_that_starts_says_so_every_few_seconds_and_then_no_more(
+    spout: Callable[..., SpoutTester],
+) -> None:
+    t = spout(records=0)
+    topic = stats_topic(t.name)
+    with reports_of_start(t.options(), topic):
+        world.sleep(2.5 * STATS_INTERVAL_S)
+    world.sleep(2 * STATS_INTERVAL_S)
+    reader = make_consumer(
+        {"bootstrap.servers": t.bootstrap, "group.id": t.name, "enable.partition.eof": True}
+    )
+    reader.assign([TopicPartition(topic, 0, 0)])
+    reports = []
+    while not (message := reader.poll(30)).error():
+        reports.append(decode_report(message.value()))
+    reader.close()
+    starting = [each for each in reports if STARTING in each.values]
+    assert [(each.role, each.component) for each in starting] == 3 * [("spout", "in")]
+    assert {each.instance for each in starting} == {f"in@{world.process_name()}"}
