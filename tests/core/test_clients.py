@@ -1,6 +1,7 @@
 """Settings of our clients: a promise stands where nobody says otherwise, and only our own code may."""
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -8,7 +9,12 @@ from aiokafka import TopicPartition as PlaceOfAnother
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from acktree.core.kafka.clients import make_consumer, metadata_of, retry_until_ready
+from acktree.core.kafka.clients import (
+    make_consumer,
+    metadata_of,
+    retry_until_ready,
+    wait_until_delivered,
+)
 from acktree.core.kafka.settings import consumer_settings
 
 
@@ -76,3 +82,24 @@ def test_a_broker_that_never_becomes_ready_is_an_error(monkeypatch):
     monkeypatch.setattr("acktree.core.kafka.clients.READY_TIMEOUT_S", 0.0)
     with pytest.raises(KafkaException):
         retry_until_ready(answers(*[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 10))
+
+
+class FatalProducer:
+    """A client whose flush ends as librdkafka's does when ``callbacks`` have met its fatal error."""
+
+    def __init__(self, callbacks: int) -> None:
+        self._callbacks = callbacks
+
+    def flush(self, _timeout_s: float) -> int:
+        error: BaseException = KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
+        for number in range(self._callbacks):
+            met = SystemError(f"callback {number} returned a result with an exception set")
+            met.__cause__, error = error, met
+        raise error
+
+
+@pytest.mark.parametrize("callbacks", [0, 1, 2, 3])
+def test_a_fatal_error_is_raised_however_many_callbacks_have_met_it(callbacks: int):
+    with pytest.raises(KafkaException) as raised:
+        wait_until_delivered(cast(Any, FatalProducer(callbacks)), 1.0)
+    assert raised.value.args[0].code() == KafkaError._FENCED

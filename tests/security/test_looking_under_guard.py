@@ -58,7 +58,7 @@ OPERATOR = pytest.param("operator", marks=pytest.mark.slow)
 CONTROL = {"seen.ack", "seen.ack-init", "seen.spout-0", "seen.topology", "seen.dead-letter", "seen.stats"}
 DATA = {"seen.lines", "seen.words"}
 WRITES = {
-    (Role.ACKER, None): {"seen.ack", "seen.spout-0", "seen.stats"},
+    (Role.ACKER, None): {"seen.spout-0", "seen.stats"},
     (Role.BOLT, "count"): {"seen.ack", "seen.stats"},
     (Role.SPARK, "lines"): CONTROL - {"seen.topology"} | {"seen.words"},
     (Role.OPERATOR, None): {"seen.topology", "seen.spout-0"},

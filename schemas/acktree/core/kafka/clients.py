@@ -81,9 +81,12 @@ def wait_until_delivered(producer: Producer, timeout_s: float) -> int:
     try:
         return producer.flush(timeout_s)
     except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        text = "the producer has a fatal error, which its delivery reports have hidden"
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):  # one for each callback, the log's too, that met the one before
+            cause = cause.__cause__
+        if isinstance(cause, KafkaException):
+            raise cause from None
+        text = f"the producer has a fatal error, which its callbacks have hidden ({error})"
         raise KafkaException(KafkaError(KafkaError._FATAL, text, fatal=True)) from error
 
 
