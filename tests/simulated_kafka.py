@@ -99,6 +99,8 @@ def run_in(simulation: Simulation | None, call: Callable[[], object]) -> None:
 
 def is_simulated(item: pytest.Item) -> bool:
     """Return whether a test runs on the simulated Kafka."""
+    if item.get_closest_marker("virtual") is not None:
+        return True
     if item.get_closest_marker("simulated") is None or os.environ.get(REAL):
         return False
     return item.get_closest_marker("real") is None

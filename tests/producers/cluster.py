@@ -155,7 +155,7 @@ class WorkerCluster:
                 "isolation.level": "read_committed",
             }
         )
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         records, ends = [], 0
         while ends < len(partitions):
@@ -184,8 +184,8 @@ class WorkerCluster:
         """Return a bolt's committed offsets by partition."""
         topic = self.topic(short)
         consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": f"{self.name}.{bolt}"})
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        found = consumer.committed([TopicPartition(topic, partition) for partition in partitions], timeout=10)
+        partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        found = consumer.committed([TopicPartition(topic, partition) for partition in partitions], DEADLINE_S)
         consumer.close()
         return {committed.partition: committed.offset for committed in found if committed.offset >= 0}
 
@@ -193,8 +193,10 @@ class WorkerCluster:
         """Return the end offsets of a topic that has records, by partition."""
         topic = self.topic(short)
         consumer = make_consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 10)[1] for p in partitions}
+        partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        ends = {
+            p: consumer.get_watermark_offsets(TopicPartition(topic, p), DEADLINE_S)[1] for p in partitions
+        }
         consumer.close()
         return {partition: end for partition, end in ends.items() if end}
 

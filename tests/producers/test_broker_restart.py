@@ -70,7 +70,7 @@ def test_spout_bolts_and_acker_wait_for_the_broker_and_lose_nothing(
     until(lambda: len(spout.acked) > HALF // 10, "the first acks")
     broker.kill()
     spout.limit = 2 * HALF
-    until(lambda: spout.next == 2 * HALF, "the spout goes on without the broker")
+    until(lambda: spout.next > HALF, "the spout goes on without the broker")
     broker.start()
     until(lambda: len(spout.acked) == 2 * HALF or any(worker.error for worker in workers), "all acks", 300)
     assert [worker.error for worker in workers] == [None, None]

@@ -335,9 +335,8 @@ def test_a_worker_killed_with_signal_9_loses_nothing(cluster: WorkerCluster, tmp
     assert {int(record.value()) for record in cluster.read(cluster.topic("b"))} == set(range(total))
 
 
+@pytest.mark.virtual
 def test_a_worker_that_lost_its_partitions_drops_their_tuples_and_goes_on(cluster: WorkerCluster, simulation):
-    if simulation is None:
-        pytest.skip("needs a process that stands still")
     cluster.apply(only=(["a"], []))
     cluster.emit(range(3), 0)
     held = Hold(b"0", b"1", b"2")

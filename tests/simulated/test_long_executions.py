@@ -126,6 +126,7 @@ def values(cluster: WorkerCluster) -> Counter[str]:
 MODES = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 
 
+@pytest.mark.virtual
 @MODES
 def test_a_bolt_that_hangs_keeps_its_partitions_and_what_came_before_is_committed(
     cluster: WorkerCluster, exactly_once: bool

@@ -41,7 +41,7 @@ def test_nothing_times_out_while_a_topic_of_its_tree_has_no_leader(topic):
         assert not tester.failures("lines")
 
 
-@pytest.mark.simulated
+@pytest.mark.virtual
 @pytest.mark.parametrize("has_seen", [True, False], ids=["has seen the topic", "has not"])
 def test_no_offset_is_known_of_a_partition_without_a_leader(simulation, kafka, has_seen):
     admin, place = make_admin(kafka, {}), TopicPartition("lines", 0)
@@ -55,7 +55,7 @@ def test_no_offset_is_known_of_a_partition_without_a_leader(simulation, kafka, h
     assert raised.value.args[0].code() == KafkaError.LEADER_NOT_AVAILABLE
 
 
-@pytest.mark.simulated
+@pytest.mark.virtual
 def test_an_offset_that_is_not_answered_in_time_is_an_error_of_kafka(simulation, kafka):
     admin, place = make_admin(kafka, {}), TopicPartition("lines", 0)
     simulation.cluster.create_topic("lines", 1)

@@ -47,11 +47,10 @@ def dead_letters(t: SpoutTester) -> list[Message]:
     return found
 
 
+@pytest.mark.virtual
 def test_a_dead_letter_waits_for_no_report_that_its_topic_does_not_take(
-    spout: Callable[..., SpoutTester], simulation: Simulation | None
+    spout: Callable[..., SpoutTester], simulation: Simulation
 ) -> None:
-    if simulation is None:
-        pytest.skip("a real broker does not hold back one topic alone")
     t = spout(records=0, max_attempts=1)
     simulation.cluster.holds = lambda _writer, topic, _age_s: topic == f"{t.name}.stats"
     give_up(t, b"poison")

@@ -14,6 +14,8 @@ from acktree.console.devbroker.jars import KAFKA_VERSION
 from acktree.console.devbroker.java import MissingJava, find_java
 from spark.spouts import SpoutTester
 
+pytestmark = pytest.mark.xdist_group("kafkas-own-tool")
+"""In one process: two that fetch the tool's jars at once fail."""
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 RECORDS = 10
 

@@ -459,6 +459,7 @@ def test_fail_on_data_loss_must_be_true_or_false(spout: Callable[..., SpoutTeste
         )
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("options", [{}, FORGIVING])
 def test_a_source_partition_without_a_leader_has_lost_nothing(
     spout: Callable[..., SpoutTester], simulation, options: dict[str, str]
