@@ -1,6 +1,7 @@
 """Publishing: versions, slots that are never given out twice, topics made and grown."""
 
 from collections import Counter
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -303,6 +304,21 @@ def test_a_view_follows_what_is_published(cluster: TopologyOnBroker) -> None:
     until(registry.refresh)
     assert registry.history.latest.ackers == 3
     registry.close()
+
+
+def test_topics_whose_settings_are_not_answered_in_time_are_reported_in_one_sentence(
+    cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the broker does not say in time is no limit that it has not."""
+
+    def describe_configs(resources: list[ConfigResource], **_: Any) -> dict[ConfigResource, Any]:
+        return {resource: Future() for resource in resources}
+
+    monkeypatch.setattr(publish, "BROKER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(cluster.admin, "describe_configs", describe_configs)
+    monkeypatch.setattr(publish, "make_admin", lambda *_: cluster.admin)
+    with pytest.raises(BrokerUnreachable, match="no Kafka broker answers"):
+        cluster.apply()
 
 
 @pytest.mark.real

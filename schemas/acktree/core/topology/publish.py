@@ -69,7 +69,7 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
             history = read_history(bootstrap, topology.name, user)
         except UnknownTopology:
             pass
-    limits = _record_limits(admin, known)
+    limits = _record_limits(admin, bootstrap, known)
     existing = {
         name: replace(each, max_bytes=limits.get(name))
         for name, each in describe(admin, bootstrap, known).items()
@@ -77,17 +77,18 @@ def make_plan(admin: AdminClient, bootstrap: str, topology: Topology, user: Sett
     return plan_changes(topology, history, existing, names)
 
 
-def _record_limits(admin: AdminClient, topics: Sequence[str]) -> dict[str, int]:
+def _record_limits(admin: AdminClient, bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
     """Return how large a record of each topic may be, as far as the broker tells it to this principal."""
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in dict.fromkeys(topics)]
     found = {}
-    for resource, future in admin.describe_configs(resources, request_timeout=BROKER_TIMEOUT_S).items():
-        try:
-            found[resource.name] = int(world.wait_for(future, BROKER_TIMEOUT_S)[MAX_BYTES].value)
-        except (KafkaException, KeyError, TypeError, ValueError):
-            continue
+    with clear_errors(bootstrap):
+        for resource, future in admin.describe_configs(resources, request_timeout=BROKER_TIMEOUT_S).items():
+            try:
+                found[resource.name] = int(world.wait_for(future, BROKER_TIMEOUT_S)[MAX_BYTES].value)
+            except (KafkaException, KeyError, TypeError, ValueError):
+                continue
     return found
 
 
