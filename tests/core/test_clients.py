@@ -15,6 +15,7 @@ from acktree.core.kafka.clients import (
     retry_until_ready,
     wait_until_delivered,
 )
+from acktree.core.kafka.outages import ClientLog
 from acktree.core.kafka.settings import consumer_settings
 
 
@@ -103,3 +104,16 @@ def test_a_fatal_error_is_raised_however_many_callbacks_have_met_it(callbacks: i
     with pytest.raises(KafkaException) as raised:
         wait_until_delivered(cast(Any, FatalProducer(callbacks)), 1.0)
     assert raised.value.args[0].code() == KafkaError._FENCED
+
+
+def test_a_fatal_error_that_a_callback_has_cleared_is_the_one_of_the_log():
+    class Cleared:
+        def flush(self, _timeout_s: float) -> int:
+            raise SystemError("flush returned NULL without setting an exception")
+
+    said = "[thrd:main]: Fatal error: Broker: Cluster authorization failed: Failed to acquire idempotence PID"
+    ClientLog({"bootstrap.servers": "there"}).log(50, "%s [%s] %s", "FATAL", "acktree#producer-1", said)
+    with pytest.raises(KafkaException, match="Failed to acquire") as raised:
+        wait_until_delivered(cast(Any, Cleared()), 1.0)
+    assert raised.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    assert raised.value.args[0].fatal()

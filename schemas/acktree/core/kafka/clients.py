@@ -29,7 +29,7 @@ from acktree.core.kafka.errors import (
     unreachable,
 )
 from acktree.core.kafka.oauth import with_tokens
-from acktree.core.kafka.outages import ClientLog, log_retry
+from acktree.core.kafka.outages import ClientLog, last_fatal_error, log_retry
 from acktree.core.kafka.settings import Settings, admin_settings
 from acktree.wire.errors import AcktreeError
 
@@ -86,8 +86,8 @@ def wait_until_delivered(producer: Producer, timeout_s: float) -> int:
             cause = cause.__cause__
         if isinstance(cause, KafkaException):
             raise cause from None
-        text = f"the producer has a fatal error, which its callbacks have hidden ({error})"
-        raise KafkaException(KafkaError(KafkaError._FATAL, text, fatal=True)) from error
+        # a callback whose code handles errors of its own may have cleared it
+        raise KafkaException(last_fatal_error()) from error
 
 
 def make_admin(bootstrap: str, user: Settings) -> AdminClient:

@@ -8,9 +8,10 @@ import logging
 import re
 import weakref
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from acktree.core import world
@@ -27,6 +28,7 @@ PROBE_S = 2.0
 _FAILURES = frozenset(("FAIL", "REQTMOUT"))
 _CONSEQUENCES = frozenset(("GETPID", "MAXPOLL", "SESSTMOUT", "TXNERR"))
 """By these names librdkafka logs failed attempts, and what follows from them during an outage."""
+_FATAL, _FATAL_PREFIX = "FATAL", "Fatal error: "
 _ALL_DOWN = "brokers are down"
 _REACHING = ("broker.", "client.", "enable.s", "oauth_cb", "sasl.", "security.", "socket.", "ssl.")
 """How properties begin that say how to get to a broker, and in."""
@@ -141,6 +143,25 @@ class ClientLog:
                 _fail(self._settings, reason_of(details))
         elif kind not in _CONSEQUENCES or not _hold_back():
             _log.log(level, text, *values)
+        if kind == _FATAL:
+            world.process_state()[_FATAL] = details
+
+
+def last_fatal_error() -> KafkaError:
+    """Return the fatal error that a client of this process logged last, as its log names it."""
+    details: str = world.process_state().get(_FATAL, "")
+    named = re.sub(rf"^(\[thrd:.*?\]: )?{_FATAL_PREFIX}", "", details)
+    known = [code for code, name in _error_names().items() if named.startswith(f"{name}: ")]
+    code = max(known, key=lambda code: len(_error_names()[code]), default=KafkaError._FATAL)
+    return KafkaError(
+        code, named or "the producer has a fatal error, which its callbacks have hidden", fatal=True
+    )
+
+
+@cache
+def _error_names() -> dict[int, str]:
+    """Return what librdkafka calls each error, by code."""
+    return {code: KafkaError(code).str() for code in (*range(-200, 0), *range(1, 200))}
 
 
 def log_retry(log: logging.Logger, text: str, *values: object, action: str) -> None:
