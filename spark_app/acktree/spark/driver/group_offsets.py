@@ -1,6 +1,6 @@
 """The committed offsets of a spout's consumer group: ours, an operator's, or a zombie's.
 
-Invariant: a commit carries our epoch; one of ours with a higher epoch stops this driver, one with a lower
+Invariant: a commit carries our term; one of ours with a higher term stops this driver, one with a lower
 is overwritten, and one without our metadata is somebody else's. What has not changed is not written again, or
 it would overwrite an operator's reset. Explicit offsets only: librdkafka's offset store would drop a grown
 bitmap at an unmoved frontier.
@@ -16,9 +16,9 @@ from pyroaring import BitMap64
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, metadata_of
 from acktree.core.kafka.errors import clear_errors
 from acktree.producers.spouts.outside_commit import commit_offsets
+from acktree.spark.driver.spouts.state_topic import ZombieDriver
 from acktree.spark.ledger.partitions.done_set import CommitMetadata, decode_metadata
 from acktree.spark.ledger.task import SourceSlot
-from acktree.wire.errors import AcktreeError
 
 State = tuple[SourceSlot, int, str]
 """Of one slot: its source, the frontier and its metadata."""
@@ -44,10 +44,6 @@ def in_requests(
         size += added
     if request:
         yield request
-
-
-class ZombieDriver(AcktreeError):
-    """A newer driver has taken over this spout; this one must stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +72,13 @@ class GroupOffsets:
         self.has_lost = False
         """The group no longer holds something that was committed: it expired, or somebody deleted it."""
 
-    def fetch(
-        self, sources: Iterable[SourceSlot], epochs: Mapping[int, int] | None
-    ) -> dict[int, CommittedOffset]:
+    def fetch(self, sources: Iterable[SourceSlot], term: int | None) -> dict[int, CommittedOffset]:
         """Return by slot what is committed and is not our own last commit.
 
-        ``epochs`` is ours by slot; None at a takeover, when every other driver is the older one.
+        ``term`` is ours; None at a takeover, when every other driver is the older one.
 
         Raises:
-            ZombieDriver: a commit carries a higher epoch than ours.
+            ZombieDriver: a commit carries a higher term than ours.
         """
         by_place = {(source.topic, source.partition): source for source in sources}
         asked = [TopicPartition(*place) for place in by_place]
@@ -104,9 +98,9 @@ class GroupOffsets:
                 continue
             self._last.pop(source.slot, None)
             ours = decode_metadata(metadata_of(partition), partition.offset)
-            if ours is not None and epochs is not None and ours.epoch > epochs[source.slot]:
+            if ours is not None and term is not None and ours.term > term:
                 raise ZombieDriver(
-                    f"a newer driver (epoch {ours.epoch}, this one has {epochs[source.slot]}) commits for "
+                    f"a newer driver (term {ours.term}, this one has {term}) commits for "
                     f"group {self._group}; only one driver may run per spout task, this one stops"
                 )
             is_of_another = ours is not None and ours.incarnation != source.topic_id

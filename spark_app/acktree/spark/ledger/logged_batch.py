@@ -14,7 +14,7 @@ from acktree.wire.errors import AcktreeError
 
 FORMAT = 1
 NUMBER_BITS = 32
-"""A batch's number is its driver's epoch and, in so many bits, its place among those of that driver."""
+"""A batch's number is its driver's term and, in so many bits, its place among those of that driver."""
 MAX_REPLAYS = 5_000
 MAX_RANGES_PER_SLOT = 200
 MAX_ATTEMPT_SPANS = 2_000
@@ -113,8 +113,8 @@ class PlannedBatch:
     number: int = 0
 
     @property
-    def epoch(self) -> int:
-        """Return the epoch of the driver that has planned it."""
+    def term(self) -> int:
+        """Return the term of the driver that has planned it."""
         return self.number >> NUMBER_BITS
 
     @property

@@ -1,7 +1,7 @@
 """Replay commands that a driver has read and applies one after another, one live command per slot.
 
-Invariant: a command holds the result position until it is applied, and it is applied once: its claim lists it
-from then on. It waits while a slot's bitmap would no longer fit into the metadata.
+Invariant: a command holds the result position until it is applied, and it is applied once: the state lists it
+from then on. It waits while a slot's bitmap would no longer fit into a record of the state topic.
 """
 
 import logging
@@ -22,7 +22,7 @@ from acktree.wire.ids import next_run
 log = logging.getLogger("acktree.spark")
 
 MAX_KNOWN_COMMANDS = 100
-"""The largest number in a claim: applied, and at or above the committed result position."""
+"""The largest number in a state: applied, and at or above the committed result position."""
 
 
 class QueuedReplay(NamedTuple):
@@ -46,8 +46,8 @@ class ReplayQueue:
         The consumer is left without an assignment. Raises BrokerUnreachable.
         """
         found: dict[int, LiveReplay] = {}
-        for task, claim in self._commits.claims.items():
-            for position, (run, end) in claim.replays.items():
+        for task, at in self._commits.positions.items():
+            for position, (run, end) in at.replays.items():
                 place = TopicPartition(self._commits.result_topic(task), 0, position)
                 message = read_record(consumer, place, bootstrap) if run else None
                 if message is not None:
@@ -59,7 +59,7 @@ class ReplayQueue:
 
     def add(self, order: QueuedReplay) -> None:
         """Queue a command that was read; one that was applied before is ignored."""
-        if order.position not in self._commits.claims[order.task].replays:
+        if order.position not in self._commits.positions[order.task].replays:
             self._commits.cuts[order.task].hold(order.position)
             self._waiting.append(order)
 
@@ -75,7 +75,7 @@ class ReplayQueue:
         applied: dict[QueuedReplay, int] = {}
         for order in self._waiting:
             ledger = ledger_of(order.command.slot)
-            if len(self._commits.claims[order.task].replays) + len(applied) >= MAX_KNOWN_COMMANDS:
+            if len(self._commits.positions[order.task].replays) + len(applied) >= MAX_KNOWN_COMMANDS:
                 continue
             if ledger is None:
                 log.warning("a replay command for slot %d, which is not read, is void", order.command.slot)
@@ -86,7 +86,7 @@ class ReplayQueue:
             live = LiveReplay.of(*place, order.command.spans, end)
             if not live.offsets:
                 applied[order] = 0
-            elif ledger.can_apply and fits(*live.reopen(ledger.frontier, ledger.committed_done)):
+            elif ledger.can_apply and fits(live.reopen(ledger.frontier, ledger.done)[1]):
                 ledger.apply(live)
                 applied[order] = end
         if applied:
@@ -94,11 +94,10 @@ class ReplayQueue:
         return len(applied)
 
     def _make_durable(self, applied: dict[QueuedReplay, int], run: int) -> None:
-        """Commit the reopened offsets, then the commands: after a crash in between they are applied again."""
-        self._commits.commit_states()
+        """Commit the reopened offsets and the commands together."""
         self._commits.use_run(run)
         for order, end in applied.items():
-            self._commits.claims[order.task].replays[order.position] = (run, end) if end else (0, 0)
+            self._commits.positions[order.task].replays[order.position] = (run, end) if end else (0, 0)
             self._commits.cuts[order.task].release(order.position)
-        self._commits.commit_claims()
+        self._commits.store()
         self._waiting = [order for order in self._waiting if order not in applied]

@@ -20,7 +20,6 @@ from acktree.core.topology.flow import Flow
 from acktree.core.topology.registry import Published, Registry
 from acktree.producers.spouts.outside_commit import GroupInUse
 from acktree.spark.driver.driver_metrics import serve_driver
-from acktree.spark.driver.group_offsets import ZombieDriver
 from acktree.spark.driver.reporter import FIRST_REPORT_S, Reporter
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spouts.dead_letters import DeadLetterWriter
@@ -31,6 +30,7 @@ from acktree.spark.driver.spouts.spout_commits import SpoutCommits
 from acktree.spark.driver.spouts.spout_figures import progress, reports
 from acktree.spark.driver.spouts.spout_results import SpoutResults
 from acktree.spark.driver.spouts.spout_sources import SpoutSources
+from acktree.spark.driver.spouts.state_topic import ZombieDriver
 from acktree.spark.driver.spouts.takeover import Takeover, empty_batch, known_frontiers, with_state
 from acktree.spark.ledger.logged_batch import MAX_REPLAYS, PlannedBatch, Range, Replays
 from acktree.spark.ledger.new_records import emit_new
@@ -59,7 +59,7 @@ class SpoutDriver:
         monotonic: Callable[[], float] = world.monotonic_s,
         jitter: Callable[[], float] = world.random_fraction,
     ) -> None:
-        """Connect and describe the source topics; nothing is claimed yet.
+        """Connect and describe the source topics; no driver before this one is fenced yet.
 
         Raises:
             AcktreeError: broker, topology, spout or topic does not exist; the text says which.
@@ -80,7 +80,7 @@ class SpoutDriver:
             reader, self._reporter.producer, topology.dead_letter_topic, group, options.bootstrap
         )
         self.tasks: dict[int, TaskLedger] = {}
-        self.commits = SpoutCommits(self._consumer, topology, options, monotonic)
+        self.commits = SpoutCommits(self._consumer, self._admin, topology, options, monotonic)
         self._resets = OffsetResets(options, self.commits, self.tasks)
         self._replay_queue = ReplayQueue(self.commits)
         self._results = SpoutResults(
@@ -126,7 +126,7 @@ class SpoutDriver:
         return bool(self.tasks)
 
     def open(self, logged: PlannedBatch | None) -> None:
-        """Take over: claim a run per task, restore what is committed and what the logged batch says.
+        """Take over: fence the driver before, restore its state and what the logged batch says.
 
         What is in flight counts as emitted now. Where results of it may have been removed it is overdue: what
         the results that are left do not finish is emitted again, once they are read.
@@ -134,14 +134,16 @@ class SpoutDriver:
         spout, commits = self._options.spout, self.commits
         versions = self._registry.history.versions.values()
         tasks = {task for version in versions for task in version.spout_tasks.get(spout, ())}
-        while not self._try(lambda: commits.claim(tasks)):
+        commits.begin(tasks)
+        while not self._try(commits.probe):
             world.sleep(GROUP_CHECK_S)
-        floors = commits.floors
         found = commits.take_over(self.topics.partitions, logged)
+        floors = commits.floors
         committed = self._watch.check_committed(self.topics, found, floors)
-        known = known_frontiers(logged) | commits.frontiers
-        committed = self._resets.at_start(self.topics, committed, floors, known)
-        has_run = bool(floors or found or logged)
+        states = {s.slot: state for s in self.topics.partitions if (state := commits.known(s))}
+        known = known_frontiers(logged) | {slot: state.next_offset for slot, state in states.items()}
+        committed = states | self._resets.at_start(self.topics, committed, floors, known)
+        has_run = bool(commits.has_state or found or logged)
         new = [s for s in self.topics.partitions if s.slot not in committed and s.slot not in known]
         starts = known | (self.topics.log_starts(new) if has_run else self.topics.starting_offsets(new))
         live = self._replay_queue.live(self._consumer, self._bootstrap)
@@ -150,16 +152,15 @@ class SpoutDriver:
         overdue_s = self.topology.control_retention_s + 1 if commits.results_are_removed() else 0
         for task in self.topology.spout_tasks[spout]:
             sources = [s for s in self.topics.partitions if self.topics.task_of[s.slot] == task]
-            claim = commits.claims[task]
             emitted_s = self._monotonic() - overdue_s
-            opened = takeover.task(self.topology, spout, claim, task, sources, emitted_s)
+            opened = takeover.task(self.topology, spout, commits.run, task, sources, emitted_s)
             opened.breaker = self.breaker
             self.tasks[task] = opened
         commits.serve(self.tasks)
         self._sources.go_back_to_ends()
-        self._results.follow(commits.claims)
-        commits.remove_floors(self.topics.former)
-        commits.commit()
+        self._results.follow(commits.positions)
+        while not self._try(commits.commit):
+            world.sleep(GROUP_CHECK_S)
         self._report()
         self._reporter.flush(FIRST_REPORT_S)
 

@@ -55,8 +55,8 @@ class SpoutResults:
 
     def follow(self, tasks: Iterable[int]) -> None:
         """Read the result topics of these tasks, too, each from its committed position on."""
-        claims, topic_of = self._commits.claims, self._commits.result_topic
-        self._topics.follow(TopicPartition(topic_of(task), 0, claims[task].next_offset) for task in tasks)
+        positions, topic_of = self._commits.positions, self._commits.result_topic
+        self._topics.follow(TopicPartition(topic_of(task), 0, positions[task].next_offset) for task in tasks)
 
     def catch_up(self) -> None:
         """Read all results of earlier emissions if some would be repeated: their records may be done. Once.

@@ -64,9 +64,9 @@ class SpoutSources:
             assert task is not None, "every slot that is read has its task"
             ledger = task.slots[slot]
             task.counters["lost"] += ledger.open_from(end)
-            self._commits.begin_run(task.task, slot)
+            self._commits.begin_run()
             ledger.emit_anew(min(end, ledger.frontier), self._commits.run)
-            self._commits.commit()  # floor and offsets at once: old bits must not stand for new records
+            self._commits.commit()  # at once: old bits must not stand for new records
 
     def follow_ends(self, ends: Mapping[int, int]) -> None:
         """Where a log ends before what is emitted of it, find out why."""
@@ -95,10 +95,9 @@ class SpoutSources:
 
     def _adopt(self, topics: SpoutTopics) -> None:
         """Go on with a newer version, or with new partitions: these begin at their first offset."""
-        self._commits.check_epoch()
         self.topics, self.topology = topics, self._registry.history.latest
         table = self.topology.spouts[self._options.spout]
-        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.claims):
+        if new := set(self.topology.spout_tasks[self._options.spout]) - set(self._commits.positions):
             self._commits.join(new)
             self._follow_results(sorted(new))
         policy = retry_policy(self.topology, self._options.spout)
@@ -118,15 +117,16 @@ class SpoutSources:
         moved = self._commits.moved(fresh)
         for source in fresh:
             entry = moved.get(source.slot)
-            if entry is None or entry.is_of_another:
+            known = self._commits.known(source)
+            if known is not None or (entry is not None and entry.ours and not entry.is_of_another):
+                starts[source.slot] = (known or entry).next_offset
+            if entry is None or entry.ours:
                 continue
-            if entry.ours or self._is_obeyed(source, entry.next_offset, starts[source.slot]):
+            if self._is_obeyed(source, entry.next_offset, starts[source.slot]):
                 starts[source.slot] = entry.next_offset
         for source in fresh:
             task = self._tasks.get(topics.task_of[source.slot]) or next(iter(self._tasks.values()))
-            self._commits.claims[task.task].floors[source.slot] = self._commits.run
             start, run = starts[source.slot], self._commits.run
             task.sources[source.slot] = source
             task.slots[source.slot] = PartitionLedger(start, start, run, policy, table.block)
-        self._commits.remove_floors(topics.former)
         self._commits.commit()

@@ -1,5 +1,5 @@
-"""What a spout task looks like when a driver takes over: from the group's offsets, claim and logged batch,
-and what a batch must hold for it.
+"""What a spout task looks like when a driver takes over: from the state, the group's offsets and the logged
+batch, and what a batch must hold for it.
 
 Invariant: what the logged batch has emitted stays in flight and is not emitted again, unless an operator has
 moved the group meanwhile, the group's offset is gone, or the checkpoint is an older one; the emissions of a
@@ -14,7 +14,6 @@ from typing import Any
 
 from acktree.core.topology.registry import Published
 from acktree.core.topology.retry_policy import RetryPolicy, retry_policy
-from acktree.producers.spouts.claim import Claim
 from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.ledger.logged_batch import (
     MAX_ATTEMPT_SPANS,
@@ -91,13 +90,13 @@ def _frontier(slot: int, ledger: PartitionLedger, wall_ms: Callable[[float], int
 def if_newest(logged: PlannedBatch | None, number: int, seen_by: int) -> PlannedBatch | None:
     """Return the last batch of a checkpoint, None if that is an older one.
 
-    The newest one ends with batch ``number``, which the driver of epoch ``seen_by`` has seen logged, or with
+    The newest one ends with batch ``number``, which the driver of term ``seen_by`` has seen logged, or with
     a later one of that driver, which no commit knows of yet: then all results that it had read are read
     again. Of any other checkpoint results may be behind the result position that nobody reads again.
     """
     if logged is None or number in (0, logged.number):
         return logged
-    return logged if logged.number > number and logged.epoch == seen_by else None
+    return logged if logged.number > number and logged.term == seen_by else None
 
 
 def known_frontiers(logged: PlannedBatch | None) -> dict[int, int]:
@@ -136,22 +135,21 @@ class Takeover:
         self,
         published: Published,
         spout: str,
-        claim: Claim,
+        run: int,
         task: int,
         sources: Iterable[SourceSlot],
         now_s: float,
     ) -> TaskLedger:
-        """Return a task's ledgers and write the floors of its slots into its claim."""
+        """Return a task's ledgers in a new run."""
         table = published.spouts[spout]
         policy = retry_policy(published, spout)
         by_slot = {source.slot: source for source in sources}
         parts = split_by_slot(self.logged) if self.logged else {}
         slots = {
-            slot: replace(self, logged=parts.get(slot)).slot(slot, claim.run, policy, now_s, table.block)
+            slot: replace(self, logged=parts.get(slot)).slot(slot, run, policy, now_s, table.block)
             for slot in by_slot
         }
-        claim.floors |= {slot: ledger.floor for slot, ledger in slots.items()}
-        return TaskLedger(task, claim.run, by_slot, slots, published.message_timeout_s)
+        return TaskLedger(task, run, by_slot, slots, published.message_timeout_s)
 
     def slot(self, slot: int, run: int, policy: RetryPolicy, now_s: float, block: int = 1) -> PartitionLedger:
         """Return the ledger of one slot in a new run; what is new is emitted in blocks of that size."""
@@ -165,7 +163,7 @@ class Takeover:
         known = emitted[0].end if is_in_flight else frontier
         ledger = PartitionLedger(frontier, max(frontier, known), floor, policy, block)
         if committed is not None:
-            ledger.done, ledger.committed_done = committed.done(), committed.done()
+            ledger.done = committed.done()
         ledger.resume(now_s)
         if not is_in_flight:  # all above the frontier is emitted again, except what acks say is done
             ledger.emitted_before = ledger.times.known_from = self.ends.get(slot, 0)

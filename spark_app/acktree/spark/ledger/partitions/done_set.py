@@ -17,13 +17,16 @@ from pyroaring import BitMap64
 from acktree.wire.avro import read_varint, varint
 from acktree.wire.commit_metadata import seal, unseal
 from acktree.wire.errors import MalformedRecord
+from acktree.wire.state_records import MAX_STATE_BYTES
 
 FORMAT = "1"
 MAX_METADATA_CHARS = 4_020
-EPOCH_CHARS, TOPIC_ID_CHARS, FRAME_CHARS = 20, 22, 15
-"""Reserved for an epoch of any length: a longer one must not push out committed bits."""
+TERM_CHARS, TOPIC_ID_CHARS, FRAME_CHARS = 20, 22, 15
+"""Reserved for a term of any length: a longer one must not push out committed bits."""
 MAX_SPAN = 1 << 33
 """Nobody commits offsets that far above a frontier; to read them would take gigabytes."""
+MAX_DONE_BYTES = MAX_STATE_BYTES // 2
+"""With a set larger than that no replay command is applied."""
 FEW = 10
 """Offsets that are added one by one in the time of a run of them."""
 
@@ -31,7 +34,7 @@ FEW = 10
 class CommitMetadata(NamedTuple):
     """What our commit of a source offset says beside the frontier; ``incarnation`` is the topic's id."""
 
-    epoch: int
+    term: int
     incarnation: str
     done: BitMap64
 
@@ -94,7 +97,7 @@ class EncodedMetadata(NamedTuple):
 
 
 def encode_metadata(
-    epoch: int,
+    term: int,
     incarnation: str,
     frontier: int,
     done: BitMap64,
@@ -106,7 +109,7 @@ def encode_metadata(
     Two forms of the bits are tried, run lengths and a plain bitmap, and the one that reaches further is taken
     (after Confluent's Parallel Consumer). ASCII only: zero bytes have come back as garbage elsewhere.
     """
-    room = (max_chars - EPOCH_CHARS - TOPIC_ID_CHARS - FRAME_CHARS) // 4 * 3
+    room = (max_chars - TERM_CHARS - TOPIC_ID_CHARS - FRAME_CHARS) // 4 * 3
     if room < 8 or len(incarnation) > TOPIC_ID_CHARS:
         raise ValueError(f"{max_chars} characters hold no metadata of {incarnation!r}")
     committed = committed if committed is not None else BitMap64()
@@ -119,15 +122,22 @@ def encode_metadata(
         by_bits, reach_bits = _encode_bits(frontier, done, room)
         if reach_bits > reach:
             raw, reach, form = by_bits, reach_bits, "B"
-    text = seal(FORMAT, epoch, incarnation, form + base64.b64encode(raw).decode())
+    text = seal(FORMAT, term, incarnation, form + base64.b64encode(raw).decode())
     below = done.copy()
     below.remove_range(reach, EVERYTHING)
     return EncodedMetadata(text, reach, below | committed)
 
 
-def fits(frontier: int, done: BitMap64, max_chars: int = MAX_METADATA_CHARS) -> bool:
-    """Return whether metadata has room for everything done."""
-    return encode_metadata(0, "", frontier, done, max_chars=max_chars).reach == EVERYTHING
+def serialized(done: BitMap64) -> bytes:
+    """Return the set in the portable Roaring format, which ``BitMap64.deserialize`` reads."""
+    compact = done.copy()
+    compact.run_optimize()
+    return bytes(compact.serialize())
+
+
+def fits(done: BitMap64, max_bytes: int = MAX_DONE_BYTES) -> bool:
+    """Return whether a record of the state topic has room for everything done, and for more of it."""
+    return len(serialized(done)) <= max_bytes
 
 
 def decode_metadata(text: str | None, frontier: int) -> CommitMetadata | None:

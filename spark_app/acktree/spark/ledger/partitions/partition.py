@@ -40,8 +40,6 @@ class PartitionLedger:
 
     It stays on record until that is planned, since Spark may yet show a batch that it has logged.
     """
-    committed_done: BitMap64 = field(default_factory=BitMap64)
-    """The part of ``done`` that commits hold: all later commits must hold it, too."""
     changes: int = 0
     """Grows with every change of ``frontier`` or ``done``."""
     emitted_before: int = 0
@@ -164,7 +162,6 @@ class PartitionLedger:
         frontier = min(first_absent(self.done, self.frontier), self.next_offset)
         if frontier > self.frontier:
             self.done.remove_range(self.frontier, frontier)
-            self.committed_done.remove_range(self.frontier, frontier)
             self.frontier = frontier
             self.changes += 1
 
@@ -244,12 +241,9 @@ class PartitionLedger:
         if self.is_open(replay.generation, replay.offset):
             self.retries.restore(replay, now_s)
 
-    def discard_blocks(self, reach: int) -> None:
-        """Discard the blocks that are done; what is done below ``reach`` is committed.
-
-        What is committed as done stays done: results of those blocks no longer matter.
-        """
-        self.blocks.discard(lambda start, end: end <= max(reach, self.frontier) and self._is_done(start, end))
+    def discard_blocks(self) -> None:
+        """Discard the blocks that are done, which is committed: results of them no longer matter."""
+        self.blocks.discard(self._is_done)
 
     def rewind(self, offset: int, run: int) -> None:
         """Apply an operator's reset: backwards makes ``run`` the floor and emits again, forward skips."""
@@ -272,7 +266,6 @@ class PartitionLedger:
         self.floor = run
         self.changes += 1
         self.done.clear()
-        self.committed_done.clear()
         self._clear_emissions()
 
     def renew(self, run: int) -> None:
@@ -310,7 +303,6 @@ class PartitionLedger:
     def apply(self, command: LiveReplay) -> None:
         """Reopen the offsets of a replay command, done or not; all were emitted before."""
         assert self.can_apply, "one command a slot at a time"
-        _, self.committed_done = command.reopen(self.frontier, self.committed_done)
         self.frontier, self.done = command.reopen(self.frontier, self.done)
         self.changes += 1
         self.command = command
