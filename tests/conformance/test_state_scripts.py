@@ -144,8 +144,7 @@ SCRIPTS: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_both_show_the_same(bootstrap: str, script: Script):
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+def test_both_show_the_same(bootstrap: str, admin: AdminClient, script: Script):
     difference = compare(script, bootstrap, admin, f"conformance-{uuid.uuid4().hex[:12]}")
     assert difference is None, difference
 
