@@ -1,12 +1,13 @@
 """Publishing: versions, slots that are never given out twice, topics made and grown."""
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -306,13 +307,24 @@ def test_a_view_follows_what_is_published(cluster: TopologyOnBroker) -> None:
     registry.close()
 
 
+def unanswered() -> Future[Any]:
+    return Future()
+
+
+def timed_out() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    return future
+
+
+@pytest.mark.parametrize("answer", [unanswered, timed_out])
 def test_topics_whose_settings_are_not_answered_in_time_are_reported_in_one_sentence(
-    cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch
+    cluster: TopologyOnBroker, monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Future[Any]]
 ) -> None:
-    """What the broker does not say in time is no limit that it has not."""
+    """An answer that does not come says nothing of a topic's limits."""
 
     def describe_configs(resources: list[ConfigResource], **_: Any) -> dict[ConfigResource, Any]:
-        return {resource: Future() for resource in resources}
+        return {resource: answer() for resource in resources}
 
     monkeypatch.setattr(publish, "BROKER_TIMEOUT_S", 0.5)
     monkeypatch.setattr(cluster.admin, "describe_configs", describe_configs)

@@ -30,7 +30,7 @@ from acktree.core.kafka.clients import (
     make_producer,
     refuse_missing,
 )
-from acktree.core.kafka.errors import as_clear_error, clear_errors, is_producer_lost
+from acktree.core.kafka.errors import as_clear_error, clear_errors, is_forbidden, is_producer_lost
 from acktree.core.kafka.settings import Settings, producer_settings
 from acktree.core.topology.file import Topology
 from acktree.core.topology.plan import MAX_BYTES, Change, ExistingTopic, Plan, plan_changes, wanted_topics
@@ -87,8 +87,11 @@ def _record_limits(admin: AdminClient, bootstrap: str, topics: Sequence[str]) ->
         for resource, future in admin.describe_configs(resources, request_timeout=BROKER_TIMEOUT_S).items():
             try:
                 found[resource.name] = int(world.wait_for(future, BROKER_TIMEOUT_S)[MAX_BYTES].value)
-            except (KafkaException, KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError):
                 continue
+            except KafkaException as error:
+                if not is_forbidden(error.args[0]):
+                    raise
     return found
 
 
