@@ -8,7 +8,6 @@ import logging
 import re
 import weakref
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -29,6 +28,7 @@ _FAILURES = frozenset(("FAIL", "REQTMOUT"))
 _CONSEQUENCES = frozenset(("GETPID", "MAXPOLL", "SESSTMOUT", "TXNERR"))
 """By these names librdkafka logs failed attempts, and what follows from them during an outage."""
 _FATAL, _FATAL_PREFIX = "FATAL", "Fatal error: "
+"""The kind of event, and how its text begins, that librdkafka logs once when a client can go on no more."""
 _ALL_DOWN = "brokers are down"
 _REACHING = ("broker.", "client.", "enable.s", "oauth_cb", "sasl.", "security.", "socket.", "ssl.")
 """How properties begin that say how to get to a broker, and in."""
@@ -148,20 +148,18 @@ class ClientLog:
 
 
 def last_fatal_error() -> KafkaError:
-    """Return the fatal error that a client of this process logged last, as its log names it."""
-    details: str = world.process_state().get(_FATAL, "")
-    named = re.sub(rf"^(\[thrd:.*?\]: )?{_FATAL_PREFIX}", "", details)
-    known = [code for code, name in _error_names().items() if named.startswith(f"{name}: ")]
-    code = max(known, key=lambda code: len(_error_names()[code]), default=KafkaError._FATAL)
+    """Return the fatal error that this process logged last, with the code of the name in its log line.
+
+    A log line has no code. Another client's error is taken for that of the caller's where two have a fatal
+    error at the same moment.
+    """
+    text = reason_of(world.process_state().get(_FATAL, "")).removeprefix(_FATAL_PREFIX)
+    names = {code: KafkaError(code).str() for code in (*range(-200, 0), *range(1, 200))}
+    named = [code for code, name in names.items() if text.startswith(f"{name}: ")]
+    code = max(named, key=lambda code: len(names[code]), default=KafkaError._FATAL)
     return KafkaError(
-        code, named or "the producer has a fatal error, which its callbacks have hidden", fatal=True
+        code, text or "the producer has a fatal error that its callbacks have hidden", fatal=True
     )
-
-
-@cache
-def _error_names() -> dict[int, str]:
-    """Return what librdkafka calls each error, by code."""
-    return {code: KafkaError(code).str() for code in (*range(-200, 0), *range(1, 200))}
 
 
 def log_retry(log: logging.Logger, text: str, *values: object, action: str) -> None:
