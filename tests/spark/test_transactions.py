@@ -192,7 +192,8 @@ def test_a_later_transaction_fences_an_earlier_one(
     zombie = begun()
     zombie.produce_rows(topic, Rows([b"zombie"] * 100))
     heir = begun()
-    with pytest.raises((TransactionLost, DeliveryFailed), match="fenced"):
+    # a record that arrives after the heir's beginning meets a partition without an open transaction
+    with pytest.raises((TransactionLost, DeliveryFailed), match="fenced|in an invalid state"):
         zombie.flush_and_commit()
     zombie.abort()
     heir.produce_rows(topic, Rows([b"heir"]))
