@@ -12,6 +12,7 @@ from acktree.core.topology.file import Topology
 from acktree.core.topology.registry import History, Published, Slot
 from acktree.wire.header import MAX_VERSION
 from acktree.wire.ids import MAX_SLOTS
+from acktree.wire.state_records import MAX_STATE_BYTES
 
 STATS_RETENTION_S = 90_000
 """T.stats is kept for 25 hours: the longest window of the status page is a day."""
@@ -20,6 +21,8 @@ RETENTION, MIN_INSYNC, MAX_BYTES = "retention.ms", "min.insync.replicas", "max.m
 DEAD_LETTER_HEADERS_BYTES = 1 << 16
 """Room for what a dead letter adds to its source record: reasons, a stack trace, the tuple that failed."""
 MOST_BYTES = (1 << 31) - 1
+STATE_SEGMENT_BYTES = 2 * MAX_STATE_BYTES
+"""A start reads what is not compacted: the last segment never is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ def _changes(topology: Topology, current: Published, names: Collection[str]) -> 
     results = [topology.result_topic(task) for tasks in current.spout_tasks.values() for task in tasks]
     control = [topology.ack_init_topic, topology.ack_topic, *results]
     own = [topology.registry_topic, topology.dead_letter_topic, topology.stats_topic, *control]
+    own += topology.state_topics()
     changes = []
     if current.control_retention_s != topology.control_retention_s:
         kept = control_config(topology)[RETENTION]
@@ -214,6 +218,11 @@ def _slot(number: int, spout: str, topic: str, topic_id: str, partition: int) ->
     return Slot(slot=number, spout=spout, topic=topic, topic_id=topic_id, partition=partition)
 
 
+_STATE = {
+    "cleanup.policy": "compact",
+    MAX_BYTES: str(MAX_STATE_BYTES),
+    "segment.bytes": str(STATE_SEGMENT_BYTES),
+}
 _APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
@@ -239,6 +248,8 @@ def wanted_topics(topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]
         topology.dead_letter_topic: (1, durability),
         topology.stats_topic: (1, {**_APPEND_TIME, RETENTION: str(STATS_RETENTION_S * 1000), **durability}),
     }
+    for topic in topology.state_topics():
+        wanted[topic] = (1, {**_STATE, **durability})
     if topology.ackers:
         wanted[topology.ack_init_topic] = (topology.ackers, control)
         wanted[topology.ack_topic] = (topology.ackers, control)

@@ -1,68 +1,33 @@
-"""The committed offsets of a spout's consumer group: ours, an operator's, or a zombie's.
+"""The committed offsets of a spout's consumer group: a view of its state, or what somebody has set.
 
-Invariant: a commit carries our epoch; one of ours with a higher epoch stops this driver, one with a lower
-is overwritten, and one without our metadata is somebody else's. What has not changed is not written again, or
-it would overwrite an operator's reset. Explicit offsets only: librdkafka's offset store would drop a grown
-bitmap at an unmoved frontier.
+Invariant: our commits are marked with our term; a mark with a higher term stops this driver, one with a lower
+is overwritten, and an offset without a mark is somebody else's. What has not changed is not written again, or
+it would overwrite an operator's reset.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
-from pyroaring import BitMap64
 
 from acktree.core.kafka.clients import BROKER_TIMEOUT_S, metadata_of
 from acktree.core.kafka.errors import clear_errors
 from acktree.producers.spouts.outside_commit import commit_offsets
-from acktree.spark.ledger.partitions.done_set import CommitMetadata, decode_metadata
+from acktree.spark.driver.spouts.state_topic import ZombieDriver
 from acktree.spark.ledger.task import SourceSlot
-from acktree.wire.errors import AcktreeError
+from acktree.wire.state_records import OffsetMark, mark_in
 
-State = tuple[SourceSlot, int, str]
-"""Of one slot: its source, the frontier and its metadata."""
-
-
-MAX_REQUEST_BYTES = 200_000
+MOST_TOGETHER = 500
 """A broker appends a request as one batch, by default of at most 1,048,588 bytes."""
-OFFSET_BYTES = 300
-"""What an offset takes beside its metadata, at most, with a short name of its group."""
-
-
-def in_requests(
-    offsets: Iterable[TopicPartition], max_bytes: int = MAX_REQUEST_BYTES
-) -> Iterator[list[TopicPartition]]:
-    """Yield the offsets in order, as many together as a request may hold."""
-    request, size = list[TopicPartition](), 0
-    for offset in offsets:
-        added = OFFSET_BYTES + len(offset.topic) + len(offset.metadata or "")
-        if request and size + added > max_bytes:
-            yield request
-            request, size = [], 0
-        request.append(offset)
-        size += added
-    if request:
-        yield request
-
-
-class ZombieDriver(AcktreeError):
-    """A newer driver has taken over this spout; this one must stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What is committed for one source partition; ``ours`` is None for anybody else's commit.
-
-    ``is_of_another``: we committed it for a topic of the same name that is gone.
-    """
+    """What is committed for one source partition; ``mark`` is None for anybody else's commit."""
 
     next_offset: int
-    ours: CommitMetadata | None
-    is_of_another: bool = False
-
-    def done(self) -> BitMap64:
-        return self.ours.done if self.ours else BitMap64()
+    mark: OffsetMark | None
 
 
 class GroupOffsets:
@@ -72,19 +37,17 @@ class GroupOffsets:
         self._consumer = consumer
         self._group = group
         self._bootstrap = bootstrap
-        self._last: dict[int, tuple[int, str]] = {}
+        self._last: dict[SourceSlot, tuple[int, str]] = {}
         self.has_lost = False
         """The group no longer holds something that was committed: it expired, or somebody deleted it."""
 
-    def fetch(
-        self, sources: Iterable[SourceSlot], epochs: Mapping[int, int] | None
-    ) -> dict[int, CommittedOffset]:
+    def fetch(self, sources: Iterable[SourceSlot], term: int | None) -> dict[int, CommittedOffset]:
         """Return by slot what is committed and is not our own last commit.
 
-        ``epochs`` is ours by slot; None at a takeover, when every other driver is the older one.
+        ``term`` is ours; None at a takeover, when every other driver is the older one.
 
         Raises:
-            ZombieDriver: a commit carries a higher epoch than ours.
+            ZombieDriver: a commit carries a higher term than ours.
         """
         by_place = {(source.topic, source.partition): source for source in sources}
         asked = [TopicPartition(*place) for place in by_place]
@@ -98,35 +61,37 @@ class GroupOffsets:
                     raise KafkaException(partition.error)
             source = by_place[partition.topic, partition.partition]
             if partition.offset == OFFSET_INVALID:
-                self.has_lost |= self._last.pop(source.slot, None) is not None
+                self.has_lost |= self._last.pop(source, None) is not None
                 continue
-            if self._last.get(source.slot) == (partition.offset, metadata_of(partition)):
+            if self._last.get(source) == (partition.offset, metadata_of(partition)):
                 continue
-            self._last.pop(source.slot, None)
-            ours = decode_metadata(metadata_of(partition), partition.offset)
-            if ours is not None and epochs is not None and ours.epoch > epochs[source.slot]:
+            self._last.pop(source, None)
+            mark = mark_in(metadata_of(partition), partition.offset)
+            if mark is not None and term is not None and mark.term > term:
                 raise ZombieDriver(
-                    f"a newer driver (epoch {ours.epoch}, this one has {epochs[source.slot]}) commits for "
-                    f"group {self._group}; only one driver may run per spout task, this one stops"
+                    f"a newer driver (term {mark.term}, this one has {term}) commits for "
+                    f"group {self._group}; only one driver may run per spout, this one stops"
                 )
-            is_of_another = ours is not None and ours.incarnation != source.topic_id
-            found[source.slot] = CommittedOffset(partition.offset, ours, is_of_another)
+            found[source.slot] = CommittedOffset(partition.offset, mark)
         return found
 
-    def unheld(self, states: Mapping[int, State]) -> dict[int, State]:
-        """Return those of the states that are not what the group holds, as far as we know."""
-        return {slot: state for slot, state in states.items() if self._last.get(slot) != state[1:]}
-
-    def commit(self, states: Mapping[int, State], result_positions: Iterable[TopicPartition]) -> None:
-        """Commit states, and then result positions: these wait where a state is refused.
+    def commit(
+        self, frontiers: Mapping[SourceSlot, int], term: int, result_positions: Iterable[TopicPartition]
+    ) -> None:
+        """Commit frontiers that the group does not hold yet, as far as we know, and result positions.
 
         Raises what ``commit_offsets`` raises.
         """
+        texts = {source: OffsetMark(term, source.topic_id).text(at) for source, at in frontiers.items()}
+        new = [source for source, at in frontiers.items() if self._last.get(source) != (at, texts[source])]
         offsets = [
-            TopicPartition(source.topic, source.partition, frontier, metadata=text)
-            for source, frontier, text in states.values()
+            TopicPartition(each.topic, each.partition, frontiers[each], metadata=texts[each]) for each in new
         ]
-        for request in chain(in_requests(offsets), in_requests(result_positions)):
+        left = iter((*offsets, *result_positions))
+        while request := list(islice(left, MOST_TOGETHER)):
             commit_offsets(self._consumer, request, self._group, self._bootstrap)
-        for slot, (_, frontier, text) in states.items():
-            self._last[slot] = (frontier, text)
+        self._last |= {source: (frontiers[source], texts[source]) for source in new}
+
+    def forget(self) -> None:
+        """Forget what the group holds: the next commit writes all of it."""
+        self._last.clear()
