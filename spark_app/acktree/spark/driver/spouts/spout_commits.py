@@ -238,6 +238,15 @@ class SpoutCommits:
         self._given = None
         self.is_logged(batch)
 
+    def drop_unlogged(self) -> None:
+        """Do not believe any more what was planned on the state and what Spark has not named by now.
+
+        From here on results of it are passed. Not before: Spark asks a driver for an initial offset, and takes
+        another one, where the first batch was logged before a crash.
+        """
+        if self._given is None:
+            self.planned = 0
+
     def is_logged(self, batch: PlannedBatch) -> None:
         """Record that a batch which was planned on the state is in the checkpoint: the state holds it now."""
         self.batch, self.planned = batch.number, 0
