@@ -7,7 +7,7 @@ MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
 # Tests wait for Kafka and Spark as much as they work.
 TEST_JOBS ?= $(shell expr $$(nproc) + 3)
-# What `make test` may take, user and system time of all of its processes, counted for a machine of a certain pace (see
+# What `make test` may take, user and system time of all of its processes, counted for a machine of a certain speed (see
 # tests/run.py); with CI set, a run that takes more fails. The goal is 750; how far the count varies is not known yet.
 CPU_BUDGET_S := 850
 BIN    := $(VENV)/bin

@@ -24,9 +24,9 @@ PR_SET_CHILD_SUBREAPER = 36
 LEAVE_S = 20.0
 """How long processes may take to end after the last test."""
 KILLED = 128
-PACE_S = 0.016
+WORK_S = 0.016
 """CPU seconds that the piece of work takes on the machine that the budget is for."""
-PACE_INTERVAL_S = 5.0
+WORK_INTERVAL_S = 5.0
 
 
 def main() -> int:
@@ -37,10 +37,10 @@ def main() -> int:
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "this system has no subreapers")
     began_s = time.monotonic()
-    pace = Pace()
-    pace.start()
+    work = FixedWork()
+    work.start()
     status = _run([sys.executable, "-m", "pytest", *of_pytest])
-    slowness = pace.mean_s / PACE_S
+    slowness = work.mean_s / WORK_S
     left = _await_all()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = usage.ru_utime + usage.ru_stime
@@ -58,11 +58,11 @@ def main() -> int:
     return status
 
 
-class Pace(threading.Thread):
+class FixedWork(threading.Thread):
     """Does the same piece of work again and again, to learn how slow this machine is during the run."""
 
     def __init__(self) -> None:
-        super().__init__(name="pace", daemon=True)
+        super().__init__(name="work", daemon=True)
         self.rows = [{"key": str(number), "values": [number, {"a": number % 7}]} for number in range(2000)]
         self.took_s: list[float] = []
 
@@ -72,12 +72,12 @@ class Pace(threading.Thread):
             for _ in range(4):
                 self.rows = sorted(json.loads(json.dumps(self.rows)), key=lambda row: row["values"][1]["a"])
             self.took_s.append(time.thread_time() - began_s)
-            time.sleep(PACE_INTERVAL_S)
+            time.sleep(WORK_INTERVAL_S)
 
     @property
     def mean_s(self) -> float:
         """Mean CPU seconds of the work so far."""
-        return sum(self.took_s) / len(self.took_s) if self.took_s else PACE_S
+        return sum(self.took_s) / len(self.took_s) if self.took_s else WORK_S
 
 
 def _run(command: list[str]) -> int:
