@@ -5,7 +5,9 @@
 Invariant: the sum has every process of the run. Where a parent ends first, its children become those of this
 process (a subreaper, as Linux calls it), which waits for them. Processes that outlive the tests are named and
 killed, and fail a run with ``--left-behind``. CPU seconds can be compared beside other load, wall time
-cannot: so the budget is in CPU seconds, and a run over it fails where CI is set.
+cannot: so the budget is in CPU seconds, and a run over it fails where CI is set. One machine needs twice the
+CPU seconds of another: so a fixed piece of work is timed all through the run, and the budget is that of a
+machine which does it in WORK_S.
 """
 
 import argparse
