@@ -85,6 +85,7 @@ def stray_consumer(t: SpoutTester) -> Consumer:
     return stranger
 
 
+@pytest.mark.promise("a stray consumer joins a spout's group")
 @pytest.mark.real
 def test_a_stray_consumer_in_the_group_stops_nothing_for_good_and_skips_nothing(
     spout: Callable[..., SpoutTester], caplog: pytest.LogCaptureFixture
