@@ -132,7 +132,7 @@ def test_replicas_in_sync_are_set_on_what_is_made_and_changed_on_what_is_acktree
     name, setting = cluster.name, "min.insync.replicas"
     assert cluster.latest().min_insync_replicas == 1
     plan = cluster.apply(min_insync_replicas=2)
-    own = ("topology", "dead-letter", "stats", "ack", "ack-init", "spout-0")
+    own = ("topology", "dead-letter", "stats", "ack", "ack-init", "spout-0", "state-s")
     assert {each.topic for each in plan.change} == {f"{name}.{topic}" for topic in own}
     assert {cluster.setting(f"{name}.{topic}", setting) for topic in own} == {"2"}
     assert cluster.setting(f"{name}.out", setting) == "1"

@@ -134,7 +134,8 @@ def operator(secure: SecureBroker, tmp_path: Path) -> User:
 
 def report_pending(secure: SecureBroker) -> None:
     """Report the record as pending, by a clock that is ahead: the report counts while a test takes."""
-    values = {"frontier.seen.lines.0": 0, "next.seen.lines.0": 1, "held_s.seen.lines.0": 5.0}
+    place = "seen.lines.0"
+    values = {f"frontier.{place}": 0, f"next.{place}": 1, f"pending.{place}": 1, f"held_s.{place}": 5.0}
     report = Report("spout", "lines", "lines-0", world.wall_ms() + 600_000, values)
     producer = Producer({"bootstrap.servers": secure.plain, "log_level": 0})
     producer.produce("seen.stats", report.encode())
