@@ -11,6 +11,7 @@ from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
 from acktree.spark.driver.group_offsets import ZombieDriver
 from acktree.spark.driver.spouts.spout_driver import SpoutDriver
 from acktree.wire.control_records import Cause
+from acktree.wire.state_records import encode_slot_state
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -93,6 +94,35 @@ def test_acks_of_emissions_before_the_state_was_lost_do_not_count(spout: Callabl
     t.send_result(acked=new[:3])
     t.until(lambda: t.committed() == 3)
     assert t.count("completed") == 3
+
+
+def test_what_a_state_from_a_backup_has_not_done_is_emitted_again(
+    spout: Callable[..., SpoutTester], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know which runs were used since."""
+    t = spout(records=6)
+    emitted = t.emitted(t.next_batch())
+    t.send_result(acked=emitted[:2])
+    t.until(lambda: t.committed() == 2)
+    backup = t.states()
+    assert backup.spout is not None
+    t.start()
+    since = log_a_batch_more(t, 3)
+    t.send_result(acked=since[:1])
+    t.until(lambda: t.count("completed") == 1)
+    t.driver.close()
+    for key, state in backup.slots.items():
+        t.producer.produce(f"{t.name}.state-in", encode_slot_state(state), key.encode())
+    t.write_spout_state(backup.spout)
+    monkeypatch.setattr("acktree.core.world.random_fraction", lambda: 0.5)  # it draws one run of 255
+    t.start()
+    again = t.emitted(t.next_batch())
+    assert [offset for offset, _ in again] == list(range(2, 9))
+    assert not set(again) & {*emitted, *since}, "a root id that was used before"
+    t.send_result(acked=[*emitted, *since])
+    t.send_result(acked=again)
+    t.until(lambda: t.committed() == 9)
+    assert t.count("completed") == 7
 
 
 @pytest.mark.promise("a group's offsets, with a live driver")
