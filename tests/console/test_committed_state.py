@@ -22,7 +22,7 @@ DONE, OPEN, FRONTIER, COMMITTED = 8, 9, 4, 3
 """Offsets of the source partition by what its state says; the group is behind."""
 
 
-class Spout:
+class StateWriter:
     """Writes what the driver of the topology's spout has committed."""
 
     def __init__(self, topology: DeadLetterTopology) -> None:
@@ -58,11 +58,11 @@ class Spout:
 
 
 @pytest.fixture
-def spout(topology: DeadLetterTopology) -> Callable[[], Spout]:
-    return lambda: Spout(topology)
+def spout(topology: DeadLetterTopology) -> Callable[[], StateWriter]:
+    return lambda: StateWriter(topology)
 
 
-def test_what_the_state_says_is_done_is_done_before_the_group_shows_it(spout: Callable[[], Spout]):
+def test_what_the_state_says_is_done_is_done_before_the_group_shows_it(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([DONE])
@@ -70,7 +70,7 @@ def test_what_the_state_says_is_done_is_done_before_the_group_shows_it(spout: Ca
     assert made.trace(DONE)["frontier"] == COMMITTED
 
 
-def test_the_newest_state_of_the_partition_counts_and_that_of_no_other_topic(spout: Callable[[], Spout]):
+def test_the_newest_state_of_the_partition_counts_and_that_of_no_other_topic(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([DONE, OPEN])
@@ -81,13 +81,13 @@ def test_the_newest_state_of_the_partition_counts_and_that_of_no_other_topic(spo
     assert made.states(DONE) == ["not emitted"]
 
 
-def test_offsets_of_the_group_that_have_expired_say_nothing(spout: Callable[[], Spout]):
+def test_offsets_of_the_group_that_have_expired_say_nothing(spout: Callable[[], StateWriter]):
     made = spout()
     made.write_state([DONE])
     assert made.states(3, DONE, OPEN) == ["done", "done", "not emitted"]
 
 
-def test_after_an_operators_commit_the_state_is_of_before(spout: Callable[[], Spout]):
+def test_after_an_operators_commit_the_state_is_of_before(spout: Callable[[], StateWriter]):
     made = spout()
     made.write_state([DONE])
     made.commit(is_ours=False)
@@ -99,7 +99,7 @@ def test_after_an_operators_commit_the_state_is_of_before(spout: Callable[[], Sp
     [b"", b"something else", encode_slot_state(SlotState(FRONTIER, 10, 1, b"no bitmap"))],
     ids=["empty", "foreign", "a damaged bitmap"],
 )
-def test_of_a_state_that_cannot_be_read_nothing_is_known(spout: Callable[[], Spout], value: bytes):
+def test_of_a_state_that_cannot_be_read_nothing_is_known(spout: Callable[[], StateWriter], value: bytes):
     made = spout()
     made.commit()
     made.write(value)
@@ -109,7 +109,7 @@ def test_of_a_state_that_cannot_be_read_nothing_is_known(spout: Callable[[], Spo
     assert made.states(2) == ["done"]
 
 
-def test_without_a_state_topic_nothing_is_known_above_the_group(spout: Callable[[], Spout]):
+def test_without_a_state_topic_nothing_is_known_above_the_group(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     admin = make_admin(made.topology.bootstrap, {})
@@ -120,7 +120,7 @@ def test_without_a_state_topic_nothing_is_known_above_the_group(spout: Callable[
     assert made.states(2, 10) == ["done", "not written yet"]
 
 
-def test_what_may_not_be_read_is_not_known(spout: Callable[[], Spout], monkeypatch: pytest.MonkeyPatch):
+def test_what_may_not_be_read_is_not_known(spout: Callable[[], StateWriter], monkeypatch: pytest.MonkeyPatch):
     made, partitions = spout(), Cluster.partitions
     made.commit()
 
@@ -135,7 +135,7 @@ def test_what_may_not_be_read_is_not_known(spout: Callable[[], Spout], monkeypat
     assert any(f"not known: {made.topic} may not be seen" in note for note in found["notes"])
 
 
-def test_what_was_not_read_to_the_end_in_time_is_not_known(spout: Callable[[], Spout]):
+def test_what_was_not_read_to_the_end_in_time_is_not_known(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([DONE])
@@ -150,7 +150,7 @@ def test_what_was_not_read_to_the_end_in_time_is_not_known(spout: Callable[[], S
     assert any(f"{made.topic} was not read to its end in time" in note for note in late.notes)
 
 
-def test_what_an_open_transaction_hides_is_not_known(spout: Callable[[], Spout]):
+def test_what_an_open_transaction_hides_is_not_known(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([])
