@@ -1,4 +1,4 @@
-"""What a commit of a spout's driver costs, and a start: by partitions, with records that are done out of order.
+"""What a commit of a spout's driver costs, and a start, with records that are done out of order.
 
     python benchmarks/spout_commits.py
 
