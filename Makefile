@@ -7,9 +7,9 @@ MUTANTS ?= /tmp/acktree-mutants.sqlite
 JOBS   ?= 2
 # Tests wait for Kafka and Spark as much as they work.
 TEST_JOBS ?= $(shell expr $$(nproc) + 3)
-# What `make test` may take, user and system time of all of its processes; with CI set, a run that takes more fails.
-# The same suite took 624, 704 and 1,144 s on three machines of one kind: 750 is the goal, and the slowest has to pass.
-CPU_BUDGET_S := 1200
+# What `make test` may take, user and system time of all of its processes, counted for a machine of a certain speed (see
+# tests/run.py); with CI set, a run that takes more fails. The goal is 750; how far the count varies is not known yet.
+CPU_BUDGET_S := 850
 BIN    := $(VENV)/bin
 # Bytecode is kept, else each process of a run compiles all modules it imports.
 PYTHON_RUN := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python

@@ -70,7 +70,7 @@ def test_what_the_state_says_is_done_is_done_before_the_group_shows_it(spout: Ca
     assert made.trace(DONE)["frontier"] == COMMITTED
 
 
-def test_the_newest_state_of_the_partition_counts_and_that_of_no_other_topic(spout: Callable[[], StateWriter]):
+def test_the_newest_state_of_a_partition_counts_and_that_of_no_other_one(spout: Callable[[], StateWriter]):
     made = spout()
     made.commit()
     made.write_state([DONE, OPEN])

@@ -193,7 +193,7 @@ def test_a_later_transaction_fences_an_earlier_one(
     zombie.produce_rows(topic, Rows([b"zombie"] * 100))
     heir = begun()
     # a record that arrives after the heir's beginning meets a partition without an open transaction
-    with pytest.raises((TransactionLost, DeliveryFailed), match="fenced|in an invalid state"):
+    with pytest.raises((TransactionLost, DeliveryFailed), match=r"fenced|in an invalid state"):
         zombie.flush_and_commit()
     zombie.abort()
     heir.produce_rows(topic, Rows([b"heir"]))

@@ -268,7 +268,7 @@ def decode_state_start(data: bytes) -> StateStart:
 def decode_slot_key(key: bytes) -> SlotKey:
     """Return the key of a SlotState; raise MalformedRecord for anything else."""
     try:
-        topic, partition, topic_id = key.decode().split("/")
+        topic, partition, topic_id = key.decode().split("/", 2)
         found = SlotKey(topic, int(partition), topic_id)
     except ValueError:
         raise MalformedRecord(f"the key {key[:80]!r} is none of a state topic") from None

@@ -143,18 +143,23 @@ class SpoutCommits:
     ) -> dict[int, CommittedOffset]:
         """Return what the group holds by slot; run and term are then above all earlier ones.
 
-        Where there is no state, it is new or lost: which runs the spout used before, if any, is not known.
+        Where there is no state, it is new or lost; one that is older than the group or the checkpoint was
+        restored from a backup. Which runs the spout used before, if any, is not known then.
         """
         group = self._offsets.fetch(sources, None)
         terms = [entry.mark.term for entry in group.values() if entry.mark]
         state = self._read.spout
-        self.term = 1 + max(*terms, logged.term if logged else 0, state.term if state else 0, 0)
+        others = max(*terms, logged.term if logged else 0, 0)
+        self.term = 1 + max(others, state.term if state else 0)
         self._number = self.term << NUMBER_BITS
         if state is not None:
             self.batch, self.planned = state.batch, state.planned
+        if state is not None and state.term >= others:
             self.use_run(next_run(state.run))
-        elif terms or logged or self._have_results():
+        elif state or terms or logged or self._have_results():
             self.use_run(1 + int(world.random_fraction() * MAX_RUN))
+            for key, slot in self._read.slots.items():
+                self._read.slots[key] = SlotState(slot.frontier, slot.frontier, self.run, slot.done)
         else:
             self.is_first = True
             self.use_run(1)
@@ -237,6 +242,15 @@ class SpoutCommits:
             )
         self._given = None
         self.is_logged(batch)
+
+    def drop_unlogged(self) -> None:
+        """Do not believe any more what was planned on the state and what Spark has not named by now.
+
+        From here on results of it are passed. Not before: Spark asks a driver for an initial offset, and
+        takes another one, where the first batch was logged before a crash.
+        """
+        if self._given is None:
+            self.planned = 0
 
     def is_logged(self, batch: PlannedBatch) -> None:
         """Record that a batch which was planned on the state is in the checkpoint: the state holds it now."""

@@ -260,6 +260,7 @@ class SpoutDriver:
 
     def service(self, wait_s: float) -> None:
         """Read results, waiting up to ``wait_s``; write dead letters, apply resets, commit, report."""
+        self.commits.drop_unlogged()
         self._results.read(wait_s)
         self._reporter.check()
         self._registry.refresh()
