@@ -43,7 +43,10 @@ class TwinScript:
         self.compare()
 
     def emit(self) -> None:
-        end, size = self.twins[0].next_offset + self.draw.choice((1, 2, 4, 9)), self.draw.choice((1, self.size))
+        end, size = (
+            self.twins[0].next_offset + self.draw.choice((1, 2, 4, 9)),
+            self.draw.choice((1, self.size)),
+        )
         self.did("emit", end, self.now_s, self.run, size)
         ranges, others = (ledger.emit(end, 9, self.now_s, self.run, size) for ledger in self.twins)
         same("ranges", others, ranges)
@@ -170,7 +173,8 @@ def _facts(ledger: PartitionLedger) -> tuple[object, ...]:
         (ledger.frontier, ledger.next_offset, ledger.floor, ledger.pending, ledger.limit.allowed),
         set(ledger.done),
         ledger.blocks.ranges,
-        command and (command.task, command.position, command.floor, command.next_offset, set(command.offsets)),
+        command
+        and (command.task, command.position, command.floor, command.next_offset, set(command.offsets)),
         held and held.offset,
     )
 

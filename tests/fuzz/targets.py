@@ -21,8 +21,8 @@ from acktree.console.page.serving.frame import Frame, PageSettings
 from acktree.core.errors import BadTopology, BrokerUnreachable
 from acktree.core.reports.stats import decode_report
 from acktree.core.topology.file import Topology, parse_topology
-from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.core.topology.registry import History, Published, Slot
+from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.producers.collecting.arithmetic.done_above import decode_done, decode_owner, encode_done
 from acktree.producers.spouts.claim import DamagedClaim, OversizedClaim, decode_claim
 from acktree.spark.ledger.logged_batch import CheckpointMismatch, PlannedBatch

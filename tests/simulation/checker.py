@@ -281,7 +281,9 @@ class Checker:
             slot = self.state.slots[topic, partition]
             above = done_above(slot)
             place = f"{topic}/{partition}@{slot.frontier}"
-            self.log_event(f"state {place} +{len(above)} emitted to {slot.next_offset} in term {self.state.term}")
+            self.log_event(
+                f"state {place} +{len(above)} emitted to {slot.next_offset} in term {self.state.term}"
+            )
             if len(above):
                 self.count("done above the frontier")
             log = self.cluster.topics[topic].partitions[partition]

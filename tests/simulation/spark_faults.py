@@ -192,7 +192,9 @@ def _rewindable(
     offsets = system.cluster.group(group).offsets
     logs = system.cluster.topics[SOURCE].partitions
     known = [
-        place for place in sorted(places) if place[0] == SOURCE and place in offsets and mark_of(offsets[place])
+        place
+        for place in sorted(places)
+        if place[0] == SOURCE and place in offsets and mark_of(offsets[place])
     ]
     found = [(place, logs[place[1]].start_offset, offsets[place].offset) for place in known]
     return [entry for entry in found if entry[1] < entry[2]]

@@ -51,7 +51,11 @@ class StateLog:
         log, changed = self.cluster.topics[self.topic].partitions[0], dict[tuple[str, int], None]()
         for record in log.records[log.index_of(self._read_to) :]:
             is_foreign = record.is_control or record.producer == STRANGER
-            if record.transaction is not None and record.transaction.outcome is Outcome.OPEN and not is_foreign:
+            if (
+                record.transaction is not None
+                and record.transaction.outcome is Outcome.OPEN
+                and not is_foreign
+            ):
                 break
             self._read_to = record.offset + 1
             if is_foreign or not record.is_committed or record.key == START_KEY:

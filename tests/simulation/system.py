@@ -446,7 +446,9 @@ class System:
         for log in self.cluster.topics[SOURCE].partitions:
             committed = group.offsets.get((SOURCE, log.number))
             slot = self.checker.state.slots.get((SOURCE, log.number))
-            reached = min(committed.offset, slot.frontier) if committed is not None and slot is not None else 0
+            reached = (
+                min(committed.offset, slot.frontier) if committed is not None and slot is not None else 0
+            )
             if reached <= log.last_committed:
                 return False
         return True
