@@ -1,4 +1,4 @@
-"""Sets of offsets that are done against plain sets: their searches, and their form in the state of a spout."""
+"""Sets of offsets that are done against plain sets: searches, and their form in the state of a spout."""
 
 from random import Random
 
