@@ -62,7 +62,7 @@ class TwinScript:
         same("newly done", others, newly)
 
     def fail(self) -> None:
-        (generation, first), counts = self.draw.choice(self.roots[-6:]), self.draw.random() < 0.6
+        (generation, first), counts = self.draw.choice(self.roots[-6:]), self.draw.random() < 0.8
         after_s = self.draw.choice((None, None, 3))
         self.did("failed", generation, first, self.now_s, counts, after_s)
         outcomes, others = (
@@ -146,7 +146,8 @@ class TwinScript:
         for mine, other in [(plain.first_emission(), stored.first_emission())]:
             holds("no older than it is", mine is None or other is None or other.time_s >= mine.time_s)
         for offset, attempt in plain.retries.attempts.items():
-            same(f"attempt of {offset}", _known(stored.retries.attempts[offset]), _known(attempt))
+            other = stored.retries.attempts[offset]
+            same(f"attempt of {offset}", _known(other, self.now_s), _known(attempt, self.now_s))
         same("attempts", [*sorted(stored.retries.attempts)], [*sorted(plain.retries.attempts)])
         if self.draw.random() < 0.2:
             self.did("discard blocks, end the command")
@@ -155,9 +156,9 @@ class TwinScript:
                 ledger.end_command()
 
 
-def _known(attempt: Attempt) -> tuple[object, ...]:
-    """Return what is stored of an attempt."""
-    due_s = None if attempt.in_flight else attempt.due_s
+def _known(attempt: Attempt, now_s: float) -> tuple[object, ...]:
+    """Return what is stored of an attempt; when it was due that is overdue does not matter."""
+    due_s = None if attempt.in_flight or attempt.due_s is None else max(now_s, attempt.due_s)
     return attempt.generation, attempt.emissions, attempt.attempts, attempt.in_flight, due_s
 
 

@@ -32,7 +32,6 @@ RARE = (
     "failed: timed_out",
     "input of a task cut off",
     "join",
-    "late view",
     "message given up",
     "message rejected",
     "never acked",

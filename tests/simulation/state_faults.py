@@ -1,4 +1,4 @@
-"""Faults of the commits of a spout's driver, and of the topic that holds its state.
+"""Faults of the state of a Spark spout: its topic, its group's offsets, checkpoints, each call of a commit."""
 
 Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """

@@ -88,8 +88,14 @@ def _attempts(ledger: PartitionLedger, clock: Clock) -> list[Attempts]:
             counted, due_ms = each.attempts, 0
             if not each.in_flight:
                 counted = counted if each.due_s is not None else ledger.policy.with_one_left(counted)
+<<<<<<< HEAD
                 at_ms = clock.ms_of(clock.now_s if each.due_s is None else each.due_s)
                 due_ms = 1 if at_ms <= clock.wall_ms else -(-at_ms // step_ms) * step_ms
+=======
+                given_up_s = max(clock.now_s, each.delayed_to_s or clock.now_s)
+                at_ms = clock.ms_of(given_up_s if each.due_s is None else each.due_s)
+                due_ms = max(1, -(-at_ms // step_ms)) * step_ms
+>>>>>>> st-search
             is_delayed = bool(due_ms) and each.delayed_to_s is not None
             key = each.generation, each.emissions, counted, due_ms, is_delayed
             groups.setdefault(key, []).append(offset)
@@ -116,7 +122,7 @@ def ledger_of(
         command.resume(stored.next_offset, emitted_s)
         ledger.command = command
     for group in state.attempts:
-        due_s = clock.s_of(group.due_ms) if group.due_ms else None
+        due_s = _due_s(group, policy, clock)
         for offset in offsets_of(group.offsets):
             attempt = Attempt(group.generation, group.emissions, group.counted, due_s is None, emitted_s)
             attempt.delayed_to_s = due_s if group.is_delayed else None
@@ -126,6 +132,17 @@ def ledger_of(
         time_s = min(clock.now_s, clock.s_of(state.emitted_ms))
         ledger.restore_first_emission(FirstEmission(state.frontier, time_s, state.is_first))
     return ledger
+
+
+def _due_s(group: Attempts, policy: RetryPolicy, clock: Clock) -> float | None:
+    """Return when records are due, None if they are in flight.
+
+    The clock by which that was stored may have been ahead: none waits for longer than its policy allows.
+    """
+    if not group.due_ms:
+        return None
+    longest_s = policy.max_after_s if group.is_delayed else 1.1 * policy.max_s + 1
+    return min(clock.s_of(group.due_ms), clock.now_s + longest_s)
 
 
 def offsets_of(raw: bytes) -> BitMap64:

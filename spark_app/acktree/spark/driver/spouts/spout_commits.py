@@ -180,8 +180,10 @@ class SpoutCommits:
         An older checkpoint, or one of another query, says nothing: all that the state has emitted is in
         flight, and what was planned on it since is emitted again.
         """
-        if logged is None or logged.number in (self.batch, self.planned):
-            return logged is not None
+        if logged is not None and logged.number in (self.batch, self.planned or self.batch):
+            return True
+        if logged is None:
+            return False
         text = "the checkpoint is not the newest one of group %s: the last batch is emitted again"
         log.warning(text, self._group, extra={"action": "older_checkpoint"})
         return False
@@ -219,7 +221,12 @@ class SpoutCommits:
             self._read.slots[key] = state._replace(floor=raised(state.floor, run))
 
     def begin_run(self) -> None:
-        """Begin a run, durable with the next commit."""
+        """Begin a run, durable with the next commit.
+
+        A batch that an earlier driver has planned, and that this one does not know, is no longer in flight.
+        """
+        if self._given is None:
+            self.planned = 0
         self.use_run(next_run(self.run))
 
     def renew_run(self) -> None:

@@ -145,8 +145,9 @@ class SpoutDriver:
         for task in self.topology.spout_tasks[spout]:
             self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
         self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
-        if logged is not None and commits.is_newest(logged):
-            if logged.number == commits.planned:
+        if commits.is_newest(logged):
+            assert logged is not None
+            if commits.planned and logged.number == commits.planned:
                 emit_logged(self.tasks.values(), logged, self._monotonic() - age_s)
                 commits.is_logged(logged)
         elif not is_first:
