@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Sets of offsets that are done against plain sets: their searches, and the bytes that carry them."""
-=======
 """Sets of offsets that are done against plain sets: searches, and their form in the state of a spout."""
->>>>>>> st-search
 
 from random import Random
 

@@ -88,14 +88,9 @@ def _attempts(ledger: PartitionLedger, clock: Clock) -> list[Attempts]:
             counted, due_ms = each.attempts, 0
             if not each.in_flight:
                 counted = counted if each.due_s is not None else ledger.policy.with_one_left(counted)
-<<<<<<< HEAD
-                at_ms = clock.ms_of(clock.now_s if each.due_s is None else each.due_s)
-                due_ms = 1 if at_ms <= clock.wall_ms else -(-at_ms // step_ms) * step_ms
-=======
                 given_up_s = max(clock.now_s, each.delayed_to_s or clock.now_s)
                 at_ms = clock.ms_of(given_up_s if each.due_s is None else each.due_s)
-                due_ms = max(1, -(-at_ms // step_ms)) * step_ms
->>>>>>> st-search
+                due_ms = 1 if at_ms <= clock.wall_ms else -(-at_ms // step_ms) * step_ms
             is_delayed = bool(due_ms) and each.delayed_to_s is not None
             key = each.generation, each.emissions, counted, due_ms, is_delayed
             groups.setdefault(key, []).append(offset)
