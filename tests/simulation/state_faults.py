@@ -1,4 +1,4 @@
-"""Faults of the state of a Spark spout: its topic, its group's offsets, checkpoints, each call of a commit."""
+"""Faults of the state of a Spark spout: topic, offsets of the group, checkpoints, each call of a commit.
 
 Invariant: each strikes when it is called; ``System.heal`` ends what would keep a system from finishing.
 """
