@@ -11,7 +11,7 @@ from acktree.core.kafka.clients import make_admin, make_consumer
 from acktree.core.topology.file import parse_topology
 from acktree.core.topology.publish import apply_topology
 from acktree.core.topology.registry import Registry
-from acktree.spark.driver.group_offsets import ZombieDriver
+from acktree.spark.driver.spouts.group_offsets import ZombieDriver
 from acktree.spark.driver.spouts.spout_driver import SpoutDriver
 from acktree.spark.shared.options import BadOption, SourceOptions
 from acktree.spark.shared.source_topics import UnknownPartition

@@ -8,7 +8,7 @@ always obeyed. Each is logged.
 import logging
 from collections.abc import Mapping
 
-from acktree.spark.driver.group_offsets import CommittedOffset
+from acktree.spark.driver.spouts.group_offsets import CommittedOffset
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
 from acktree.spark.ledger.slots import find_task
 from acktree.spark.ledger.task import SourceSlot, TaskLedger

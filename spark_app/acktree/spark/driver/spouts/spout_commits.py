@@ -17,7 +17,7 @@ from acktree.core.kafka.clients import BROKER_TIMEOUT_S
 from acktree.core.kafka.errors import clear_errors
 from acktree.core.topology.registry import Published
 from acktree.producers.spouts.outside_commit import RENEW_INTERVAL_S
-from acktree.spark.driver.group_offsets import CommittedOffset, GroupOffsets
+from acktree.spark.driver.spouts.group_offsets import CommittedOffset, GroupOffsets
 from acktree.spark.driver.spouts.state_topic import SpoutStates, StateTopic
 from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.spark.ledger.partitions.partition import PartitionLedger

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from acktree.core import world
 from acktree.core.topology.registry import Registry
 from acktree.core.topology.retry_policy import retry_policy
-from acktree.spark.driver.group_offsets import CommittedOffset
 from acktree.spark.driver.source_watch import SourceWatch
+from acktree.spark.driver.spouts.group_offsets import CommittedOffset
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
 from acktree.spark.driver.spouts.state_topic import UnreadableState
 from acktree.spark.ledger.partitions.partition import PartitionLedger
