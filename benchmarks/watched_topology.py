@@ -31,7 +31,7 @@ from acktree.wire.codec import encode_ack, encode_ack_init, encode_result
 from acktree.wire.control_records import ENTRY, Ack, AckInit, EntryArray, Result
 from acktree.wire.header import HEADER, Anchor, encode_header
 from acktree.wire.ids import IdArray, root_ids
-from acktree.wire.state_records import OffsetMark, SlotKey, SlotState, encode_slot_state
+from acktree.wire.state_records import OffsetSeal, SlotKey, SlotState, encode_slot_state
 from harness import Cluster, Headers, flush, produce
 
 PARTITIONS, CHAINS, DEPTH = 64, 5, 4
@@ -181,7 +181,7 @@ class WatchedTopology:
             self._commit_group(published.group_of(bolt), {p: (self._sent[p], "") for p in places})
         spout, frontier = {}, self.count - PENDING
         for slot in (slot for slot in published.slots if slot.topic == self.source):
-            spout[self.source, slot.partition] = frontier, OffsetMark(1, slot.topic_id).text(frontier)
+            spout[self.source, slot.partition] = frontier, OffsetSeal(1, slot.topic_id).text(frontier)
             state = encode_slot_state(SlotState(frontier, self.count, 1, serialized(BitMap64())))
             key = SlotKey(self.source, slot.partition, slot.topic_id).encode()
             produce(self._producer, published.state_topic("events"), state, key=key, partition=0)

@@ -14,7 +14,7 @@ from acktree.core import world
 from acktree.core.errors import NotAuthorized
 from acktree.core.kafka.clients import make_admin, make_consumer, make_producer
 from acktree.core.topology.registry import read_history
-from acktree.wire.state_records import OffsetMark, SlotKey, SlotState, encode_slot_state
+from acktree.wire.state_records import OffsetSeal, SlotKey, SlotState, encode_slot_state
 from console.dead_letter_topology import WAIT_S, DeadLetterTopology
 
 pytestmark = pytest.mark.simulated
@@ -42,7 +42,7 @@ class StateWriter:
         assert producer.flush(WAIT_S) == 0
 
     def commit(self, offset: int = COMMITTED, is_ours: bool = True) -> None:
-        metadata = OffsetMark(1, self.slot.topic_id).text(offset) if is_ours else ""
+        metadata = OffsetSeal(1, self.slot.topic_id).text(offset) if is_ours else ""
         consumer = make_consumer({"bootstrap.servers": self.topology.bootstrap, "group.id": self.group})
         place = TopicPartition(self.slot.topic, self.slot.partition, offset, metadata=metadata)
         consumer.commit(offsets=[place], asynchronous=False)

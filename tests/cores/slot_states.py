@@ -12,14 +12,13 @@ from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.partitions.retries import Attempt
-from acktree.spark.ledger.slot_states import Clock, ledger_of, state_of
+from acktree.spark.ledger.slot_states import ledger_of, state_of
 from acktree.wire.control_records import Span
 from acktree.wire.ids import generation_of, next_run
 from acktree.wire.state_records import decode_slot_state, encode_slot_state
 from cores.script import Core, Did, holds, same
 
 POLICY = RetryPolicy(initial_s=1, max_s=4, max_attempts=3)
-EPOCH_S = 1_700_000_000
 EVERYTHING = 99
 
 
@@ -113,32 +112,30 @@ class TwinScript:
 
     def store(self) -> None:
         """Store the second ledger, in the bytes of the topic, and restore it."""
-        wall_ms = 1000 * (EPOCH_S + self.now_s)
         self.did("store", self.now_s)
-        stored = encode_slot_state(state_of(self.twins[1], Clock(self.now_s, wall_ms)))
-        restart_s = self.now_s + self.draw.choice((0, 1, 5))
-        clock = Clock(self.draw.choice((0.0, 5_000.0)), 1000 * (EPOCH_S + restart_s))
-        self._soften(stored)
-        self.now_s = restart_s
-        mine = Clock(restart_s, clock.wall_ms)  # the script has one clock for both
-        self.twins[1] = ledger_of(decode_slot_state(stored), POLICY, mine, self.size)
+        stored = encode_slot_state(state_of(self.twins[1], self.now_s))
+        self._soften()
+        away_s = self.draw.choice((0, 1, 5))
+        self.now_s += away_s
+        state = decode_slot_state(stored).aged(1000 * away_s)
+        self.twins[1] = ledger_of(state, POLICY, self.now_s, self.size)
         self.run = next_run(self.run)
         for offset, attempt in self.twins[0].retries.attempts.items():
             if not attempt.in_flight and attempt.due_s is None:
-                _put_back(self.twins[0], attempt, offset, mine.now_s)
-        same("stored again", state_of(self.twins[1], mine)[:4], state_of(self.twins[0], mine)[:4])
+                self.twins[0].retries.put_back(attempt.generation, offset, self.now_s, POLICY)
+        again, before = (state_of(ledger, self.now_s)[:4] for ledger in self.twins)
+        same("stored again", again, before)
 
-    def _soften(self, stored: bytes) -> None:
-        """Restored at a moment that no second begins with, nothing is due earlier, or later by a second."""
-        away_ms = self.draw.randrange(1, 1000)
-        odd = Clock(self.now_s, 1000 * (EPOCH_S + self.now_s) + away_ms)
-        again = ledger_of(state_of(self.twins[1], odd), POLICY, odd)
-        holds("of the same", stored)
+    def _soften(self) -> None:
+        """Stored at a moment that no second begins with, nothing is due earlier, or later by a second."""
+        moment_s = self.now_s + self.draw.randrange(1, 1000) / 1000
+        again = ledger_of(state_of(self.twins[1], moment_s), POLICY, moment_s)
         for offset, attempt in self.twins[1].retries.attempts.items():
-            due_s = self.now_s if attempt.due_s is None else attempt.due_s
+            due_s = max(moment_s, self.now_s if attempt.due_s is None else attempt.due_s)
             restored = again.retries.attempts[offset].due_s
             holds("in flight as before", (restored is None) == attempt.in_flight)
-            holds("due in time", restored is None or -1e-6 <= restored - due_s <= 1 + 3)
+            delayed_s = max(0.0, (attempt.delayed_to_s or 0) - due_s) if attempt.due_s is None else 0.0
+            holds("due in time", restored is None or -1e-6 <= restored - due_s - delayed_s <= 1)
 
     def compare(self) -> None:
         plain, stored = self.twins
@@ -160,10 +157,6 @@ def _known(attempt: Attempt, now_s: float) -> tuple[object, ...]:
     """Return what is stored of an attempt; when it was due that is overdue does not matter."""
     due_s = None if attempt.in_flight or attempt.due_s is None else max(now_s, attempt.due_s)
     return attempt.generation, attempt.emissions, attempt.attempts, attempt.in_flight, due_s
-
-
-def _put_back(ledger: PartitionLedger, attempt: Attempt, offset: int, now_s: float) -> None:
-    ledger.retries.put_back(attempt.generation, offset, now_s, POLICY)
 
 
 def _facts(ledger: PartitionLedger) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.producers.collecting.arithmetic.done_above import decode_done, decode_owner, encode_done
 from acktree.producers.spouts.claim import DamagedClaim, OversizedClaim, decode_claim
 from acktree.spark.ledger.logged_batch import CheckpointMismatch, PlannedBatch
-from acktree.spark.ledger.slot_states import Clock, ledger_of, state_of
+from acktree.spark.ledger.slot_states import ledger_of, state_of
 from acktree.wire import codec, state_records
 from acktree.wire.batch_codec import decode_ack_batch, decode_init_batch
 from acktree.wire.commit_metadata import seal
@@ -129,15 +129,15 @@ STATES: tuple[tuple[bytes, Callable[[bytes], Any], Callable[[Any], bytes]], ...]
     (state_records.STATE_START_FRAME, state_records.decode_state_start, state_records.encode_state_start),
     (b"", state_records.decode_slot_state, state_records.encode_slot_state),
 )
-POLICY, CLOCK = RetryPolicy(1.0, 10.0, 3), Clock(1.0, 1_700_000_000_000)
+POLICY, NOW_S = RetryPolicy(1.0, 10.0, 3), 1.0
 
 
 def states(data: bytes) -> None:
-    """Decode a record of a state topic, its key or a mark, and restore the ledger of a slot."""
+    """Decode a record of a state topic, its key or a seal, and restore the ledger of a slot."""
     if not data:
         return
     frame, decode, encode = STATES[data[0] % len(STATES)]
-    mark(data)
+    offset_seal(data)
     with suppress(MalformedRecord):
         assert state_records.decode_slot_key(data).encode() == data
     try:
@@ -147,14 +147,14 @@ def states(data: bytes) -> None:
     assert decode(encode(found)) == found
     if isinstance(found, state_records.SlotState):
         with suppress(MalformedRecord):
-            state_of(ledger_of(found, POLICY, CLOCK), CLOCK)
+            state_of(ledger_of(found.aged(7), POLICY, NOW_S), NOW_S)
 
 
-def mark(data: bytes) -> None:
-    """Read the mark of a committed offset."""
-    text = sealed(data, state_records.MARK, str(FRONTIER))
-    if (found := state_records.mark_in(text, FRONTIER)) is not None:
-        assert state_records.mark_in(found.text(FRONTIER), FRONTIER) == found
+def offset_seal(data: bytes) -> None:
+    """Read the seal of a committed offset."""
+    text = sealed(data, state_records.SEAL, str(FRONTIER))
+    if (found := state_records.seal_in(text, FRONTIER)) is not None:
+        assert state_records.seal_in(found.text(FRONTIER), FRONTIER) == found
 
 
 def bolt_metadata(data: bytes) -> None:

@@ -16,7 +16,7 @@ from acktree.wire.header import HEADER, decode_header
 from simulation.every_record import EveryRecord
 from simulation.repeats import Place, Repeats, done_by_bolt
 from simulation.retries import Retries
-from simulation.spout_state import StateLog, done_above, mark_of
+from simulation.spout_state import StateLog, done_above, seal_of
 from simulation.timeouts import Timeouts
 
 STAGE = "stage"
@@ -301,14 +301,14 @@ class Checker:
             self._commits[topic, partition] = committed
             place = f"{topic}/{partition}@{committed.offset}"
             self.log_event(f"committed {place} {committed.metadata} by {committed.member}")
-            if (mark := mark_of(committed)) is None:
+            if (seal := seal_of(committed)) is None:
                 continue  # by an operator
-            if mark.term < self.state.term:
+            if seal.term < self.state.term:
                 self.count("late view")
                 continue
             slot = self.state.slots.get((topic, partition))
             if slot is None or committed.offset > slot.frontier:
-                raise BrokenPromise(f"the group is ahead of the state: {place} in term {mark.term}")
+                raise BrokenPromise(f"the group is ahead of the state: {place} in term {seal.term}")
 
     def _check_source(self, log: PartitionLog, record: StoredRecord) -> None:
         place = log.topic.name, log.number, record.offset

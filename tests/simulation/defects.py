@@ -205,7 +205,7 @@ DEFECTS = (
     Defect(
         "take a late view for a rewind",
         f"{SPARK}/driver/spouts/offset_resets.py",
-        "            if entry.mark is not None or task is None:\n",
+        "            if entry.seal is not None or task is None:\n",
         "            if task is None:\n",
     ),
     Defect(

@@ -14,7 +14,7 @@ from acktree.spark.ledger.logged_batch import PlannedBatch
 from acktree.testing.kafka.broker.committed import Committed
 from acktree.testing.kafka.broker.groups import Group
 from acktree.testing.virtual.kernel import Process
-from simulation.spout_state import StateLog, done_above, mark_of
+from simulation.spout_state import StateLog, done_above, seal_of
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -95,7 +95,7 @@ def done_by_spout(state: StateLog, group: Group) -> dict[tuple[str, int], Done]:
     found: dict[tuple[str, int], Done] = {}
     for place, slot in state.slots.items():
         committed = group.offsets.get(place)
-        is_rewound = committed is not None and mark_of(committed) is None and committed.offset < slot.frontier
+        is_rewound = committed is not None and seal_of(committed) is None and committed.offset < slot.frontier
         if committed is not None and is_rewound:
             found[place] = Done(committed.offset, lambda _offset: False)
         else:

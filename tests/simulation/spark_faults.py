@@ -13,7 +13,7 @@ from acktree.testing.kafka.broker.log import PartitionLog
 from acktree.testing.spark.spark_stub import Checkpoint, SparkApplication
 from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import SECOND_BOLT_DRIVER, Fault, at_call, kind, write_transaction
-from simulation.spout_state import mark_of
+from simulation.spout_state import seal_of
 from simulation.system import Role, System
 from simulation.topologies import SOURCE
 
@@ -194,7 +194,7 @@ def _rewindable(
     known = [
         place
         for place in sorted(places)
-        if place[0] == SOURCE and place in offsets and mark_of(offsets[place])
+        if place[0] == SOURCE and place in offsets and seal_of(offsets[place])
     ]
     found = [(place, logs[place[1]].start_offset, offsets[place].offset) for place in known]
     return [entry for entry in found if entry[1] < entry[2]]
@@ -224,7 +224,7 @@ def _move(system: System, fault: Fault, choose: Callable[[int, PartitionLog], in
                 continue
             log = system.cluster.topics[SOURCE].partitions[place[1]]
             offset, frontier = choose(committed.offset, log), system.frontier_of(place)
-            if mark_of(committed) is None and committed.offset < frontier:
+            if seal_of(committed) is None and committed.offset < frontier:
                 system.checker.cancel_rewind(*place)
             if offset < frontier:
                 system.checker.count("source rewound")

@@ -14,22 +14,22 @@ from acktree.testing.kafka.broker.log import Outcome
 from acktree.wire.state_records import (
     SPOUT_KEY,
     START_KEY,
-    OffsetMark,
+    OffsetSeal,
     SlotState,
     SpoutState,
     decode_slot_key,
     decode_slot_state,
     decode_spout_state,
-    mark_in,
+    seal_in,
 )
 
 STRANGER = "stranger"
 """Who writes in transactions that hold a topic up, and are aborted."""
 
 
-def mark_of(committed: Committed) -> OffsetMark | None:
-    """Return the mark of a committed offset, None if an operator has set it."""
-    return mark_in(committed.metadata or "", committed.offset)
+def seal_of(committed: Committed) -> OffsetSeal | None:
+    """Return the seal of a committed offset, None if an operator has set it."""
+    return seal_in(committed.metadata or "", committed.offset)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from functools import partial
 from acktree.testing.kafka.broker.log import PartitionLog
 from acktree.testing.virtual.kernel import Process
 from simulation.fault_plan import Fault, at_call, kind
-from simulation.spout_state import STRANGER, mark_of
+from simulation.spout_state import STRANGER, seal_of
 from simulation.system import System
 from simulation.topologies import SOURCE
 
@@ -133,8 +133,8 @@ def _forget_offsets(system: System, _fault: Fault) -> None:
     if not system.is_spark or system.spout_group not in system.cluster.groups:
         return
     offsets = system.cluster.group(system.spout_group).offsets
-    marks = [mark_of(committed) for (topic, _), committed in offsets.items() if topic == SOURCE]
-    if marks and all(marks):
+    seals = [seal_of(committed) for (topic, _), committed in offsets.items() if topic == SOURCE]
+    if seals and all(seals):
         system.checker.count("offsets of the spout forgotten")
         offsets.clear()
 

@@ -14,7 +14,7 @@ from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.spark.ledger.partitions.blocks import block_firsts
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.slot_states import Clock, emit_logged, ledger_of, renew_if_too_old, state_of
+from acktree.spark.ledger.slot_states import emit_logged, ledger_of, renew_if_too_old, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import (
     BACK_OFF,
@@ -205,14 +205,10 @@ class SpoutModel:
         """Return the result position that is committed."""
         return self.stored.position
 
-    @property
-    def _clock(self) -> Clock:
-        return Clock(self.now_s, 1_000_000 + int(1000 * self.now_s))
-
     def _state(self, planned: int) -> Stored:
         self.led.end_command()
         self.led.discard_blocks()
-        slot = encode_slot_state(state_of(self.led, self._clock))
+        slot = encode_slot_state(state_of(self.led, self.now_s))
         position = self.results_read if self.waiting is None else min(self.waiting, self.results_read)
         return Stored(slot, self.run, self.seen, planned, position)
 
@@ -249,7 +245,7 @@ class SpoutModel:
         self.run, self.given, self.waiting = next_run(run), None, None
         assert self.run > 1, "runs have gone round"
         self.number = (self.number >> NUMBER_BITS) + 1 << NUMBER_BITS
-        self._open(ledger_of(decode_slot_state(slot), self.policy, self._clock, self.block))
+        self._open(ledger_of(decode_slot_state(slot), self.policy, self.now_s, self.block))
         if logged is not None and logged.number in (self.seen, self.planned):
             if logged.number == self.planned:
                 emit_logged([self.task], logged, self.now_s)

@@ -13,7 +13,7 @@ from acktree.spark.ledger.partitions.done_set import runs
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
 from acktree.spark.ledger.partitions.retries import FailureOutcome, Replay
-from acktree.spark.ledger.slot_states import Clock, ledger_of, state_of
+from acktree.spark.ledger.slot_states import ledger_of, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import NEVER, Cause, Failure, Result, Span
 from acktree.wire.ids import generation_of, root_id
@@ -104,8 +104,7 @@ def test_the_failure_of_a_block_is_no_attempt_of_its_records_even_after_a_restar
     led.policy = policy
     led.failed(FIRST, 0, 0.0, counts=True)
     replay = due(led)[3]
-    clock = Clock(5.0, 5_000)
-    restarted = ledger_of(state_of(led, clock), policy, clock)
+    restarted = ledger_of(state_of(led, 5.0), policy, 5.0)
     assert restarted.failed(replay.generation, 3, 9.0, counts=True) == [(3, FailureOutcome.EXHAUSTED)]
     assert [each.attempts for each in restarted.retries.attempts.values()].count(0) == 9
 
@@ -221,7 +220,7 @@ def test_where_all_records_of_a_full_spout_time_out_each_is_replayed_once() -> N
     while due := made.replay_due(100.0, MAX_REPLAYS):
         emitted += [offset for group in due for offset in group.offsets]
     assert emitted == [*range(records)], "the lowest offsets first"
-    (attempts,) = state_of(made.slots[0], Clock(100.0, 100_000)).attempts
+    (attempts,) = state_of(made.slots[0], 100.0).attempts
     assert (attempts.counted, attempts.emissions, attempts.due_ms) == (0, 1, 0)
     assert len(attempts.offsets) < 100, "one run of offsets"
 

@@ -9,7 +9,7 @@ from acktree.core.topology.retry_policy import RetryPolicy
 from acktree.spark.ledger.partitions.emission_times import FirstEmission
 from acktree.spark.ledger.partitions.live_replay import LiveReplay
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.slot_states import Clock, ledger_of, state_of
+from acktree.spark.ledger.slot_states import ledger_of, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.wire.control_records import Span
 from acktree.wire.ids import generation_of
@@ -37,8 +37,7 @@ def figures(made: PartitionLedger, now_s: float) -> dict[str, object]:
 
 def taken_over(made: PartitionLedger, at_s: float) -> PartitionLedger:
     """Return the ledger of the next driver, at 1 s of its clock, which begins at ``at_s`` of this one."""
-    stored = state_of(made, Clock(0.0, 1_000_000))
-    return ledger_of(stored, POLICY, Clock(1.0, 1_000_000 + int(1000 * (at_s + 1.0))))
+    return ledger_of(state_of(made, at_s + 1.0), POLICY, 1.0)
 
 
 def test_of_a_record_that_is_emitted_once_only_its_age_is_reported() -> None:

@@ -18,7 +18,7 @@ from acktree.spark.shared.source_topics import UnknownPartition
 from acktree.wire.codec import encode_result
 from acktree.wire.control_records import NEVER, Cause, Result
 from acktree.wire.ids import generation_of, next_run
-from acktree.wire.state_records import OffsetMark
+from acktree.wire.state_records import OffsetSeal
 from spark.spouts import DEADLINE_S, SpoutTester
 
 pytestmark = pytest.mark.simulated
@@ -301,7 +301,7 @@ def test_a_commit_of_a_lower_term_is_overwritten(spout: Callable[..., SpoutTeste
     t.until(lambda: t.committed() == 10)
     ours = t.place(f"{t.name}.source")
     topic_id = (ours.metadata or "").split("|")[2]
-    t.operator_commits(3, OffsetMark(1, topic_id).text(3))
+    t.operator_commits(3, OffsetSeal(1, topic_id).text(3))
     t.until(lambda: t.committed() == 10)
     assert t.count("rewinds") == 0
 

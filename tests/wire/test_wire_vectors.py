@@ -236,13 +236,13 @@ def test_a_key_that_is_none_of_a_slot_is_refused(key: bytes):
         state_records.decode_slot_key(key)
 
 
-@pytest.mark.parametrize("vector", VECTORS["mark"], ids=lambda each: each["metadata"])
+@pytest.mark.parametrize("vector", VECTORS["seal"], ids=lambda each: each["metadata"])
 def test_the_mark_of_a_committed_offset(vector: dict[str, Any]):
-    mark = state_records.OffsetMark(vector["term"], vector["topic_id"])
-    assert mark.text(vector["offset"]) == vector["metadata"]
-    assert state_records.mark_in(vector["metadata"], vector["offset"]) == mark
+    seal = state_records.OffsetSeal(vector["term"], vector["topic_id"])
+    assert seal.text(vector["offset"]) == vector["metadata"]
+    assert state_records.seal_in(vector["metadata"], vector["offset"]) == seal
 
 
 @pytest.mark.parametrize("vector", VECTORS["no_mark"], ids=lambda each: each["why"])
 def test_an_offset_that_somebody_else_has_set_has_no_mark(vector: dict[str, Any]):
-    assert state_records.mark_in(vector["metadata"], vector["offset"]) is None
+    assert state_records.seal_in(vector["metadata"], vector["offset"]) is None

@@ -23,7 +23,7 @@ from acktree.wire.ids import MAX_RUN
 
 VERSION = 1
 SPOUT_KEY, START_KEY = b"spout", b"start"
-MARK = "acktree-1"
+SEAL = "acktree-1"
 """How the metadata of a spout's committed offsets begins."""
 MAX_STATE_BYTES = 8 << 20
 """The largest record of a state topic."""
@@ -100,6 +100,13 @@ class SlotState(NamedTuple):
     attempts: Sequence[Attempts] = ()
     command: LiveCommand | None = None
 
+    def aged(self, elapsed_ms: int) -> "SlotState":
+        """Return the state a while later: all is older, and what waits is due earlier, or at once."""
+        attempts = [
+            each._replace(due_ms=each.due_ms and max(1, each.due_ms - elapsed_ms)) for each in self.attempts
+        ]
+        return self._replace(emitted_ms=self.emitted_ms and self.emitted_ms + elapsed_ms, attempts=attempts)
+
 
 class StateStart(NamedTuple):
     """Begins a driver."""
@@ -123,7 +130,7 @@ class SlotKey(NamedTuple):
         return f"{self.topic}/{self.partition}/{self.topic_id}".encode()
 
 
-class OffsetMark(NamedTuple):
+class OffsetSeal(NamedTuple):
     """What the metadata of an offset says that a driver has committed for its source partition."""
 
     term: int
@@ -132,16 +139,16 @@ class OffsetMark(NamedTuple):
     def text(self, offset: int) -> str:
         """Return the metadata of the commit of an offset.
 
-        >>> mark_in(OffsetMark(3, "vPeOCWypqUOSepEvx0cbog").text(9), 9)
-        OffsetMark(term=3, topic_id='vPeOCWypqUOSepEvx0cbog')
+        >>> seal_in(OffsetSeal(3, "vPeOCWypqUOSepEvx0cbog").text(9), 9)
+        OffsetSeal(term=3, topic_id='vPeOCWypqUOSepEvx0cbog')
         """
-        return seal(MARK, self.term, self.topic_id, about=str(offset))
+        return seal(SEAL, self.term, self.topic_id, about=str(offset))
 
 
-def mark_in(metadata: str, offset: int) -> OffsetMark | None:
-    """Return the mark of a committed offset, None if it is somebody else's, or was moved since."""
-    parts = unseal(metadata, (MARK,), 3, about=str(offset))
-    return OffsetMark(int(parts[1]), parts[2]) if parts and parts[1].isdecimal() else None
+def seal_in(metadata: str, offset: int) -> OffsetSeal | None:
+    """Return the seal of a committed offset, None if it is somebody else's, or was moved since."""
+    parts = unseal(metadata, (SEAL,), 3, about=str(offset))
+    return OffsetSeal(int(parts[1]), parts[2]) if parts and parts[1].isdecimal() else None
 
 
 def encode_spout_state(state: SpoutState) -> bytes:

@@ -22,7 +22,7 @@ from acktree.wire.control_records import Cause
 from acktree.wire.errors import MalformedRecord
 from acktree.wire.header import HEADER, decode_header, find_header
 from acktree.wire.ids import origin_of
-from acktree.wire.state_records import SlotKey, decode_slot_state, mark_in
+from acktree.wire.state_records import SlotKey, decode_slot_state, seal_in
 
 Decoded = TypeVar("Decoded")
 Place = tuple[str, int, int]
@@ -137,7 +137,7 @@ class Results:
             for log in self.logs(topic):
                 committed = offsets.get((topic, log.number))
                 frontier, done = committed.offset if committed else 0, BitMap64()
-                if committed is None or mark_in(committed.metadata, frontier):  # else the state is of before
+                if committed is None or seal_in(committed.metadata, frontier):  # else the state is of before
                     committed_frontier, done = self._state_of(spout, log)
                     frontier = max(frontier, committed_frontier)
                 for stored in _visible(log):

@@ -267,7 +267,7 @@ def wanted_topics(topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]
         topology.stats_topic: (1, {**_APPEND_TIME, RETENTION: str(STATS_RETENTION_S * 1000), **durability}),
     }
     for topic in topology.state_topics():
-        wanted[topic] = (1, {CLEANUP: COMPACT, **durability})
+        wanted[topic] = (1, {**_APPEND_TIME, CLEANUP: COMPACT, **durability})
     if topology.ackers:
         wanted[topology.ack_init_topic] = (topology.ackers, control)
         wanted[topology.ack_topic] = (topology.ackers, control)

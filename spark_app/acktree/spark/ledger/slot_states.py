@@ -1,11 +1,12 @@
 """The ledger of a source partition as a record of the state topic, and back.
 
 Invariant: a restored ledger takes every result as the one that was stored would have taken it. What is in
-flight stays in flight; a record that was about to be given up is due once more. Pure: times are arguments.
+flight stays in flight; a record that was about to be given up is due once more. Times are stored as durations,
+so the clock of no machine matters. Pure.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from math import ceil
 
 from pyroaring import BitMap64
 
@@ -27,19 +28,6 @@ MAX_ATTEMPT_GROUPS = 2_000
 """Beyond this times of replays are kept less exactly."""
 
 
-class Clock(NamedTuple):
-    """One moment by the clock of the ledgers, in seconds, and by that of the wall, in milliseconds."""
-
-    now_s: float
-    wall_ms: int
-
-    def ms_of(self, time_s: float) -> int:
-        return self.wall_ms + int(1000 * (time_s - self.now_s))
-
-    def s_of(self, time_ms: int) -> float:
-        return self.now_s + (time_ms - self.wall_ms) / 1000
-
-
 def renew_if_too_old(ledger: PartitionLedger, run: int) -> None:
     """Emit all in flight again if the floor is so old that it is near the wrap of run numbers.
 
@@ -59,8 +47,8 @@ def raised(floor: int, run: int) -> int:
     return floor if behind <= OLDEST_FLOOR_RUNS else (run - OLDEST_FLOOR_RUNS - 1) % MAX_RUN + 1
 
 
-def state_of(ledger: PartitionLedger, clock: Clock) -> SlotState:
-    """Return what a restart must know of a slot."""
+def state_of(ledger: PartitionLedger, now_s: float) -> SlotState:
+    """Return what a restart must know of a slot, with times as they are at a moment."""
     held, command = ledger.first_emission(), ledger.command
     stored = command and LiveCommand(
         command.task, command.position, command.floor, command.next_offset, serialized(command.offsets)
@@ -70,16 +58,16 @@ def state_of(ledger: PartitionLedger, clock: Clock) -> SlotState:
         ledger.next_offset,
         ledger.floor,
         serialized(ledger.done),
-        max(0, clock.ms_of(held.time_s)) if held else 0,
+        max(1, int(1000 * (now_s - held.time_s))) if held else 0,
         held is not None and held.is_first,
         ledger.limit.allowed,
         [EmittedBlocks(each.start, each.end, each.size, each.run) for each in ledger.blocks.ranges],
-        _attempts(ledger, clock),
+        _attempts(ledger, now_s),
         stored or None,
     )
 
 
-def _attempts(ledger: PartitionLedger, clock: Clock) -> list[Attempts]:
+def _attempts(ledger: PartitionLedger, now_s: float) -> list[Attempts]:
     """Return the attempts by what they have in common; none of them is due too early."""
     step_ms = 1000
     while True:
@@ -88,9 +76,8 @@ def _attempts(ledger: PartitionLedger, clock: Clock) -> list[Attempts]:
             counted, due_ms = each.attempts, 0
             if not each.in_flight:
                 counted = counted if each.due_s is not None else ledger.policy.with_one_left(counted)
-                given_up_s = max(clock.now_s, each.delayed_to_s or clock.now_s)
-                at_ms = clock.ms_of(given_up_s if each.due_s is None else each.due_s)
-                due_ms = 1 if at_ms <= clock.wall_ms else -(-at_ms // step_ms) * step_ms
+                due_s = max(now_s, each.delayed_to_s or now_s) if each.due_s is None else each.due_s
+                due_ms = 1 + max(0, ceil(1000 * (due_s - now_s) / step_ms) * step_ms)
             is_delayed = bool(due_ms) and each.delayed_to_s is not None
             key = each.generation, each.emissions, counted, due_ms, is_delayed
             groups.setdefault(key, []).append(offset)
@@ -100,13 +87,13 @@ def _attempts(ledger: PartitionLedger, clock: Clock) -> list[Attempts]:
 
 
 def ledger_of(
-    state: SlotState, policy: RetryPolicy, clock: Clock, block: int = 1, age_s: float = 0.0
+    state: SlotState, policy: RetryPolicy, now_s: float, block: int = 1, age_s: float = 0.0
 ) -> PartitionLedger:
     """Return the ledger of a slot; what is in flight counts as emitted ``age_s`` ago.
 
     What is new is emitted in blocks of ``block``. Raises MalformedRecord: a bitmap is damaged.
     """
-    emitted_s = clock.now_s - age_s
+    emitted_s = now_s - age_s
     ledger = PartitionLedger(state.frontier, state.next_offset, state.floor, policy, block)
     ledger.done = offsets_of(state.done)
     ledger.limit.allowed = state.limit
@@ -117,27 +104,16 @@ def ledger_of(
         command.resume(stored.next_offset, emitted_s)
         ledger.command = command
     for group in state.attempts:
-        due_s = _due_s(group, policy, clock)
+        due_s = now_s + (group.due_ms - 1) / 1000 if group.due_ms else None
         for offset in offsets_of(group.offsets):
             attempt = Attempt(group.generation, group.emissions, group.counted, due_s is None, emitted_s)
             attempt.delayed_to_s = due_s if group.is_delayed else None
             attempt.due_s = due_s
             ledger.retries.restore(offset, attempt)
     if state.emitted_ms:
-        time_s = min(clock.now_s, clock.s_of(state.emitted_ms))
-        ledger.restore_first_emission(FirstEmission(state.frontier, time_s, state.is_first))
+        held = FirstEmission(state.frontier, now_s - state.emitted_ms / 1000, state.is_first)
+        ledger.restore_first_emission(held)
     return ledger
-
-
-def _due_s(group: Attempts, policy: RetryPolicy, clock: Clock) -> float | None:
-    """Return when records are due, None if they are in flight.
-
-    The clock by which that was stored may have been ahead: none waits for longer than its policy allows.
-    """
-    if not group.due_ms:
-        return None
-    longest_s = policy.max_after_s if group.is_delayed else 1.1 * policy.max_s + 1
-    return min(clock.s_of(group.due_ms), clock.now_s + longest_s)
 
 
 def offsets_of(raw: bytes) -> BitMap64:

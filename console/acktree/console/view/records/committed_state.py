@@ -9,7 +9,7 @@ from acktree.core.errors import BrokerUnreachable, NotAuthorized
 from acktree.core.topology.registry import Slot
 from acktree.spark.ledger.slot_states import offsets_of
 from acktree.wire.errors import MalformedRecord
-from acktree.wire.state_records import SlotKey, decode_slot_state, mark_in
+from acktree.wire.state_records import SlotKey, decode_slot_state, seal_in
 
 
 def is_set_by_hand(commit: CommittedOffset) -> bool:
@@ -17,7 +17,7 @@ def is_set_by_hand(commit: CommittedOffset) -> bool:
 
     What the state says is of before then.
     """
-    return mark_in(commit.metadata, commit.next_offset) is None
+    return seal_in(commit.metadata, commit.next_offset) is None
 
 
 def is_done_in(reader: TreeReader, topic: str, slot: Slot, offset: int) -> bool | None:

@@ -1,7 +1,7 @@
 """The committed offsets of a spout's consumer group: a view of its state, or what somebody has set.
 
-Invariant: our commits are marked with our term; a mark with a higher term stops this driver, one with a lower
-is overwritten, and an offset without a mark is somebody else's. What has not changed is not written again, or
+Invariant: our commits are sealed with our term; a seal with a higher term stops this driver, one with a lower
+is overwritten, and an offset without a seal is somebody else's. What has not changed is not written again, or
 it would overwrite an operator's reset.
 """
 
@@ -16,7 +16,7 @@ from acktree.core.kafka.errors import clear_errors
 from acktree.producers.spouts.outside_commit import commit_offsets
 from acktree.spark.driver.spouts.state_topic import ZombieDriver
 from acktree.spark.ledger.task import SourceSlot
-from acktree.wire.state_records import OffsetMark, mark_in
+from acktree.wire.state_records import OffsetSeal, seal_in
 
 MOST_TOGETHER = 500
 """A broker appends a request as one batch, by default of at most 1,048,588 bytes."""
@@ -24,10 +24,10 @@ MOST_TOGETHER = 500
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What is committed for one source partition; ``mark`` is None for anybody else's commit."""
+    """What is committed for one source partition; ``seal`` is None for anybody else's commit."""
 
     next_offset: int
-    mark: OffsetMark | None
+    seal: OffsetSeal | None
 
 
 class GroupOffsets:
@@ -66,13 +66,13 @@ class GroupOffsets:
             if self._last.get(source) == (partition.offset, metadata_of(partition)):
                 continue
             self._last.pop(source, None)
-            mark = mark_in(metadata_of(partition), partition.offset)
-            if mark is not None and term is not None and mark.term > term:
+            seal = seal_in(metadata_of(partition), partition.offset)
+            if seal is not None and term is not None and seal.term > term:
                 raise ZombieDriver(
-                    f"a newer driver (term {mark.term}, this one has {term}) commits for "
+                    f"a newer driver (term {seal.term}, this one has {term}) commits for "
                     f"group {self._group}; only one driver may run per spout, this one stops"
                 )
-            found[source.slot] = CommittedOffset(partition.offset, mark)
+            found[source.slot] = CommittedOffset(partition.offset, seal)
         return found
 
     def commit(
@@ -82,7 +82,7 @@ class GroupOffsets:
 
         Raises what ``commit_offsets`` raises.
         """
-        texts = {source: OffsetMark(term, source.topic_id).text(at) for source, at in frontiers.items()}
+        texts = {source: OffsetSeal(term, source.topic_id).text(at) for source, at in frontiers.items()}
         new = [source for source, at in frontiers.items() if self._last.get(source) != (at, texts[source])]
         offsets = [
             TopicPartition(each.topic, each.partition, frontiers[each], metadata=texts[each]) for each in new

@@ -33,7 +33,7 @@ class OffsetResets:
             ZombieDriver: by a newer driver.
         """
         moved = self._commits.moved(sources)
-        if any(entry.mark is None for entry in moved.values()):
+        if any(entry.seal is None for entry in moved.values()):
             self._commits.probe()
         self.apply(moved)
 
@@ -41,7 +41,7 @@ class OffsetResets:
         """Apply the offsets, by slot, that are not ours."""
         for slot, entry in committed.items():
             task = find_task(self._tasks, slot)
-            if entry.mark is not None or task is None:
+            if entry.seal is not None or task is None:
                 continue
             ledger = task.slots[slot]
             if not self.is_obeyed(task.sources[slot], entry.next_offset, ledger.frontier):

@@ -21,7 +21,7 @@ from acktree.spark.driver.spouts.group_offsets import CommittedOffset, GroupOffs
 from acktree.spark.driver.spouts.state_topic import SpoutStates, StateTopic
 from acktree.spark.ledger.logged_batch import NUMBER_BITS, PlannedBatch
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.slot_states import Clock, raised, renew_if_too_old, state_of
+from acktree.spark.ledger.slot_states import raised, renew_if_too_old, state_of
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.shared.options import SourceOptions
 from acktree.wire.errors import AcktreeError
@@ -147,7 +147,7 @@ class SpoutCommits:
         restored from a backup. Which runs the spout used before, if any, is not known then.
         """
         group = self._offsets.fetch(sources, None)
-        terms = [entry.mark.term for entry in group.values() if entry.mark]
+        terms = [entry.seal.term for entry in group.values() if entry.seal]
         state = self._read.spout
         others = max(*terms, logged.term if logged else 0, 0)
         self.term = 1 + max(others, state.term if state else 0)
@@ -302,6 +302,7 @@ class SpoutCommits:
             return
         if is_due := self._monotonic() >= self._renew_at_s:
             self._offsets.forget()
+            self._encoded.clear()  # durations count from the time of their record
             self._renew_at_s = self._monotonic() + RENEW_INTERVAL_S
         self._store(self._records(self.planned), is_due)
         frontiers = {
@@ -341,7 +342,6 @@ class SpoutCommits:
 
         Of a topic that was created anew nothing is kept but of its newest incarnation.
         """
-        clock = Clock(self._monotonic(), world.wall_ms())
         records: Records = {}
         ids: dict[str, str] = {}
         encoded: dict[SourceSlot, tuple[PartitionLedger, object, bytes]] = {}
@@ -351,7 +351,7 @@ class SpoutCommits:
                 ids[source.topic] = source.topic_id
                 made = self._encoded.get(source)
                 if made is None or made[0] is not ledger or made[1] != ledger.version:
-                    made = ledger, ledger.version, encode_slot_state(state_of(ledger, clock))
+                    made = ledger, ledger.version, encode_slot_state(state_of(ledger, self._monotonic()))
                 encoded[source] = made
                 records[key_of(source).encode()] = made[2]
         self._encoded = encoded

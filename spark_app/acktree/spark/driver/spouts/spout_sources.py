@@ -6,7 +6,6 @@ committed at once: what is known of the old records must not stand for new ones.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from acktree.core import world
 from acktree.core.topology.registry import Registry
 from acktree.core.topology.retry_policy import retry_policy
 from acktree.spark.driver.source_watch import SourceWatch
@@ -14,7 +13,7 @@ from acktree.spark.driver.spouts.group_offsets import CommittedOffset
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
 from acktree.spark.driver.spouts.state_topic import UnreadableState
 from acktree.spark.ledger.partitions.partition import PartitionLedger
-from acktree.spark.ledger.slot_states import Clock, ledger_of
+from acktree.spark.ledger.slot_states import ledger_of
 from acktree.spark.ledger.slots import find_task
 from acktree.spark.ledger.task import SourceSlot, TaskLedger
 from acktree.spark.shared.log_bounds import is_removed
@@ -137,12 +136,11 @@ class SpoutSources:
         """
         policy = retry_policy(self.topology, self._options.spout)
         block = self.topology.spouts[self._options.spout].block
-        clock = Clock(self._monotonic(), world.wall_ms())
         for source in sources:
             task = self._tasks.get(self.topics.task_of[source.slot]) or next(iter(self._tasks.values()))
             if (state := self._commits.take_state(source)) is not None:
                 try:
-                    ledger = ledger_of(state, policy, clock, block, age_s)
+                    ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
                 except MalformedRecord as error:
                     raise UnreadableState(
                         f"the state of {source.topic}/{source.partition} in group {self._options.group} "
@@ -157,6 +155,6 @@ class SpoutSources:
 
     def _begins_at(self, source: SourceSlot, entry: CommittedOffset, start: int, is_first: bool) -> bool:
         """Return whether a partition without a state begins where the group is."""
-        if entry.mark is not None:
-            return entry.mark.topic_id == source.topic_id
+        if entry.seal is not None:
+            return entry.seal.topic_id == source.topic_id
         return is_first or self._is_obeyed(source, entry.next_offset, start)

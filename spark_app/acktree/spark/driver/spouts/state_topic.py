@@ -5,7 +5,7 @@ record, never because nothing more comes; what it cannot read stops it, with coo
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -58,24 +58,36 @@ class SpoutStates:
     slots: dict[SlotKey, SlotState] = field(default_factory=dict)
     token: int | None = None
     """That of the start that was read last."""
+    now_ms: int = 0
+    """When that was appended."""
+    times_ms: dict[SlotKey, int] = field(default_factory=dict)
+    """When each of the slots was appended."""
 
     def add(self, message: Message) -> None:
         """Add a record in the order of the topic. Raises UnreadableState."""
         key, value = message.key() or b"", message.value()
         try:
             if key == START_KEY:
-                self.token = decode_state_start(value or b"").token
+                self.token, self.now_ms = decode_state_start(value or b"").token, message.timestamp()[1]
             elif key == SPOUT_KEY:
                 self.spout = decode_spout_state(value or b"")
             elif value is None:
                 self.slots.pop(decode_slot_key(key), None)
             else:
                 self.slots[decode_slot_key(key)] = decode_slot_state(value)
+                self.times_ms[decode_slot_key(key)] = message.timestamp()[1]
         except MalformedRecord as error:
             raise UnreadableState(
                 f"{message.topic()}/{message.partition()}/{message.offset()} cannot be read as the state of "
                 f"a spout, and none of it may be skipped: {error}"
             ) from error
+
+    def at_start(self) -> "SpoutStates":
+        """Return the states as they are at the time of the start that was read last."""
+        slots = {
+            key: state.aged(max(0, self.now_ms - self.times_ms[key])) for key, state in self.slots.items()
+        }
+        return replace(self, slots=slots)
 
 
 class StateTopic:
@@ -110,7 +122,7 @@ class StateTopic:
         settings = consumer_settings(self._bootstrap, self._group, self._user, enable_partition_eof=True)
         consumer = make_consumer({**settings, "auto.offset.reset": "earliest"})
         try:
-            return self._read(consumer, token)
+            return self._read(consumer, token).at_start()
         finally:
             consumer.close()
 
