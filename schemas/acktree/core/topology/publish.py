@@ -29,6 +29,7 @@ from acktree.core.kafka.clients import (
     make_admin,
     make_producer,
     refuse_missing,
+    retry_until_ready,
 )
 from acktree.core.kafka.errors import as_clear_error, clear_errors, is_forbidden, is_producer_lost
 from acktree.core.kafka.settings import Settings, producer_settings
@@ -164,7 +165,7 @@ def _publish(
     name = topology.registry_topic
     producer = make_producer(producer_settings(bootstrap, user, transactional_id=f"{name}.publisher"))
     with clear_errors(bootstrap):
-        producer.init_transactions(BROKER_TIMEOUT_S)
+        retry_until_ready(lambda: producer.init_transactions(BROKER_TIMEOUT_S))
         plan = make_plan(admin, bootstrap, topology, user)
         _refuse_newer(plan, based_on)
         _change_topics(admin, bootstrap, plan)

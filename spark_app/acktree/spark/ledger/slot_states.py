@@ -1,8 +1,8 @@
 """The ledger of a source partition as a record of the state topic, and back.
 
 Invariant: a restored ledger takes every result as the one that was stored would have taken it. What is in
-flight stays in flight; a record that was about to be given up is due once more. Times are stored as durations,
-so the clock of no machine matters. Pure.
+flight stays in flight; a record that was about to be given up is due once more. Times are stored as
+durations, so the clock of no machine matters. Pure.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ def state_of(ledger: PartitionLedger, now_s: float) -> SlotState:
         ledger.next_offset,
         ledger.floor,
         serialized(ledger.done),
-        max(1, int(1000 * (now_s - held.time_s))) if held else 0,
+        1 + max(0, int(1000 * (now_s - held.time_s))) if held else 0,
         held is not None and held.is_first,
         ledger.limit.allowed,
         [EmittedBlocks(each.start, each.end, each.size, each.run) for each in ledger.blocks.ranges],
@@ -111,7 +111,7 @@ def ledger_of(
             attempt.due_s = due_s
             ledger.retries.restore(offset, attempt)
     if state.emitted_ms:
-        held = FirstEmission(state.frontier, now_s - state.emitted_ms / 1000, state.is_first)
+        held = FirstEmission(state.frontier, now_s - (state.emitted_ms - 1) / 1000, state.is_first)
         ledger.restore_first_emission(held)
     return ledger
 
