@@ -180,10 +180,8 @@ class SpoutCommits:
         An older checkpoint, or one of another query, says nothing: all that the state has emitted is in
         flight, and what was planned on it since is emitted again.
         """
-        if logged is not None and logged.number in (self.batch, self.planned or self.batch):
-            return True
-        if logged is None:
-            return False
+        if logged is None or logged.number in (self.batch, self.planned or self.batch):
+            return logged is not None
         text = "the checkpoint is not the newest one of group %s: the last batch is emitted again"
         log.warning(text, self._group, extra={"action": "older_checkpoint"})
         return False

@@ -101,7 +101,7 @@ class SpoutDriver:
             self.tasks,
             self.commits,
             self._results.follow,
-            self._resets.is_obeyed,
+            self._resets,
             monotonic,
         )
         self._watch_breaker = BreakerWatch(self._registry.history, options.spout)
@@ -144,7 +144,7 @@ class SpoutDriver:
         timeout_s = self.topology.message_timeout_s
         for task in self.topology.spout_tasks[spout]:
             self.tasks[task] = TaskLedger(task, commits.run, {}, {}, timeout_s, breaker=self.breaker)
-        self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
+        restored = self._sources.add(topics.partitions, group, starts, is_first=is_first, age_s=age_s)
         if commits.is_newest(logged):
             assert logged is not None
             if commits.planned and logged.number == commits.planned:
@@ -156,7 +156,7 @@ class SpoutDriver:
                     ledger.emitted_before = end
         commits.serve(self.tasks)
         commits.use_run(commits.run)
-        self._resets.apply(group)
+        self._resets.apply({slot: entry for slot, entry in group.items() if slot in restored})
         self._sources.go_back_to_ends()
         self._results.follow(commits.positions)
         while not self._try(commits.commit):

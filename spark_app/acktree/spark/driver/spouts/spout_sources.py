@@ -10,6 +10,7 @@ from acktree.core.topology.registry import Registry
 from acktree.core.topology.retry_policy import retry_policy
 from acktree.spark.driver.source_watch import SourceWatch
 from acktree.spark.driver.spouts.group_offsets import CommittedOffset
+from acktree.spark.driver.spouts.offset_resets import OffsetResets
 from acktree.spark.driver.spouts.spout_commits import SpoutCommits
 from acktree.spark.driver.spouts.state_topic import UnreadableState
 from acktree.spark.ledger.partitions.partition import PartitionLedger
@@ -34,16 +35,13 @@ class SpoutSources:
         tasks: Mapping[int, TaskLedger],
         commits: SpoutCommits,
         follow_results: Callable[[Iterable[int]], None],
-        is_obeyed: Callable[[SourceSlot, int, int], bool],
+        resets: OffsetResets,
         monotonic: Callable[[], float],
     ) -> None:
-        """Begin with ``topics``; ``follow_results`` is called with tasks that a newer version adds.
-
-        ``is_obeyed`` is called with an offset that somebody has set for a new partition.
-        """
+        """Begin with ``topics``; ``follow_results`` is called with tasks that a newer version adds."""
         self._options, self._registry, self._watch = options, registry, watch
         self._tasks, self._commits, self._follow_results = tasks, commits, follow_results
-        self._is_obeyed, self._monotonic = is_obeyed, monotonic
+        self._resets, self._monotonic = resets, monotonic
         self.topics, self.topology = topics, registry.history.latest
 
     def is_removed(self, source: SourceSlot, offset: int) -> bool:
@@ -117,7 +115,9 @@ class SpoutSources:
                 task.slots[slot].policy, task.slots[slot].block = policy, table.block
                 known.add(slot)
         fresh = [source for source in topics.partitions if source.slot not in known]
-        self.add(fresh, self._commits.moved(fresh), topics.log_starts(fresh))
+        moved = self._commits.moved(fresh)
+        restored = self.add(fresh, moved, topics.log_starts(fresh))
+        self._resets.apply({slot: entry for slot, entry in moved.items() if slot in restored})
         self._commits.commit()
 
     def add(
@@ -128,17 +128,20 @@ class SpoutSources:
         *,
         is_first: bool = False,
         age_s: float = 0.0,
-    ) -> None:
+    ) -> set[int]:
         """Add partitions as their state says; without one they begin where the group is, or at ``starts``.
 
         What somebody else has set in the group is obeyed by the rule for resets, at the very first start in
-        any case. What is in flight counts as emitted ``age_s`` ago. Raises UnreadableState: it is damaged.
+        any case. What is in flight counts as emitted ``age_s`` ago. Returns the slots that have a state, in
+        which nothing that somebody has set is applied yet. Raises UnreadableState: it is damaged.
         """
+        restored = set[int]()
         policy = retry_policy(self.topology, self._options.spout)
         block = self.topology.spouts[self._options.spout].block
         for source in sources:
             task = self._tasks.get(self.topics.task_of[source.slot]) or next(iter(self._tasks.values()))
             if (state := self._commits.take_state(source)) is not None:
+                restored.add(source.slot)
                 try:
                     ledger = ledger_of(state, policy, self._monotonic(), block, age_s)
                 except MalformedRecord as error:
@@ -152,9 +155,10 @@ class SpoutSources:
                     start = entry.next_offset
                 ledger = PartitionLedger(start, start, self._commits.run, policy, block)
             task.sources[source.slot], task.slots[source.slot] = source, ledger
+        return restored
 
     def _begins_at(self, source: SourceSlot, entry: CommittedOffset, start: int, is_first: bool) -> bool:
         """Return whether a partition without a state begins where the group is."""
         if entry.seal is not None:
             return entry.seal.topic_id == source.topic_id
-        return is_first or self._is_obeyed(source, entry.next_offset, start)
+        return is_first or self._resets.is_obeyed(source, entry.next_offset, start)
