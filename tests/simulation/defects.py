@@ -235,7 +235,7 @@ DEFECTS = (
     Defect(
         "store no attempts",
         f"{SPARK}/ledger/slot_states.py",
-        "        _attempts(ledger, clock),\n",
+        "        _attempts(ledger, now_s),\n",
         "        [],\n",
     ),
     Defect(

@@ -172,14 +172,20 @@ class StateTopic:
             self._check(error.args[0], error)
             if not error.args[0].txn_requires_abort():
                 raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
-            try:
-                self._repeated(partial(self._producer.abort_transaction, BROKER_TIMEOUT_S), until_s)
-            except KafkaException as abort_error:
-                self._check(abort_error.args[0], abort_error)
-                raise as_clear_error(abort_error.args[0], self._bootstrap) from abort_error
-            if not _passes(error.args[0]) or world.monotonic_s() > until_s:
-                raise as_clear_error(error.args[0], self._bootstrap, f"topic {self.topic}") from error
+            self._abort(error, until_s)
             return False
+
+    def _abort(self, cause: KafkaException, until_s: float) -> None:
+        """Abort the transaction. Raises what has failed it if that does not pass, or what fails the abort."""
+        is_over = not _passes(cause.args[0]) or world.monotonic_s() > until_s
+        try:
+            self._repeated(partial(self._producer.abort_transaction, BROKER_TIMEOUT_S), until_s)
+        except KafkaException as error:
+            if not is_over:
+                self._check(error.args[0], error)
+                raise as_clear_error(error.args[0], self._bootstrap) from error
+        if is_over:
+            raise as_clear_error(cause.args[0], self._bootstrap, f"topic {self.topic}") from cause
 
     def _repeated(self, call: Callable[[], object], until_s: float) -> None:
         """Make a call, and make it again while its answer is lost, until a time."""
